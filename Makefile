@@ -1,0 +1,39 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test check bench bench-kafka clean help
+
+help:            ## what each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
+
+setup: $(STAMP)  ## a .venv with everything in it
+
+$(STAMP): pyproject.toml setup.py src/penstock/batch/_scan.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "setuptools>=77" "mypy[mypyc]>=1.18,<3" wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[all]"
+	@touch $@
+
+demo: setup      ## the main job, end to end, in under a minute
+	$(BIN)/penstock demo
+
+test: setup      ## every test; no network needed once set up
+	$(BIN)/python -m pytest
+
+check: setup     ## lint, format, types and floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup     ## Penstock's own figures
+	$(BIN)/penstock bench all
+
+bench-kafka: setup  ## the same load on Penstock and Apache Kafka, side by side
+	$(BIN)/python benchmarks/against_kafka.py
+
+clean:           ## forget what setup made
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info
+	find src -name '*.so' -delete

@@ -1,0 +1,35 @@
+"""What a topic is configured to do. `definitions.py` maps Kafka's names and rules onto these fields."""
+
+import msgspec
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's settings, complete and valid. The defaults are Kafka's; -1 means without limit."""
+
+    cleanup_compact: bool = False
+    cleanup_delete: bool = True
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = 86_400_000
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = 2**63 - 1
+    flush_ms: int = 2**63 - 1
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = 2**63 - 1
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    message_timestamp_log_append: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    retention_bytes: int = -1
+    retention_ms: int = 604_800_000
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = 604_800_000
+    memory: bool = False
+    """Kept in memory only (`penstock.storage=memory`): fast, and gone when the node stops."""
