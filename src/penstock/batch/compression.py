@@ -1,0 +1,186 @@
+"""The five codecs of record batches, by their number in a batch's attributes, and how far each may inflate.
+
+  0 none     the records as they are
+  1 gzip     RFC 1952, one or more members
+  2 snappy   either one raw snappy block (librdkafka), or xerial's framing (Java):
+                 82 'SNAPPY' 00 | int32 version | int32 oldest reader | { int32 size | raw block } ...
+             Both are read; xerial's is written, because a broker in Java writes it and all clients read it.
+  3 lz4      LZ4 frames. Written with independent blocks: Java's reader refuses linked ones.
+  4 zstd     RFC 8878 frames
+
+A few compressed bytes can claim to be gigabytes. So nothing is inflated without a ceiling: output goes into
+a buffer that is never larger than `max_bytes`, and a payload that does not fit is refused. Sizes that a
+peer states are used as a first guess and never believed. Untouched pages of such a buffer cost no memory,
+so a lie costs nothing.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+
+import cramjam
+
+from penstock.batch.header import Buffer
+from penstock.errors import BatchError, ErrorCode
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
+"""The ceiling for one batch's records: as much as Kafka takes in one request (socket.request.max.bytes)."""
+
+SMALLEST_GUESS = 4096
+USUAL_RATIO = 4
+"""Where a payload states no size: JSON and text inflate about so much."""
+GROWTH = 4
+"""A wrong guess is repeated with a larger buffer; the repeats together cost a third of the last one."""
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01"
+XERIAL_BLOCK_SIZE = 32 * 1024
+"""As Java's SnappyOutputStream cuts its input."""
+
+LZ4_FAST = 1
+_INT32 = Struct(">i")
+_UINT32_LE = Struct("<I")
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """`data` in the codec's format. `level` None is the codec's own default; snappy has no levels."""
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(data, level=level))
+    if codec == SNAPPY:
+        return _compress_xerial(data)
+    if codec == LZ4:
+        return _compress_lz4(data, level)
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=level))
+    raise _unknown(codec)
+
+
+def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
+    """What `compress` was given, if it is at most `max_bytes` long; BatchError otherwise."""
+    if codec == NONE:
+        if len(data) > max_bytes:
+            raise _too_large(codec, max_bytes)
+        return bytes(data)
+    if codec == SNAPPY:
+        return _decompress_snappy(memoryview(data), max_bytes)
+    if codec == GZIP:
+        return _inflate(codec, cramjam.gzip.decompress_into, data, _gzip_size(data), max_bytes)
+    if codec == LZ4:
+        return _inflate(codec, cramjam.lz4.decompress_into, data, _lz4_size(data), max_bytes)
+    if codec == ZSTD:
+        return _inflate(codec, cramjam.zstd.decompress_into, data, _zstd_size(data), max_bytes)
+    raise _unknown(codec)
+
+
+def _inflate(
+    codec: int, into: Callable[[Buffer, bytearray], int], data: Buffer, stated: int, max_bytes: int
+) -> bytes:
+    """Inflates into a buffer of the stated or guessed size, and into larger ones while it fails.
+
+    A corrupt payload is tried again as well, since only the text of the error tells it from a long one;
+    that is bounded work, and corrupt payloads have passed a CRC, so they are rare.
+    """
+    size = min(max(stated, SMALLEST_GUESS), max_bytes)
+    while True:
+        out = bytearray(size)
+        try:
+            return bytes(memoryview(out)[: into(data, out)])
+        except cramjam.DecompressionError as problem:
+            if size >= max_bytes:
+                raise _broken(codec, max_bytes, problem) from None
+        size = min(size * GROWTH, max_bytes)
+
+
+def _gzip_size(data: Buffer) -> int:
+    """The last member's size modulo 2**32, which is the trailer's last field."""
+    return int(_UINT32_LE.unpack_from(data, len(data) - 4)[0]) if len(data) >= 18 else 0
+
+
+def _lz4_size(data: Buffer) -> int:
+    """The content size, where the frame's flags (byte 4, bit 3) say that it is there."""
+    if len(data) >= 15 and data[4] & 0x08:
+        return int.from_bytes(data[6:14], "little")
+    return len(data) * USUAL_RATIO
+
+
+def _zstd_size(data: Buffer) -> int:
+    """The frame's content size. Byte 4 tells: bits 6-7 its width, 5 no window byte, 0-1 dictionary id."""
+    if len(data) < 18:
+        return 0
+    descriptor = data[4]
+    width = (1 if descriptor & 0x20 else 0, 2, 4, 8)[descriptor >> 6]
+    if width == 0:
+        return len(data) * USUAL_RATIO
+    start = 5 + (0 if descriptor & 0x20 else 1) + (0, 1, 2, 4)[descriptor & 3]
+    return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    compressor = cramjam.lz4.Compressor(level=LZ4_FAST if level is None else level, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_SIZE]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
+    blocks = _xerial_blocks(view) if view[:8] == XERIAL_MAGIC else [view]
+    try:
+        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        if sum(sizes) > max_bytes:
+            raise _too_large(SNAPPY, max_bytes)
+        out = memoryview(bytearray(sum(sizes)))
+        end = 0
+        for block, size in zip(blocks, sizes, strict=True):
+            end += cramjam.snappy.decompress_raw_into(block, out[end : end + size])
+    except cramjam.DecompressionError as problem:
+        raise _corrupt(SNAPPY, problem) from None
+    return bytes(out[:end])
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    if view[: len(XERIAL_HEADER)] != XERIAL_HEADER:
+        raise _corrupt(SNAPPY, f"xerial header {bytes(view[8:16]).hex()}: expected versions 1 and 1")
+    blocks, pos, end = [], len(XERIAL_HEADER), len(view)
+    while pos < end:
+        if end - pos < 4:
+            raise _corrupt(SNAPPY, f"{end - pos} bytes after the last xerial block: expected none")
+        (size,) = _INT32.unpack_from(view, pos)
+        pos += 4
+        if not 0 < size <= end - pos:
+            raise _corrupt(SNAPPY, f"xerial block size={size}: expected 1 .. {end - pos}")
+        blocks.append(view[pos : pos + size])
+        pos += size
+    return blocks
+
+
+def _broken(codec: int, max_bytes: int, problem: Exception) -> BatchError:
+    if "whole buffer" in str(problem) or "too small" in str(problem):
+        return _too_large(codec, max_bytes)
+    return _corrupt(codec, problem)
+
+
+def _corrupt(codec: int, problem: object) -> BatchError:
+    return BatchError(f"compression={CODEC_NAMES[codec]}: the records do not decompress: {problem}")
+
+
+def _too_large(codec: int, max_bytes: int) -> BatchError:
+    return BatchError(
+        f"compression={CODEC_NAMES[codec]}: expected records of at most {max_bytes} bytes when decompressed",
+        ErrorCode.MESSAGE_TOO_LARGE,
+    )
+
+
+def _unknown(codec: int) -> BatchError:
+    return BatchError(f"compression={codec}: expected 0 .. {ZSTD}", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
