@@ -1,0 +1,48 @@
+"""Kafka's wire format: frames to messages and back, every version, both ends. No I/O, no clock.
+
+schema.py says what messages are; messages/ holds them, one file per API, generated; codec.py reads and writes
+frames; decoder.py and encoder.py compile the code that does it.
+"""
+
+from penstock.kafka.wire.apis import (
+    ApiKey,
+    flexible_from,
+    is_known,
+    request_class,
+    response_class,
+    schema_range,
+)
+from penstock.kafka.wire.codec import (
+    RequestHeader,
+    decode_message,
+    decode_request,
+    decode_request_header,
+    decode_response,
+    encode_message,
+    encode_request,
+    encode_response,
+    join,
+)
+from penstock.kafka.wire.schema import NO_UUID, Buffer, Message, Records
+
+__all__ = [
+    "NO_UUID",
+    "ApiKey",
+    "Buffer",
+    "Message",
+    "Records",
+    "RequestHeader",
+    "decode_message",
+    "decode_request",
+    "decode_request_header",
+    "decode_response",
+    "encode_message",
+    "encode_request",
+    "encode_response",
+    "flexible_from",
+    "is_known",
+    "join",
+    "request_class",
+    "response_class",
+    "schema_range",
+]

@@ -1,0 +1,44 @@
+"""Which APIs the codec knows, in which versions. What a node *advertises* is for its handlers to say."""
+
+from importlib import import_module
+
+from penstock.kafka.wire.messages.index import APIS, ApiKey
+from penstock.kafka.wire.schema import Message
+
+__all__ = ["ApiKey", "flexible_from", "is_known", "request_class", "response_class", "schema_range"]
+
+_classes: dict[tuple[int, str], type[Message]] = {}
+
+
+def is_known(api_key: int, version: int) -> bool:
+    api = APIS.get(api_key)
+    return api is not None and api.first <= version <= api.last
+
+
+def schema_range(api_key: int) -> tuple[int, int]:
+    """The first and last version that can be decoded and encoded."""
+    api = APIS[api_key]
+    return api.first, api.last
+
+
+def flexible_from(api_key: int) -> int:
+    """The first version with compact lengths and tagged fields, in body and headers (NEVER if none)."""
+    return APIS[api_key].flexible_from
+
+
+def request_class(api_key: int) -> type[Message]:
+    return _load(api_key, "Request")
+
+
+def response_class(api_key: int) -> type[Message]:
+    return _load(api_key, "Response")
+
+
+def _load(api_key: int, direction: str) -> type[Message]:
+    """Imports an API's messages when first asked for, so that importing the codec stays cheap."""
+    cls = _classes.get((api_key, direction))
+    if cls is None:
+        api = APIS[api_key]
+        module = import_module(f"penstock.kafka.wire.messages.{api.module}")
+        cls = _classes[api_key, direction] = getattr(module, api.name + direction)
+    return cls

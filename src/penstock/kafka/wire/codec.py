@@ -1,0 +1,176 @@
+"""Frames: the headers around messages, and the messages in them, for both ends of a connection.
+
+A frame is what follows the 4-byte length on the wire. Decoders take a frame without its length; encoders
+return buffers with the length in front, ready for `writelines`.
+
+    request   api_key i16 | api_version i16 | correlation_id i32 | client_id nullable string | [tags] | body
+    response  correlation_id i32 | [tags] | body
+
+Tags are there when the API's version is flexible, with one exception: an ApiVersions response never has them,
+since a client that asks for it does not know yet what the broker speaks. The client id is a legacy string in
+all versions. (The header without a client id, v0, was ControlledShutdown's alone and is gone.)
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.errors import ProtocolViolation
+from penstock.kafka.wire.apis import ApiKey, flexible_from, is_known, request_class, response_class
+from penstock.kafka.wire.decoder import MAX_ELEMENTS, MAX_RESPONSE_ELEMENTS, Decoder, Refused, skip_tags
+from penstock.kafka.wire.encoder import Encoder
+from penstock.kafka.wire.schema import Buffer, Message
+
+M = TypeVar("M", bound=Message)
+
+_REQUEST_HEADER: Final = struct.Struct(">hhih")
+_REQUEST_START: Final = struct.Struct(">ihhih")
+_RESPONSE_START: Final = struct.Struct(">ii")
+_LENGTH: Final = struct.Struct(">i")
+
+MAX_HEADER_TAGS: Final = 64
+"""Kafka has none so far."""
+
+_decoders: dict[tuple[type[Message], int], Decoder] = {}
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+
+
+class RequestHeader(NamedTuple):
+    """What comes before every request's body."""
+
+    api_key: int
+    """May be one that nobody knows: check `is_known` before the body is decoded."""
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """The header of any request, also of an API or version that is not known."""
+    view = memoryview(frame)
+    try:
+        api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(view)
+    except struct.error:
+        raise ProtocolViolation(
+            f"request header: expected {_REQUEST_HEADER.size} bytes or more, found {len(view)}"
+        ) from None
+    client_id, position = _client_id(view, length)
+    if is_known(api_key, version) and version >= flexible_from(api_key):
+        position = _skip_header_tags(view, position, "request header")
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+def decode_request(header: RequestHeader, frame: Buffer) -> Message:
+    _require_known(header.api_key, header.api_version)
+    cls = request_class(header.api_key)
+    return _decode(cls, header.api_version, memoryview(frame), header.body_position, MAX_ELEMENTS)
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Buffer]:
+    raw = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(raw)
+    out = bytearray(_REQUEST_START.pack(0, api_key, version, correlation_id, length))
+    out += raw
+    if version >= flexible_from(api_key):
+        out.append(0)
+    return _framed(_encoder(type(message), version).encode(message, out))
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Buffer]:
+    out = bytearray(_RESPONSE_START.pack(0, correlation_id))
+    if _response_has_tags(api_key, version):
+        out.append(0)
+    return _framed(_encoder(type(message), version).encode(message, out))
+
+
+def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Message]:
+    """The correlation id and the message."""
+    _require_known(api_key, version)
+    view = memoryview(frame)
+    if len(view) < _LENGTH.size:
+        raise ProtocolViolation(f"response header: expected {_LENGTH.size} bytes or more, found {len(view)}")
+    (correlation_id,) = _LENGTH.unpack_from(view)
+    position = _LENGTH.size
+    if _response_has_tags(api_key, version):
+        position = _skip_header_tags(view, position, "response header")
+    return correlation_id, _decode(response_class(api_key), version, view, position, MAX_RESPONSE_ELEMENTS)
+
+
+def encode_message(message: Message, version: int) -> bytes:
+    """A message alone, without a frame."""
+    return join(_encoder(type(message), version).encode(message, bytearray()))
+
+
+def decode_message(cls: type[M], version: int, buffer: Buffer) -> M:
+    """A message alone, without a frame."""
+    message = _decode(cls, version, memoryview(buffer), 0, MAX_ELEMENTS)
+    assert isinstance(message, cls)
+    return message
+
+
+def join(pieces: Iterable[Buffer]) -> bytes:
+    """One buffer of several: for tests and for those who have no writelines."""
+    return b"".join(pieces)
+
+
+def _decode(cls: type[Message], version: int, view: memoryview, position: int, budget: int) -> Message:
+    decoder = _decoders.get((cls, version))
+    if decoder is None:
+        decoder = _decoders[cls, version] = Decoder(cls, version)
+    message, end = decoder.decode(view, position, budget)
+    if end != len(view):
+        raise ProtocolViolation(
+            f"{decoder.title}: expected the end at byte {end}, {len(view) - end} more follow"
+        )
+    return message
+
+
+def _encoder(cls: type[Message], version: int) -> Encoder:
+    encoder = _encoders.get((cls, version))
+    if encoder is None:
+        encoder = _encoders[cls, version] = Encoder(cls, version)
+    return encoder
+
+
+def _framed(pieces: list[Buffer]) -> list[Buffer]:
+    """Writes the length into the room that the first piece has for it."""
+    first = pieces[0]
+    assert isinstance(first, bytearray)
+    _LENGTH.pack_into(first, 0, sum(map(len, pieces)) - _LENGTH.size)
+    return pieces
+
+
+def _require_known(api_key: int, version: int) -> None:
+    if not is_known(api_key, version):
+        raise ProtocolViolation(f"API key {api_key} v{version}: expected an API and version that is known")
+
+
+def _response_has_tags(api_key: int, version: int) -> bool:
+    return version >= flexible_from(api_key) and api_key != ApiKey.API_VERSIONS
+
+
+def _client_id(view: memoryview, length: int) -> tuple[str | None, int]:
+    start = _REQUEST_HEADER.size
+    if length == -1:
+        return None, start
+    if not 0 <= length <= len(view) - start:
+        raise ProtocolViolation(
+            f"request header, client_id: expected {length} bytes, {len(view) - start} remain"
+        )
+    try:
+        return str(view[start : start + length], "utf-8"), start + length
+    except UnicodeDecodeError as problem:
+        raise ProtocolViolation(f"request header, client_id: expected UTF-8 ({problem.reason})") from None
+
+
+def _skip_header_tags(view: memoryview, position: int, what: str) -> int:
+    try:
+        count = view[position]
+        return skip_tags(view, position + 1, count, MAX_HEADER_TAGS)[0]
+    except IndexError:
+        raise ProtocolViolation(f"{what}, tagged fields: expected more than {len(view)} bytes") from None
+    except Refused as problem:
+        raise ProtocolViolation(f"{what}, tagged fields: {problem}") from None
