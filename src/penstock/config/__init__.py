@@ -1,5 +1,40 @@
 """Settings as frozen values: what a topic does, what a node does, and the limits on what peers may ask."""
 
+from penstock.config.broker import BrokerConfigs, broker_definition, check_dynamic, static_broker_configs
+from penstock.config.definitions import TOPIC_CONFIGS
+from penstock.config.describing import (
+    ConfigEntry,
+    ConfigSynonym,
+    describe_all_nodes,
+    describe_broker,
+    describe_topic,
+)
+from penstock.config.kinds import ConfigSource, ConfigType
+from penstock.config.limits import Limits
+from penstock.config.loading import load_node_config
+from penstock.config.node import Address, GroupSettings, NodeConfig
+from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.topic import TopicConfig
 
-__all__ = ["TopicConfig"]
+__all__ = [
+    "TOPIC_CONFIGS",
+    "Address",
+    "BrokerConfigs",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "GroupSettings",
+    "Limits",
+    "NodeConfig",
+    "TopicConfig",
+    "broker_definition",
+    "check_dynamic",
+    "describe_all_nodes",
+    "describe_broker",
+    "describe_topic",
+    "load_node_config",
+    "parse_overrides",
+    "resolve",
+    "static_broker_configs",
+]

@@ -1,0 +1,315 @@
+"""Every topic config that Kafka 4.2 has, and `penstock.storage`, which is ours.
+
+Each is honoured or refused; none is ignored in silence. A definition with a `refused` sentence accepts only
+its default, because setting the default asks for nothing that Penstock does not do; any other value is
+answered with INVALID_CONFIG and that sentence. Ranges and defaults are Kafka's. The docs are ours and are
+what DescribeConfigs returns to a client that asks for documentation.
+
+`synonyms` are the broker configs that supply a topic's default, strongest first.
+"""
+
+import msgspec
+
+from penstock.config.kinds import LONG_MAX, Kind, boolean, choice, choices, double, integer, long, words
+
+MEBIBYTE = 1024 * 1024
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """One config: its rule, its default as text, and why it is refused if it is."""
+
+    name: str
+    kind: Kind
+    default: str
+    doc: str
+    refused: str = ""
+    synonyms: tuple[str, ...] = ()
+    hidden: bool = False
+    """Settable but not listed, as Kafka treats its own internal configs."""
+    dynamic: bool = True
+    """Whether a running broker takes a new value.
+
+    Every topic config is dynamic, most broker configs are not.
+    """
+
+
+_NO_REMOTE_STORAGE = (
+    "Penstock has no tiered storage: every record stays on the node's own disk until retention.ms or "
+    "retention.bytes removes it. Leave this config out"
+)
+_NO_THROTTLE = "Penstock does not throttle replication. Leave this config out or set it to an empty list"
+
+
+_DEFINITIONS = (
+    Definition(
+        name="cleanup.policy",
+        kind=choices("compact", "delete"),
+        default="delete",
+        synonyms=("log.cleanup.policy",),
+        doc="What happens to old segments: delete drops them by age and size, compact keeps the last record "
+        "of each key, both may be combined, and an empty list keeps everything for ever.",
+    ),
+    Definition(
+        name="compression.gzip.level",
+        # Level 0 stores without compressing, so Kafka does not count it; -1 is the codec's own default.
+        kind=integer(-1, 9, but_not=0),
+        default="-1",
+        synonyms=("compression.gzip.level",),
+        doc="How hard gzip works when compression.type is gzip and a batch has to be compressed anew.",
+    ),
+    Definition(
+        name="compression.lz4.level",
+        kind=integer(1, 17),
+        default="9",
+        synonyms=("compression.lz4.level",),
+        doc="How hard lz4 works when compression.type is lz4 and a batch has to be compressed anew.",
+    ),
+    Definition(
+        name="compression.type",
+        kind=choice("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        default="producer",
+        synonyms=("compression.type",),
+        doc="How batches are stored: producer keeps them as they came; any other value compresses anew what "
+        "came differently, at the cost of the broker's CPU.",
+    ),
+    Definition(
+        name="compression.zstd.level",
+        kind=integer(-131072, 22),
+        default="3",
+        synonyms=("compression.zstd.level",),
+        doc="How hard zstd works when compression.type is zstd and a batch has to be compressed anew.",
+    ),
+    Definition(
+        name="delete.retention.ms",
+        kind=long(0),
+        default="86400000",
+        synonyms=("log.cleaner.delete.retention.ms",),
+        doc="How long compaction keeps a tombstone, so that a reader who started before it still learns of "
+        "the deletion.",
+    ),
+    Definition(
+        name="file.delete.delay.ms",
+        kind=long(0),
+        default="60000",
+        synonyms=("log.segment.delete.delay.ms",),
+        doc="How long a dropped segment's file stays on the disk before it is removed.",
+    ),
+    Definition(
+        name="flush.messages",
+        kind=long(1),
+        default=str(LONG_MAX),
+        synonyms=("log.flush.interval.messages",),
+        doc="The most records that may be unflushed. Always kept, whatever the number: Penstock flushes "
+        "before it acknowledges.",
+    ),
+    Definition(
+        name="flush.ms",
+        kind=long(0),
+        default=str(LONG_MAX),
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        doc="The longest that a record may be unflushed. Always kept, whatever the number: Penstock flushes "
+        "before it acknowledges.",
+    ),
+    Definition(
+        name="follower.replication.throttled.replicas",
+        kind=words(),
+        default="",
+        refused=_NO_THROTTLE,
+        doc="Replicas whose catching up is throttled on the follower. Only an empty list is accepted.",
+    ),
+    Definition(
+        name="index.interval.bytes",
+        kind=integer(0),
+        default="4096",
+        synonyms=("log.index.interval.bytes",),
+        doc="How many bytes of log lie between two entries of the offset index.",
+    ),
+    Definition(
+        name="internal.segment.bytes",
+        kind=integer(1),
+        default="1073741824",
+        hidden=True,
+        doc="Overrides segment.bytes without its lower bound. For tests of rolling and retention only.",
+    ),
+    Definition(
+        name="leader.replication.throttled.replicas",
+        kind=words(),
+        default="",
+        refused=_NO_THROTTLE,
+        doc="Replicas whose catching up is throttled on the leader. Only an empty list is accepted.",
+    ),
+    Definition(
+        name="local.retention.bytes",
+        kind=long(-2),
+        default="-2",
+        refused=_NO_REMOTE_STORAGE,
+        doc="What tiered storage keeps on the local disk by size. Only -2, which means retention.bytes, is "
+        "accepted.",
+    ),
+    Definition(
+        name="local.retention.ms",
+        kind=long(-2),
+        default="-2",
+        refused=_NO_REMOTE_STORAGE,
+        doc="What tiered storage keeps on the local disk by age. Only -2, which means retention.ms, is "
+        "accepted.",
+    ),
+    Definition(
+        name="max.compaction.lag.ms",
+        kind=long(1),
+        default=str(LONG_MAX),
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+        doc="The longest that a record may wait for compaction, however clean the rest of the log is.",
+    ),
+    Definition(
+        name="max.message.bytes",
+        kind=integer(0),
+        default="1048588",
+        synonyms=("message.max.bytes",),
+        doc="The largest record batch that a producer may send, as it is on the wire (compressed).",
+    ),
+    Definition(
+        name="message.timestamp.after.max.ms",
+        kind=long(0),
+        default="3600000",
+        synonyms=("log.message.timestamp.after.max.ms",),
+        doc="How far ahead of the broker's clock a record's timestamp may be when message.timestamp.type is "
+        "CreateTime.",
+    ),
+    Definition(
+        name="message.timestamp.before.max.ms",
+        kind=long(0),
+        default=str(LONG_MAX),
+        synonyms=("log.message.timestamp.before.max.ms",),
+        doc="How far behind the broker's clock a record's timestamp may be when message.timestamp.type is "
+        "CreateTime.",
+    ),
+    Definition(
+        name="message.timestamp.type",
+        kind=choice("CreateTime", "LogAppendTime"),
+        default="CreateTime",
+        synonyms=("log.message.timestamp.type",),
+        doc="Whose clock stamps the records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+    ),
+    Definition(
+        name="min.cleanable.dirty.ratio",
+        kind=double(0, 1),
+        default="0.5",
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+        doc="How much of the log has to be new since the last compaction before it is compacted again.",
+    ),
+    Definition(
+        name="min.compaction.lag.ms",
+        kind=long(0),
+        default="0",
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+        doc="How long every record stays readable before compaction may remove it.",
+    ),
+    Definition(
+        name="min.insync.replicas",
+        kind=integer(1),
+        default="1",
+        synonyms=("min.insync.replicas",),
+        doc="How many replicas must be in sync for a produce with acks=all to be accepted. A partition with "
+        "fewer replicas than this refuses such writes.",
+    ),
+    Definition(
+        name="penstock.storage",
+        kind=choice("disk", "memory"),
+        default="disk",
+        synonyms=("penstock.storage",),
+        doc="Where the topic lives: on disk, or in memory only, which is fast and gone when the node stops. "
+        "Fixed when the topic is created.",
+    ),
+    Definition(
+        name="preallocate",
+        kind=boolean(),
+        default="false",
+        synonyms=("log.preallocate",),
+        refused="Penstock grows segment files as they are written, which Linux file systems do as fast. "
+        "Leave this config out",
+        doc="Whether a segment's file takes its full size when it is made. Only false is accepted.",
+    ),
+    Definition(
+        name="remote.log.copy.disable",
+        kind=boolean(),
+        default="false",
+        refused=_NO_REMOTE_STORAGE,
+        doc="Whether tiered storage stops copying. Only false is accepted.",
+    ),
+    Definition(
+        name="remote.log.delete.on.disable",
+        kind=boolean(),
+        default="false",
+        refused=_NO_REMOTE_STORAGE,
+        doc="Whether tiered data goes when tiering is switched off. Only false is accepted.",
+    ),
+    Definition(
+        name="remote.storage.enable",
+        kind=boolean(),
+        default="false",
+        refused=_NO_REMOTE_STORAGE,
+        doc="Whether old segments move to remote storage. Only false is accepted.",
+    ),
+    Definition(
+        name="retention.bytes",
+        kind=long(-LONG_MAX - 1),
+        default="-1",
+        synonyms=("log.retention.bytes",),
+        doc="How large one partition may grow before its oldest segments are dropped; negative for no limit.",
+    ),
+    Definition(
+        name="retention.ms",
+        kind=long(-1),
+        default="604800000",
+        synonyms=("log.retention.ms",),
+        doc="How long a segment is kept after its newest record's timestamp; -1 for ever.",
+    ),
+    Definition(
+        name="segment.bytes",
+        kind=integer(MEBIBYTE),
+        default="1073741824",
+        synonyms=("log.segment.bytes",),
+        doc="How large a segment's file grows before the next one is begun. Retention drops whole segments.",
+    ),
+    Definition(
+        name="segment.index.bytes",
+        kind=integer(4),
+        default="10485760",
+        synonyms=("log.index.size.max.bytes",),
+        doc="How large a segment's offset index may grow before the next segment is begun.",
+    ),
+    Definition(
+        name="segment.jitter.ms",
+        kind=long(0),
+        default="0",
+        synonyms=("log.roll.jitter.ms",),
+        doc="The most by which a segment is rolled early, so that many partitions do not roll at once.",
+    ),
+    Definition(
+        name="segment.ms",
+        kind=long(1),
+        default="604800000",
+        synonyms=("log.roll.ms",),
+        doc="How long records go into one segment before the next one is begun, even if it is not full.",
+    ),
+    Definition(
+        name="unclean.leader.election.enable",
+        kind=boolean(),
+        default="false",
+        synonyms=("unclean.leader.election.enable",),
+        refused="a leader that lacks acknowledged records would lose them, and Penstock loses nothing that "
+        "it acknowledged. Leave this config out",
+        doc="Whether a replica that misses acknowledged records may lead. Only false is accepted.",
+    ),
+)
+
+TOPIC_CONFIGS: dict[str, Definition] = {definition.name: definition for definition in _DEFINITIONS}
+
+FORMER_CONFIGS: dict[str, str] = {
+    "message.downconversion.enable": "Kafka 4 removed it together with the old message formats; leave it out",
+    "message.format.version": "Kafka 4 removed it: records are always in format v2; leave it out",
+    "message.timestamp.difference.max.ms": "Kafka 4 removed it; use message.timestamp.before.max.ms and "
+    "message.timestamp.after.max.ms",
+}
+"""Names that older Kafkas had. Still unknown, but a person who meets the refusal learns what to do."""

@@ -1,0 +1,134 @@
+"""A limit on everything that a peer controls: its name, its default, and the reason for both.
+
+A limit is a promise to every other client: no single one can take the node's memory, files or time. All of
+them can be set in the config file (`[limits]`), in the environment (`PENSTOCK_LIMITS_MAX_CONNECTIONS`) and in
+`Limits(...)`.
+"""
+
+from typing import Annotated, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from penstock.config.fields import check_fields
+
+KIBIBYTE = 1024
+MEBIBYTE = 1024 * KIBIBYTE
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The most of each thing. `reason(name)` says why a limit has its value."""
+
+    max_request_bytes: Annotated[
+        int,
+        Meta(
+            ge=KIBIBYTE, le=2**31 - 1, description="One frame; Kafka's socket.request.max.bytes is the same."
+        ),
+    ] = 100 * MEBIBYTE
+    max_connections: Annotated[
+        int,
+        Meta(ge=1, description="Open client connections; an idle one costs under 20 KB, so this is 400 MB."),
+    ] = 20_000
+    max_in_flight_requests_per_connection: Annotated[
+        int,
+        Meta(ge=1, description="Requests read ahead of their answers; clients themselves stop at 5 to 100."),
+    ] = 128
+    fetch_max_bytes: Annotated[
+        int,
+        Meta(
+            ge=KIBIBYTE,
+            description="One Fetch answer, whatever the client asks for; Kafka's default is 55 MiB.",
+        ),
+    ] = 55 * MEBIBYTE
+    max_response_bytes: Annotated[
+        int,
+        Meta(
+            ge=KIBIBYTE,
+            le=2**31 - 1,
+            description="One answer of any kind, so that one client cannot fill memory.",
+        ),
+    ] = 100 * MEBIBYTE
+    max_request_memory_bytes: Annotated[
+        int,
+        Meta(ge=MEBIBYTE, description="All requests in memory at once; reading pauses when it is used up."),
+    ] = 512 * MEBIBYTE
+    max_response_memory_bytes: Annotated[
+        int, Meta(ge=MEBIBYTE, description="All answers not yet sent; fetches wait when it is used up.")
+    ] = 512 * MEBIBYTE
+    idle_timeout_ms: Annotated[
+        int,
+        Meta(ge=1, description="A connection without a request is closed; Kafka's connections.max.idle.ms."),
+    ] = 600_000
+    slow_drain_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1, description="A client that reads none of its answer for this long holds memory for nothing."
+        ),
+    ] = 60_000
+    max_client_id_bytes: Annotated[
+        int, Meta(ge=1, description="Client ids are stored with group members and shown in metrics.")
+    ] = 1024
+    max_topics: Annotated[
+        int, Meta(ge=1, description="Topics are kept in memory on every node and listed whole in Metadata.")
+    ] = 50_000
+    max_partitions_per_topic: Annotated[
+        int, Meta(ge=1, description="One CreateTopics must not stop the node while it makes partitions.")
+    ] = 10_000
+    max_partitions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="All partitions of the cluster; each costs memory and, once written, open files.",
+        ),
+    ] = 200_000
+    max_producers_per_partition: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Idempotent producers remembered per partition; the least recent one is forgotten.",
+        ),
+    ] = 10_000
+    max_groups: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Consumer groups per coordinator; each is kept in memory until its offsets expire.",
+        ),
+    ] = 100_000
+    max_group_members: Annotated[
+        int,
+        Meta(
+            ge=1, description="Members of one group; every rebalance sends each one's metadata to the leader."
+        ),
+    ] = 10_000
+    max_group_offsets: Annotated[
+        int, Meta(ge=1, description="Partitions that one group may have committed offsets for.")
+    ] = 200_000
+    max_group_id_bytes: Annotated[
+        int, Meta(ge=1, description="Group and member ids are part of every key in the offsets topic.")
+    ] = 4096
+    max_group_protocols: Annotated[
+        int, Meta(ge=1, description="Assignors that one member may offer; clients offer one to four.")
+    ] = 100
+    max_member_metadata_bytes: Annotated[
+        int, Meta(ge=1, description="What one member says of itself, all its protocols together.")
+    ] = MEBIBYTE
+    max_group_metadata_bytes: Annotated[
+        int, Meta(ge=1, description="The same for all members of a group: the leader gets it in one answer.")
+    ] = 32 * MEBIBYTE
+    max_group_assignment_bytes: Annotated[
+        int, Meta(ge=1, description="One generation's assignments: they are one record in the offsets topic.")
+    ] = 32 * MEBIBYTE
+    max_offset_metadata_bytes: Annotated[
+        int, Meta(ge=0, description="A committed offset's free text; Kafka's offset.metadata.max.bytes.")
+    ] = 4096
+
+    def validate(self) -> None:
+        """Raises ConfigError for a limit outside its range."""
+        check_fields(self, "limits.")
+
+
+def reason(name: str) -> str:
+    """Why a limit has its value, for help texts and errors."""
+    meta: Meta = get_type_hints(Limits, include_extras=True)[name].__metadata__[0]
+    return meta.description or ""

@@ -1,0 +1,163 @@
+"""One NodeConfig out of four layers: defaults < TOML file < environment < command line.
+
+All layers speak of the same settings. In the file they are TOML keys, with the tables `[groups]`, `[limits]`
+and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the table's name in front
+(`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name
+that is not known is an error that suggests the nearest one: a misspelt setting must not be silently without
+effect.
+
+Nothing is read here: the caller hands over the file's text and the environment.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_type_hints
+
+from penstock.config.definitions import TOPIC_CONFIGS
+from penstock.config.fields import convert_field
+from penstock.config.limits import Limits
+from penstock.config.node import Address, GroupSettings, NodeConfig
+from penstock.config.overrides import nearest
+from penstock.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+OTHER_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_PURE_PYTHON"})
+"""Variables that are no settings: the config file's own path, and a switch of the build."""
+
+# Kubernetes gives every pod variables for each service, and a service may well be called penstock or
+# penstock-kafka.
+SERVICE_LINK = re.compile(
+    r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+
+_SECTIONS: dict[str, type] = {"groups": GroupSettings, "limits": Limits}
+_TOPIC_DEFAULTS = "topic_defaults"
+_OFF = ("off", "none", "")
+
+
+class _Setting(NamedTuple):
+    origin: str
+    value: object
+    layer: int
+
+
+def load_node_config(
+    *,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    toml_text: str = "",
+    toml_name: str = "config file",
+) -> NodeConfig:
+    """The valid NodeConfig that the layers add up to; ConfigError says which setting of which layer is wrong.
+
+    A flag whose value is None was not given.
+    """
+    settings: dict[str, _Setting] = {}
+    for path, origin, value in _from_file(toml_text, toml_name):
+        settings[path] = _Setting(origin, value, 1)
+    for path, origin, value in _from_environment(environment or {}):
+        settings[path] = _Setting(origin, value, 2)
+    for path, value in (flags or {}).items():
+        if value is not None:
+            settings[_known(path, path, value)] = _Setting(path, value, 3)
+    _settle_storage(settings)
+    return _build(settings).validate()
+
+
+def setting_names() -> list[str]:
+    """Every setting, as `key` or `table.key`, for help texts."""
+    return list(_hints())
+
+
+def _from_file(text: str, name: str) -> Iterator[tuple[str, str, object]]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(name, "", f"TOML: {problem}") from None
+    for key, value in document.items():
+        path = key.replace("-", "_")
+        if path in _SECTIONS or path == _TOPIC_DEFAULTS:
+            yield from _from_table(path, value, name)
+        else:
+            yield _known(path, f"{path} in {name}", value), f"{path} in {name}", value
+
+
+def _from_table(table: str, value: object, name: str) -> Iterator[tuple[str, str, object]]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{table} in {name}", value, f"a table: [{table}]")
+    for key, inner in value.items():
+        path = f"{table}.{key}"
+        yield _known(path, f"{path} in {name}", inner), f"{path} in {name}", inner
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
+    paths = {ENVIRONMENT_PREFIX + re.sub(r"\W", "_", path).upper(): path for path in _hints()}
+    for name, value in environment.items():
+        if name in paths:
+            yield paths[name], name, value
+        elif name.startswith(ENVIRONMENT_PREFIX) and not (
+            name in OTHER_VARIABLES or SERVICE_LINK.fullmatch(name)
+        ):
+            raise ConfigError(name, value, f"a known setting{nearest(name, paths)}")
+
+
+def _known(path: str, origin: str, value: object) -> str:
+    if path not in _hints():
+        raise ConfigError(origin, value, f"a known setting{nearest(path, _hints())}")
+    return path
+
+
+def _hints() -> dict[str, Any]:
+    """Every setting's path and type."""
+    hints = get_type_hints(NodeConfig, include_extras=True)
+    for table, struct in _SECTIONS.items():
+        del hints[table]
+        inner = get_type_hints(struct, include_extras=True)
+        hints.update({f"{table}.{name}": hint for name, hint in inner.items()})
+    del hints[_TOPIC_DEFAULTS]
+    hints.update({f"{_TOPIC_DEFAULTS}.{name}": str for name in TOPIC_CONFIGS})
+    return hints
+
+
+def _settle_storage(settings: dict[str, _Setting]) -> None:
+    """`memory` and `data_dir` exclude each other; the stronger layer decides."""
+    memory, data_dir = settings.get("memory"), settings.get("data_dir")
+    if memory is None or data_dir is None or not convert_field(memory.origin, memory.value, bool):
+        return
+    if memory.layer == data_dir.layer:
+        raise ConfigError(
+            data_dir.origin, data_dir.value, f"no folder when {memory.origin} is set: choose one"
+        )
+    if data_dir.layer > memory.layer:
+        settings["memory"] = memory._replace(value=False)
+
+
+def _build(settings: dict[str, _Setting]) -> NodeConfig:
+    hints = _hints()
+    tables: dict[str, dict[str, Any]] = {"": {}, "groups": {}, "limits": {}, _TOPIC_DEFAULTS: {}}
+    for path, setting in settings.items():
+        table, _, name = path.partition(".") if "." in path else ("", "", path)
+        tables[table][name] = _read(path, setting, hints[path])
+    groups, limits = GroupSettings(**tables["groups"]), Limits(**tables["limits"])
+    return NodeConfig(**tables[""], groups=groups, limits=limits, topic_defaults=tables[_TOPIC_DEFAULTS])
+
+
+def _read(path: str, setting: _Setting, hint: Any) -> Any:
+    origin, value, _ = setting
+    if path == "http" and (value is False or str(value).lower() in _OFF):
+        return None
+    if path in ("kafka", "advertise", "http"):
+        return Address.parse(origin, value)
+    if path.startswith(_TOPIC_DEFAULTS):
+        return _topic_default(value)
+    return convert_field(origin, value, hint)
+
+
+def _topic_default(value: object) -> str:
+    """TOML has numbers, booleans and lists; Kafka's configs are text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(str(part) for part in value)
+    return str(value)

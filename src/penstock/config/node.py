@@ -1,0 +1,125 @@
+"""What one node is told: where it listens, where it keeps its data, how topics and groups behave by default.
+
+`loading.py` fills a NodeConfig from the defaults here, a TOML file, the environment and the command line.
+Embedders build one by hand; `validate()` is the one place that decides whether it can work.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from penstock.config.fields import check_fields
+from penstock.config.limits import Limits
+from penstock.config.overrides import parse_overrides, resolve
+from penstock.errors import ConfigError, KafkaError
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+UNREACHABLE_HOSTS = ("0.0.0.0", "::", "")
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A host and a port. Port 0 asks the system for a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, origin: str, text: object) -> "Address":
+        """`HOST:PORT`, with an IPv6 host in brackets."""
+        host, colon, port = str(text).rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(origin, text, "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How consumer groups behave. The defaults are Kafka's."""
+
+    min_session_timeout_ms: Annotated[int, Meta(ge=1)] = 6_000
+    max_session_timeout_ms: Annotated[int, Meta(ge=1)] = 1_800_000
+    initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 3_000
+    """How long an empty group's first rebalance waits for more members. Tests want 0."""
+    new_member_join_timeout_ms: Annotated[int, Meta(ge=1)] = 300_000
+    """How long a new member may wait for its first generation before it is given up."""
+    offsets_retention_minutes: Annotated[int, Meta(ge=1)] = 7 * 24 * 60
+    """How long offsets outlive the group that committed them."""
+    offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1)] = 600_000
+    offsets_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 50
+    """Fixed once the offsets topic exists: it decides which partition a group's offsets are in."""
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000
+
+    def validate(self) -> None:
+        check_fields(self, "groups.")
+        if self.min_session_timeout_ms > self.max_session_timeout_ms:
+            expected = f"at most groups.max_session_timeout_ms ({self.max_session_timeout_ms})"
+            raise ConfigError("groups.min_session_timeout_ms", self.min_session_timeout_ms, expected)
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a node is told when it starts."""
+
+    node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1
+    data_dir: str = "penstock-data"
+    memory: bool = False
+    """Keep everything in memory: nothing is written, nothing survives, and data_dir is not used."""
+    kafka: Address = Address("127.0.0.1", 9092)
+    advertise: Address | None = None
+    """The address that clients are told to connect to, when it is not the one listened on.
+
+    Port 0: the bound one.
+    """
+    http: Address | None = Address("127.0.0.1", 8080)
+    log_level: LogLevel = "info"
+    auto_create_topics: bool = True
+    num_partitions: Annotated[int, Meta(ge=1)] = 1
+    default_replication_factor: Annotated[int, Meta(ge=1, le=32767)] = 1
+    topic_defaults: dict[str, str] = field(default_factory=dict)
+    """Defaults of topic configs, by the topic configs' names."""
+    groups: GroupSettings = GroupSettings()
+    limits: Limits = Limits()
+
+    @property
+    def advertised(self) -> Address:
+        return self.advertise or self.kafka
+
+    def validate(self) -> "NodeConfig":
+        """Itself, when it can work; else ConfigError that names the field."""
+        check_fields(self)
+        self.groups.validate()
+        self.limits.validate()
+        self._check_storage()
+        self._check_addresses()
+        self._check_topics()
+        return self
+
+    def _check_storage(self) -> None:
+        if not self.memory and not self.data_dir:
+            raise ConfigError(
+                "data_dir", self.data_dir, "a folder, or memory=true to keep everything in memory"
+            )
+
+    def _check_addresses(self) -> None:
+        if self.advertised.host in UNREACHABLE_HOSTS:
+            expected = (
+                "a host that clients can reach: this one only means `every interface`. Set advertise "
+                "(--advertise HOST:PORT) to the address that clients use"
+            )
+            raise ConfigError("advertise" if self.advertise else "kafka", str(self.advertised), expected)
+
+    def _check_topics(self) -> None:
+        if self.num_partitions > self.limits.max_partitions_per_topic:
+            expected = f"at most limits.max_partitions_per_topic ({self.limits.max_partitions_per_topic})"
+            raise ConfigError("num_partitions", self.num_partitions, expected)
+        try:
+            resolve(parse_overrides(self.topic_defaults), {})
+        except KafkaError as problem:
+            raise ConfigError(
+                "topic_defaults", self.topic_defaults, f"valid topic configs: {problem}"
+            ) from None

@@ -1,0 +1,106 @@
+"""From the strings that clients send to a topic's settings: checked one by one, then together."""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from penstock.config.definitions import FORMER_CONFIGS, TOPIC_CONFIGS, Definition
+from penstock.config.topic import TopicConfig
+from penstock.errors import ErrorCode, KafkaError
+
+
+def parse_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
+    """A topic's own configs, each known and valid. KafkaError(INVALID_CONFIG) names the first that is not."""
+    checked: dict[str, str] = {}
+    for name, value in overrides.items():
+        if value is None:
+            raise _invalid(f"{name} has no value; send a value, or leave it out to use the default")
+        parse_value(name, value)
+        checked[name] = value.strip()
+    return checked
+
+
+def parse_value(name: str, value: str) -> object:
+    """The value of one topic config, or KafkaError(INVALID_CONFIG) that says what is wrong and what to do."""
+    definition = topic_definition(name)
+    parsed = _parse(definition, value)
+    if definition.refused and parsed != definition.kind.parse(definition.default):
+        raise _invalid(f"{name}={value} is not supported: {definition.refused}")
+    return parsed
+
+
+def topic_definition(name: str) -> Definition:
+    """The definition of a topic config; an unknown name is refused with the nearest known one."""
+    definition = TOPIC_CONFIGS.get(name)
+    if definition is not None:
+        return definition
+    if name in FORMER_CONFIGS:
+        raise _invalid(f"unknown topic config {name}: {FORMER_CONFIGS[name]}")
+    raise _invalid(f"unknown topic config {name}{nearest(name, TOPIC_CONFIGS)}")
+
+
+def resolve(overrides: Mapping[str, str], node_defaults: Mapping[str, str]) -> TopicConfig:
+    """A topic's complete settings: its own configs over the node's defaults over Kafka's.
+
+    Both mappings use the topic configs' names. A node default that does not parse cannot get here: it was
+    refused when the node was configured.
+    """
+    fields: dict[str, Any] = {}
+    merged = {**node_defaults, **overrides}
+    # The internal size goes last, so that it wins over segment.bytes: both set one field.
+    for name in sorted(merged, key=lambda name: name == "internal.segment.bytes"):
+        fields.update(_fields(name, parse_value(name, merged[name])))
+    config = TopicConfig(**fields)
+    _check_together(config)
+    return config
+
+
+def nearest(name: str, known: Mapping[str, object]) -> str:
+    """A hint to append to an error, when some known name is close to a mistyped one."""
+    matches = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _parse(definition: Definition, value: str) -> object:
+    try:
+        return definition.kind.parse(value.strip())
+    except ValueError:
+        raise _invalid(
+            f"{definition.name}={value} is not valid: expected {definition.kind.expected}"
+        ) from None
+
+
+def _check_together(config: TopicConfig) -> None:
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise _invalid(
+            f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is above max.compaction.lag.ms "
+            f"({config.max_compaction_lag_ms}); a record cannot wait longer at least than at most"
+        )
+
+
+def _fields(name: str, value: Any) -> dict[str, Any]:
+    """The fields of TopicConfig that a config sets: the field of the same name, unless _SPECIAL says
+    otherwise..
+
+    """
+    if TOPIC_CONFIGS[name].refused:
+        return {}
+    special = _SPECIAL.get(name)
+    return special(value) if special else {name.replace(".", "_"): value}
+
+
+_SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "cleanup.policy": lambda parts: {
+        "cleanup_compact": "compact" in parts,
+        "cleanup_delete": "delete" in parts,
+    },
+    "internal.segment.bytes": lambda size: {"segment_bytes": size},
+    "message.timestamp.type": lambda kind: {"message_timestamp_log_append": kind == "LogAppendTime"},
+    "penstock.storage": lambda storage: {"memory": storage == "memory"},
+    # Every negative size means "no limit" to Kafka; TopicConfig knows one of them.
+    "retention.bytes": lambda size: {"retention_bytes": max(size, -1)},
+}
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
