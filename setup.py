@@ -8,7 +8,7 @@ import warnings
 
 from setuptools import Extension, setup
 
-HOT_MODULES = ["src/penstock/batch/_scan.py"]
+HOT_MODULES = ["src/penstock/batch/_scan.py", "src/penstock/batch/_encode.py"]
 
 
 def hot_extensions() -> list[Extension]:
@@ -17,8 +17,10 @@ def hot_extensions() -> list[Extension]:
     try:
         from mypyc.build import mypycify
 
-        extensions: list[Extension] = mypycify(["--strict", *HOT_MODULES], opt_level="3")
-    except (Exception, SystemExit) as problem:
+        # Only these files' own errors may stop it: other modules' imports need not be installed in a build.
+        flags = ["--strict", "--follow-imports=silent"]
+        extensions: list[Extension] = mypycify([*flags, *HOT_MODULES], opt_level="3", separate=True)
+    except (ImportError, OSError, SystemExit) as problem:
         warnings.warn(f"mypyc is not usable here ({problem}); installing pure Python", stacklevel=1)
         return []
     for extension in extensions:

@@ -33,7 +33,7 @@ the check that each record ends where it said finds that out.
 from typing import Final, NamedTuple
 
 from librt.strings import BytesWriter, write_i32_le, write_i64_le
-from mypy_extensions import i32, i64
+from mypy_extensions import i32, i64, u8
 
 from penstock.errors import BatchError, ErrorCode
 
@@ -43,7 +43,6 @@ NULL_KEY: Final = 1
 NULL_VALUE: Final = 2
 
 _LOW_32: Final = 0xFFFFFFFF
-_LOW_63: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class Columns(NamedTuple):
@@ -102,118 +101,110 @@ def _walk(data: bytes, start: i64, end: i64, count: i64, last_offset_delta: i64)
         pos = word >> 32
         raw: i64 = word & _LOW_32
         if raw & 1 or raw >> 1 > end - pos:
-            raise _refused(index, "length", raw, end - pos)
+            raise _refused(index, "length", raw, 0, end - pos)
         record_end: i64 = pos + (raw >> 1)
 
-        pos += 1  # attributes
-        byte: i64 = i64(data[pos])
-        if byte < 0x80:
-            timestamp: i64 = (byte >> 1) ^ -(byte & 1)
+        pos += 1  # over the attributes
+        timestamp: i64 = i64(data[pos])
+        if timestamp < 0x80:
+            timestamp = (timestamp >> 1) ^ -(timestamp & 1)
             pos += 1
         else:
             timestamp = _varlong(data, pos)
             pos = _varlong_end(data, pos)
+        write_i64_le(timestamp_deltas, timestamp)
         if timestamp < least_timestamp:
             least_timestamp = timestamp
         elif timestamp > greatest_timestamp:
             greatest_timestamp = timestamp
-        write_i64_le(timestamp_deltas, timestamp)
 
         word = _varint(data, pos)
-        pos = word >> 32
         raw = word & _LOW_32
-        delta: i64 = raw >> 1
-        if raw & 1 or delta <= last_delta or delta > last_offset_delta:
-            raise _wrong_delta(index, raw, last_delta, last_offset_delta)
-        last_delta = delta
-        write_i32_le(offset_deltas, i32(delta))
+        if raw & 1 or raw >> 1 <= last_delta or raw >> 1 > last_offset_delta:
+            raise _refused(index, "offset_delta", raw, last_delta + 1, last_offset_delta)
+        last_delta = raw >> 1
+        write_i32_le(offset_deltas, i32(last_delta))
 
-        null: i64 = 0
-        word = _varint(data, pos)
-        pos = word >> 32
-        raw = word & _LOW_32
-        if raw == 1:
+        null: u8 = 0
+        word = _field(data, word >> 32, record_end, index, "key length")
+        if word < 0:
+            word = ~word
             null = NULL_KEY
-            raw = 0
-        elif raw & 1 or raw >> 1 > record_end - pos:
-            raise _refused(index, "key length", raw, record_end - pos)
-        write_i32_le(slices, i32(pos))
-        pos += raw >> 1
-        write_i32_le(slices, i32(pos))
-
-        word = _varint(data, pos)
-        pos = word >> 32
-        raw = word & _LOW_32
-        if raw == 1:
+        write_i64_le(slices, word)
+        word = _field(data, word >> 32, record_end, index, "value length")
+        if word < 0:
+            word = ~word
             null |= NULL_VALUE
-            raw = 0
-        elif raw & 1 or raw >> 1 > record_end - pos:
-            raise _refused(index, "value length", raw, record_end - pos)
-        write_i32_le(slices, i32(pos))
-        pos += raw >> 1
-        write_i32_le(slices, i32(pos))
+        write_i64_le(slices, word)
         nulls.append(null)
 
-        word = _varint(data, pos)
+        word = _varint(data, word >> 32)
         pos = word >> 32
         raw = word & _LOW_32
         if raw:
-            if raw & 1 or raw > record_end - pos:
-                raise _refused(index, "header count", raw, (record_end - pos) >> 1)
+            pos = _walk_headers(data, pos, record_end, raw, index, header_slices, header_nulls)
             headers += raw >> 1
-            pos = _walk_headers(data, pos, record_end, raw >> 1, index, header_slices, header_nulls)
         write_i32_le(header_ends, i32(headers))
         if pos != record_end:
             raise BatchError(
-                f"record {index}: it ends at byte {pos}: expected {record_end}, as its length says",
+                f"record {index}: length says that it ends at byte {record_end}: expected {pos}",
                 ErrorCode.INVALID_RECORD,
             )
         index += 1
     if pos != end:
-        raise BatchError(f"records end at byte {pos}: expected {end}", ErrorCode.INVALID_RECORD)
+        raise BatchError(f"{end - pos} bytes after the last record: expected none", ErrorCode.INVALID_RECORD)
     return Columns(
-        count,
-        slices.getvalue(),
-        nulls.getvalue(),
-        timestamp_deltas.getvalue(),
-        offset_deltas.getvalue(),
-        header_ends.getvalue(),
-        header_slices.getvalue(),
-        header_nulls.getvalue(),
-        least_timestamp,
-        greatest_timestamp,
+        rows=count,
+        slices=slices.getvalue(),
+        nulls=nulls.getvalue(),
+        timestamp_deltas=timestamp_deltas.getvalue(),
+        offset_deltas=offset_deltas.getvalue(),
+        header_ends=header_ends.getvalue(),
+        header_slices=header_slices.getvalue(),
+        header_nulls=header_nulls.getvalue(),
+        min_timestamp_delta=least_timestamp,
+        max_timestamp_delta=greatest_timestamp,
     )
 
 
 def _walk_headers(
-    data: bytes, start: i64, end: i64, count: i64, index: i64, slices: BytesWriter, nulls: BytesWriter
+    data: bytes, pos: i64, end: i64, raw_count: i64, index: i64, slices: BytesWriter, nulls: BytesWriter
 ) -> i64:
     """Emits one record's headers; the position after them."""
-    pos: i64 = start
+    # Two bytes are the least that a header has, so a count cannot promise more than the record holds.
+    if raw_count & 1 or raw_count > end - pos:
+        raise _refused(index, "header count", raw_count, 0, (end - pos) >> 1)
+    count: i64 = raw_count >> 1
     while count > 0:
-        word: i64 = _varint(data, pos)
-        pos = word >> 32
-        raw: i64 = word & _LOW_32
-        if raw & 1 or raw >> 1 > end - pos:
-            raise _refused(index, "header key length", raw, end - pos)
-        write_i32_le(slices, i32(pos))
-        pos += raw >> 1
-        write_i32_le(slices, i32(pos))
-        word = _varint(data, pos)
-        pos = word >> 32
-        raw = word & _LOW_32
-        if raw == 1:
+        word: i64 = _field(data, pos, end, index, "header key length")
+        if word < 0:
+            raise _refused(index, "header key length", 1, 0, end - pos - 1)
+        write_i64_le(slices, word)
+        word = _field(data, word >> 32, end, index, "header value length")
+        if word < 0:
+            word = ~word
             nulls.append(NULL_VALUE)
-            raw = 0
-        elif raw & 1 or raw >> 1 > end - pos:
-            raise _refused(index, "header value length", raw, end - pos)
         else:
             nulls.append(0)
-        write_i32_le(slices, i32(pos))
-        pos += raw >> 1
-        write_i32_le(slices, i32(pos))
+        write_i64_le(slices, word)
+        pos = word >> 32
         count -= 1
     return pos
+
+
+def _field(data: bytes, pos: i64, end: i64, index: i64, name: str) -> i64:
+    """A length and that many bytes: (end << 32) | start of the bytes, or its complement where they are null.
+
+    Written as a little-endian int64, the word is the two int32 that `slices` wants.
+    """
+    word: i64 = _varint(data, pos)
+    start: i64 = word >> 32
+    raw: i64 = word & _LOW_32
+    if raw == 1:
+        return ~(start << 32 | start)
+    if raw & 1 or raw >> 1 > end - start:
+        raise _refused(index, name, raw, -1, end - start)
+    return (start + (raw >> 1)) << 32 | start
 
 
 def _varint(data: bytes, pos: i64) -> i64:
@@ -227,9 +218,7 @@ def _varint(data: bytes, pos: i64) -> i64:
         pos += 1
         byte = i64(data[pos])
         if shift == 28 and byte > 0x0F:
-            raise BatchError(
-                f"varint at byte {pos - 4}: expected at most 5 bytes and 32 bits", ErrorCode.INVALID_RECORD
-            )
+            raise BatchError(f"varint at byte {pos - 4}: expected at most 32 bits", ErrorCode.INVALID_RECORD)
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (pos + 1) << 32 | raw
@@ -237,39 +226,31 @@ def _varint(data: bytes, pos: i64) -> i64:
 
 
 def _varlong(data: bytes, pos: i64) -> i64:
-    """The signed 64-bit value of the varint at `pos`."""
+    """The signed value of the varint at `pos`, which may have 64 bits."""
+    low_63: i64 = 0x7FFFFFFFFFFFFFFF  # as a module constant it would be boxed
     raw: i64 = 0
     shift: i64 = 0
     while True:
         byte: i64 = i64(data[pos])
         if shift == 63 and byte > 1:
-            raise BatchError(
-                f"varlong at byte {pos - 9}: expected at most 10 bytes and 64 bits", ErrorCode.INVALID_RECORD
-            )
+            raise BatchError(f"varlong at byte {pos - 9}: expected at most 64 bits", ErrorCode.INVALID_RECORD)
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return ((raw >> 1) & _LOW_63) ^ -(raw & 1)
+            # Compiled, `raw` is a signed word: the sign that >> brings in must not show.
+            return ((raw >> 1) & low_63) ^ -(raw & 1)
         pos += 1
         shift += 7
 
 
 def _varlong_end(data: bytes, pos: i64) -> i64:
+    """The position after a varlong that `_varlong` has read."""
     while i64(data[pos]) >= 0x80:
         pos += 1
     return pos + 1
 
 
-def _refused(index: i64, field: str, raw: i64, limit: i64) -> BatchError:
-    value = (raw >> 1) ^ -(raw & 1)
-    least = 0 if field in ("length", "header count", "header key length") else -1
+def _refused(index: i64, field: str, raw: i64, least: i64, most: i64) -> BatchError:
+    value: i64 = (raw >> 1) ^ -(raw & 1)
     return BatchError(
-        f"record {index}: {field}={value}: expected {least} .. {limit}", ErrorCode.INVALID_RECORD
-    )
-
-
-def _wrong_delta(index: i64, raw: i64, last_delta: i64, last_offset_delta: i64) -> BatchError:
-    value = (raw >> 1) ^ -(raw & 1)
-    return BatchError(
-        f"record {index}: offset_delta={value}: expected {last_delta + 1} .. {last_offset_delta}",
-        ErrorCode.INVALID_RECORD,
+        f"record {index}: {field}={value}: expected {least} .. {most}", ErrorCode.INVALID_RECORD
     )

@@ -4,9 +4,12 @@
 back. Consumers that want columns (Arrow) use `scan_batch` and never make an object per record.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
+from penstock.batch._encode import Headers, encode_records
 from penstock.batch._scan import NULL_KEY, NULL_VALUE, Columns, scan
 from penstock.batch.compression import MAX_DECOMPRESSED_BYTES, NONE, compress, decompress
 from penstock.batch.header import (
@@ -27,8 +30,6 @@ from penstock.errors import BatchError, ErrorCode
 
 MAX_TIMESTAMP = 2**63 - 1
 
-Headers = tuple[tuple[str, bytes | None], ...]
-
 
 class Record(NamedTuple):
     """One record with its absolute offset and time (ms). Header names that are not UTF-8 hold surrogates."""
@@ -40,16 +41,27 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
+_new_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
+"""A third of the time of Record(...), which is a function in Python."""
+
+
 def scan_batch(
     buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[BatchHeader, bytes, Columns]:
-    """The checked header, the decompressed records, and the columns that say where everything is in them."""
+    """The checked header, a buffer with the plain records, and the columns that say where all is in it.
+
+    The buffer is `buf` itself where nothing had to be decompressed or copied.
+    """
     header = check_batch(buf, pos)
-    stored = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
+    start, end = pos + HEADER_SIZE, pos + header.size
     if header.record_count == 0:
-        return header, b"", scan(b"", 0, 0, 0, 0)
-    payload = decompress(header.compression, stored, max_bytes=max_bytes)
-    columns = scan(payload, 0, len(payload), header.record_count, header.last_offset_delta)
+        payload, start, end = b"", 0, 0
+    elif header.compression == NONE and isinstance(buf, bytes):
+        payload = buf
+    else:
+        payload = decompress(header.compression, memoryview(buf)[start:end], max_bytes=max_bytes)
+        start, end = 0, len(payload)
+    columns = scan(payload, start, end, header.record_count, header.last_offset_delta)
     _check_timestamps(header, columns)
     return header, payload, columns
 
@@ -62,23 +74,13 @@ def validate_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRE
 def read_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
     """The records of the batch at `pos`, each length checked; a zero-width batch has none."""
     header, payload, columns = scan_batch(buf, pos, max_bytes=max_bytes)
-    starts_ends = iter(memoryview(columns.slices).cast("i"))
-    times = _timestamps(header, columns)
-    offsets = [header.base_offset + delta for delta in memoryview(columns.offset_deltas).cast("i")]
-    headers = _headers(payload, columns)
-    nulls = columns.nulls
-    return [
-        Record(
-            offset,
-            timestamp,
-            None if null & NULL_KEY else payload[key_start:key_end],
-            None if null & NULL_VALUE else payload[value_start:value_end],
-            of_record,
-        )
-        for offset, timestamp, null, of_record, key_start, key_end, value_start, value_end in zip(
-            offsets, times, nulls, headers, starts_ends, starts_ends, starts_ends, starts_ends, strict=True
-        )
-    ]
+    base_offset = header.base_offset
+    offsets = [base_offset + delta for delta in memoryview(columns.offset_deltas).cast("i")]
+    slices = memoryview(columns.slices).cast("i")
+    keys = _parts(payload, slices, 0, columns.nulls, NULL_KEY)
+    values = _parts(payload, slices, 2, columns.nulls, NULL_VALUE)
+    rows = zip(offsets, _timestamps(header, columns), keys, values, _headers(payload, columns), strict=True)
+    return list(map(_new_record, rows))
 
 
 def build_batch(
@@ -149,45 +151,6 @@ def recompress(buf: Buffer, compression: int, level: int | None = None) -> bytes
     return seal(batch)
 
 
-def encode_records(rows: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
-    out = bytearray()
-    for row in rows:
-        body = _encode_record(row, row.offset - base_offset, row.timestamp - base_timestamp)
-        put_varint(out, len(body))
-        out += body
-    return bytes(out)
-
-
-def _encode_record(row: Record, offset_delta: int, timestamp_delta: int) -> bytearray:
-    body = bytearray(1)  # attributes: unused
-    put_varint(body, timestamp_delta)
-    put_varint(body, offset_delta)
-    _put_bytes(body, row.key)
-    _put_bytes(body, row.value)
-    put_varint(body, len(row.headers))
-    for name, value in row.headers:
-        _put_bytes(body, name.encode("utf-8", "surrogateescape"))
-        _put_bytes(body, value)
-    return body
-
-
-def _put_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out.append(1)
-    else:
-        put_varint(out, len(data))
-        out += data
-
-
-def put_varint(out: bytearray, value: int) -> None:
-    """Zigzag: small negative numbers stay short."""
-    raw = (value << 1) ^ (value >> 63)
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    out.append(raw)
-
-
 def _timestamps(header: BatchHeader, columns: Columns) -> list[int]:
     if header.log_append_time:
         return [header.max_timestamp] * columns.rows
@@ -198,18 +161,25 @@ def _timestamps(header: BatchHeader, columns: Columns) -> list[int]:
 def _headers(payload: bytes, columns: Columns) -> list[Headers]:
     if not columns.header_nulls:
         return [()] * columns.rows
-    parts = iter(memoryview(columns.header_slices).cast("i"))
-    pairs = [
-        (
-            payload[key_start:key_end].decode("utf-8", "surrogateescape"),
-            None if null else payload[value_start:value_end],
-        )
-        for null, key_start, key_end, value_start, value_end in zip(
-            columns.header_nulls, parts, parts, parts, parts, strict=True
-        )
+    slices = memoryview(columns.header_slices).cast("i")
+    names = [
+        str(payload[start:end], "utf-8", "surrogateescape")
+        for start, end in zip(slices[0::4], slices[1::4], strict=True)
     ]
-    ends = memoryview(columns.header_ends).cast("i")
-    return [tuple(pairs[start:end]) for start, end in zip(ends, ends[1:])]  # noqa: B905, RUF007
+    values = _parts(payload, slices, 2, columns.header_nulls, NULL_VALUE)
+    pairs = list(zip(names, values, strict=True))
+    return [tuple(pairs[start:end]) for start, end in pairwise(memoryview(columns.header_ends).cast("i"))]
+
+
+def _parts(payload: bytes, slices: memoryview, first: int, nulls: bytes, null_bit: int) -> list[bytes | None]:
+    """Every fourth slice from `first`: the keys or the values."""
+    edges = zip(slices[first::4], slices[first + 1 :: 4], strict=True)
+    if not any(nulls):
+        return [payload[start:end] for start, end in edges]
+    return [
+        None if null & null_bit else payload[start:end]
+        for null, (start, end) in zip(nulls, edges, strict=True)
+    ]
 
 
 def _check_timestamps(header: BatchHeader, columns: Columns) -> None:
