@@ -92,7 +92,7 @@ def test_hours_and_minutes_follow_the_milliseconds() -> None:
     ("name", "value", "code", "part"),
     [
         ("num.partitions", "3", ErrorCode.INVALID_REQUEST, "cannot change while the node runs"),
-        ("penstock.storage", "memory", ErrorCode.INVALID_REQUEST, "cannot change while the node runs"),
+        ("penstock.storage", "memory", ErrorCode.INVALID_REQUEST, "unknown broker config"),
         ("log.retention.msec", "3", ErrorCode.INVALID_REQUEST, "did you mean log.retention.ms?"),
         ("log.retention.ms", "soon", ErrorCode.INVALID_CONFIG, "whole number"),
         ("log.preallocate", "true", ErrorCode.INVALID_CONFIG, "not supported"),

@@ -83,6 +83,11 @@ def test_a_stronger_layer_decides_between_memory_and_a_folder() -> None:
         ({"toml_text": "[limits]\nmax_conections = 1"}, "limits.max_conections in", "limits.max_connections"),
         ({"toml_text": "[limits]\nmax_connections = 0"}, "limits.max_connections in", ">= 1"),
         ({"toml_text": '[topic_defaults]\n"retention.ms" = "x"'}, "topic_defaults", "retention.ms=x"),
+        (
+            {"toml_text": '[topic_defaults]\n"penstock.storage" = "disk"'},
+            "topic_defaults.penstock",
+            "memory=true",
+        ),
         ({"toml_text": '[topic_defaults]\n"retention" = "x"'}, "topic_defaults.retention in", "did you mean"),
         (
             {"toml_text": "[groups]\nmin_session_timeout_ms = 9\nmax_session_timeout_ms = 8"},

@@ -80,11 +80,8 @@ _FACTS = (
 def _topic_defaults() -> Iterator[Definition]:
     for topic in TOPIC_CONFIGS.values():
         for name in topic.synonyms:
-            # Where a topic lives is fixed when it is created, so that default is the one that cannot change
-            # either.
             doc = f"The default of the topic config {topic.name}. {topic.doc}"
-            dynamic = topic.name != "penstock.storage"
-            yield msgspec.structs.replace(topic, name=name, doc=doc, dynamic=dynamic, synonyms=(topic.name,))
+            yield msgspec.structs.replace(topic, name=name, doc=doc, synonyms=(topic.name,))
 
 
 BROKER_CONFIGS: dict[str, Definition] = {

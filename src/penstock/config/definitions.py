@@ -217,7 +217,6 @@ _DEFINITIONS = (
         name="penstock.storage",
         kind=choice("disk", "memory"),
         default="disk",
-        synonyms=("penstock.storage",),
         doc="Where the topic lives: on disk, or in memory only, which is fast and gone when the node stops. "
         "Fixed when the topic is created.",
     ),

@@ -1,0 +1,156 @@
+"""Whether configs may change: IncrementalAlterConfigs (one by one) and AlterConfigs (all at once).
+
+As in `decisions`, records are returned and nothing is changed. A resource's changes stand or fall together.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+import msgspec
+
+from penstock.cluster.decisions import known_topic
+from penstock.cluster.records import MetadataRecord, NodeConfigsChanged, TopicConfigsChanged
+from penstock.cluster.state import ClusterState
+from penstock.config import (
+    BrokerConfigs,
+    ConfigType,
+    broker_definition,
+    check_dynamic,
+    parse_overrides,
+    resolve,
+)
+from penstock.config.kinds import split_list
+from penstock.config.overrides import topic_definition
+from penstock.errors import ErrorCode, KafkaError
+
+
+class AlterOperation(IntEnum):
+    """What to do with a config, by Kafka's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One config to change; only DELETE goes without a value."""
+
+    name: str
+    operation: AlterOperation = AlterOperation.SET
+    value: str | None = None
+
+
+def alter_topic_configs(
+    state: ClusterState, name: str, changes: Sequence[ConfigChange]
+) -> list[MetadataRecord]:
+    """Some of a topic's configs change, the others stay."""
+    topic = known_topic(state, name)
+    inherited = state.broker.topic_defaults()
+    configs = dict(topic.configs)
+    for change in _distinct(changes):
+        definition = topic_definition(change.name)
+        current = configs.get(change.name, inherited.get(change.name, definition.default))
+        _apply(configs, change, current, definition.kind.type)
+    return _topic_records(state, name, configs)
+
+
+def replace_topic_configs(
+    state: ClusterState, name: str, configs: Mapping[str, str | None]
+) -> list[MetadataRecord]:
+    """A topic's configs become exactly these."""
+    known_topic(state, name)
+    return _topic_records(state, name, configs)
+
+
+def alter_node_configs(
+    state: ClusterState, node_id: int | None, changes: Sequence[ConfigChange]
+) -> list[MetadataRecord]:
+    """Some run-time configs of one node, or (None) of all nodes, change."""
+    configs = dict(state.node_configs.get(node_id, {}))
+    for change in _distinct(changes):
+        definition = broker_definition(change.name)
+        current = configs.get(change.name, state.broker.value(change.name))
+        _apply(configs, change, current, definition.kind.type)
+    return replace_node_configs(state, node_id, configs)
+
+
+def replace_node_configs(
+    state: ClusterState, node_id: int | None, configs: Mapping[str, str | None]
+) -> list[MetadataRecord]:
+    """The run-time configs of one node, or (None) of all nodes, become exactly these."""
+    checked: dict[str, str] = {}
+    for name, value in configs.items():
+        checked[name] = _needed(name, value)
+        check_dynamic(name, checked[name])
+    if checked == state.node_configs.get(node_id, {}):
+        return []
+    record = NodeConfigsChanged(node_id=node_id, configs=checked)
+    _check_topics_still_resolve(state, record)
+    return [record]
+
+
+def _topic_records(state: ClusterState, name: str, configs: Mapping[str, str | None]) -> list[MetadataRecord]:
+    topic = state.topics[name]
+    checked = parse_overrides(configs)
+    config = resolve(checked, state.broker.topic_defaults())
+    if config.memory != topic.config.memory:
+        message = f"penstock.storage of {name} was fixed when it was created; create a new topic instead"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    if topic.internal and not config.cleanup_compact:
+        message = f"{name} is internal and must stay compacted: cleanup.policy cannot do without compact"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    if checked == topic.configs:
+        return []
+    return [TopicConfigsChanged(name=name, topic_id=topic.topic_id, configs=checked)]
+
+
+def _check_topics_still_resolve(state: ClusterState, record: NodeConfigsChanged) -> None:
+    """A new default may contradict what single topics say (compaction lags); then it is refused here, because
+    applying a record must never fail."""
+    configs: dict[int | None, Mapping[str, str]] = {**state.node_configs, record.node_id: record.configs}
+    node_id = state.node_id if record.node_id is None else record.node_id
+    broker = BrokerConfigs(
+        static=state.broker.static, all_nodes=configs.get(None, {}), this_node=configs.get(node_id, {})
+    )
+    defaults = broker.topic_defaults()
+    resolve({}, defaults)
+    for topic in state.topics.values():
+        resolve(topic.configs, defaults)
+
+
+def _distinct(changes: Sequence[ConfigChange]) -> Sequence[ConfigChange]:
+    names = [change.name for change in changes]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(sorted(twice))}")
+    return changes
+
+
+def _apply(configs: dict[str, str], change: ConfigChange, current: str, type_: ConfigType) -> None:
+    if change.operation is AlterOperation.DELETE:
+        configs.pop(change.name, None)
+        return
+    value = _needed(change.name, change.value)
+    if change.operation is AlterOperation.SET:
+        configs[change.name] = value
+        return
+    if type_ is not ConfigType.LIST:
+        message = (
+            f"{change.name} is not a list: {change.operation.name.lower()} does not apply, set it instead"
+        )
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    configs[change.name] = _edited(current, value, change.operation)
+
+
+def _edited(current: str, value: str, operation: AlterOperation) -> str:
+    parts, edit = split_list(current), split_list(value)
+    if operation is AlterOperation.APPEND:
+        return ",".join(parts + tuple(part for part in edit if part not in parts))
+    return ",".join(part for part in parts if part not in edit)
+
+
+def _needed(name: str, value: str | None) -> str:
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} has no value")
+    return value.strip()

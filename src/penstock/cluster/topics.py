@@ -1,0 +1,83 @@
+"""A topic as the cluster knows it, and the rules that its name must keep."""
+
+import re
+from uuid import UUID
+
+import msgspec
+
+from penstock.config import TopicConfig
+from penstock.errors import ErrorCode, KafkaError
+
+METADATA_TOPIC = "__cluster_metadata"
+OFFSETS_TOPIC = "__consumer_offsets"
+
+INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
+    # Kafka's own choices: compacted, so that the last word on each key stays, and in segments that are small
+    # enough to be compacted often.
+    OFFSETS_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    },
+}
+INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+"""Names that only the broker itself may create, change or delete."""
+
+NAME_LENGTH_MAX = 249
+"""Kafka's: a folder is called TOPIC-PARTITION, and file systems end a name at 255 bytes."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds one partition. The preferred leader is the first replica."""
+
+    replicas: tuple[int, ...]
+
+    @property
+    def leader(self) -> int:
+        return self.replicas[0]
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.replicas
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic. `configs` is what was set for it, `config` what that amounts to on this node."""
+
+    name: str
+    topic_id: UUID
+    assignments: tuple[Assignment, ...]
+    configs: dict[str, str]
+    config: TopicConfig
+    internal: bool
+
+    @property
+    def partitions(self) -> int:
+        return len(self.assignments)
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.assignments[0].replicas)
+
+
+def check_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless Kafka would take the name too."""
+    if not name:
+        problem = "is empty"
+    elif name in (".", ".."):
+        problem = "is a folder, not a name"
+    elif len(name) > NAME_LENGTH_MAX:
+        problem = f"is {len(name)} characters long, at most {NAME_LENGTH_MAX} are allowed"
+    elif not _LEGAL.fullmatch(name):
+        problem = "has other characters than ASCII letters, digits, '.', '_' and '-'"
+    else:
+        return
+    shown = name if len(name) <= NAME_LENGTH_MAX else name[:NAME_LENGTH_MAX] + "..."
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {shown!r} {problem}")
+
+
+def collision_key(name: str) -> str:
+    """Names with equal keys collide: Kafka's metric names cannot tell '.' from '_'."""
+    return name.replace(".", "_")

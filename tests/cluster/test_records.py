@@ -1,0 +1,111 @@
+"""Records and snapshots: what is written is what is read, and the same records make the same state."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.cluster import (
+    ClusterState,
+    MetadataRecord,
+    NodeConfigsChanged,
+    PartitionsAdded,
+    ProducerIdsReserved,
+    TopicConfigsChanged,
+    TopicCreated,
+    TopicDeleted,
+    decode_record,
+    encode_record,
+)
+from penstock.errors import UnknownFormat
+
+TOPICS = [
+    ("a", UUID(int=1)),
+    ("a", UUID(int=2)),
+    ("b.c", UUID(int=3)),
+    ("b_c", UUID(int=4)),
+    ("d", UUID(int=5)),
+]
+CONFIGS = st.dictionaries(st.sampled_from(["retention.ms", "segment.ms"]), st.sampled_from(["1", "2"]))
+NODE_CONFIGS = st.dictionaries(
+    st.sampled_from(["log.retention.ms", "log.roll.ms"]), st.sampled_from(["3", "4"])
+)
+ASSIGNMENTS = st.lists(st.just([1, 2]), min_size=1, max_size=3)
+
+
+def topic_record(
+    kind: str, topic: tuple[str, UUID], assignments: list[list[int]], configs: dict[str, str]
+) -> MetadataRecord:
+    name, topic_id = topic
+    if kind == "create":
+        return TopicCreated(name=name, topic_id=topic_id, assignments=assignments, configs=configs)
+    if kind == "grow":
+        return PartitionsAdded(name=name, topic_id=topic_id, first=len(assignments), assignments=assignments)
+    if kind == "alter":
+        return TopicConfigsChanged(name=name, topic_id=topic_id, configs=configs)
+    return TopicDeleted(name=name, topic_id=topic_id)
+
+
+RECORDS = st.one_of(
+    st.builds(
+        topic_record,
+        st.sampled_from(["create", "grow", "alter", "delete"]),
+        st.sampled_from(TOPICS),
+        ASSIGNMENTS,
+        CONFIGS,
+    ),
+    st.builds(NodeConfigsChanged, node_id=st.sampled_from([None, 1, 2]), configs=NODE_CONFIGS),
+    st.builds(ProducerIdsReserved, node_id=st.just(1), first=st.just(0), end=st.integers(1, 9000)),
+)
+
+
+def possible(state: ClusterState, record: MetadataRecord) -> bool:
+    """Whether the decisions could have made this record: a name that is taken is not given again."""
+    return not isinstance(record, TopicCreated) or state.colliding_topic(record.name) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(RECORDS, max_size=20), st.integers(0, 20))
+def test_the_same_records_make_the_same_state_with_or_without_a_snapshot(
+    records: list[MetadataRecord], snapshot_after: int
+) -> None:
+    state, from_snapshot = ClusterState(1), ClusterState(1)
+    for number, record in enumerate(records):
+        if not possible(state, record):
+            continue
+        stored = decode_record(encode_record(record))
+        assert stored == record
+        before = dict(state.topics)
+        changed = state.apply(stored)
+        assert changed == {
+            n for n in before.keys() | state.topics.keys() if before.get(n) != state.topics.get(n)
+        }
+        if number == snapshot_after:
+            from_snapshot = ClusterState(1)
+            from_snapshot.apply(decode_record(encode_record(state.snapshot())))
+        else:
+            from_snapshot.apply(stored)
+    assert from_snapshot.snapshot() == state.snapshot()
+    assert from_snapshot.topics == state.topics
+    assert state.partition_count == sum(topic.partitions for topic in state.topics.values())
+    assert all(state.topic_by_id(topic.topic_id) is topic for topic in state.topics.values())
+
+
+def test_a_snapshot_replaces_all_that_was_there() -> None:
+    state = ClusterState(1)
+    state.apply(TopicCreated(name="old", topic_id=UUID(int=1), assignments=[[1]], configs={}))
+    assert state.apply(ClusterState(1).snapshot()) == {"old"}
+    assert not state.topics
+    assert state.colliding_topic("old") is None
+
+
+def test_the_layout_on_disk_is_the_documented_one() -> None:
+    record = TopicDeleted(name="a", topic_id=UUID(int=1))
+    assert encode_record(record) == b"\x93\x03\xa1a\xc4\x10" + UUID(int=1).bytes
+
+
+@pytest.mark.parametrize("data", [b"", b"\x91\x63", b"\x93\x03\xa1a", b"\xff", b"\x91\x01", b"\x90"])
+def test_bytes_that_are_no_record_of_this_version_are_refused(data: bytes) -> None:
+    with pytest.raises(UnknownFormat, match="start the version that wrote it"):
+        decode_record(data)

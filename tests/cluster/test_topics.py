@@ -1,0 +1,226 @@
+"""Topics come, grow and go as Kafka would let them."""
+
+from uuid import UUID
+
+import pytest
+
+from penstock.cluster import (
+    OFFSETS_TOPIC,
+    ClusterState,
+    PlacementRules,
+    ProducerIdsReserved,
+    TopicCreated,
+    TopicWish,
+    decisions,
+)
+from penstock.config import Limits
+from penstock.errors import ErrorCode, KafkaError
+
+ONE_NODE = PlacementRules(nodes=(1,))
+THREE_NODES = PlacementRules(nodes=(3, 1, 2), default_partitions=2, default_replication_factor=2)
+
+
+def uuid(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def state_with(*names: str, rules: PlacementRules = ONE_NODE, **wish: object) -> ClusterState:
+    state = ClusterState(node_id=1)
+    for number, name in enumerate(names, 1):
+        create(state, name, rules=rules, topic_id=uuid(number), **wish)
+    return state
+
+
+def create(state: ClusterState, name: str, *, rules: PlacementRules = ONE_NODE, **wish: object) -> None:
+    fields = {"topic_id": uuid(99), **wish}
+    for record in decisions.create_topic(state, TopicWish(name=name, **fields), rules):  # type: ignore[arg-type]
+        state.apply(record)
+
+
+def refused(code: ErrorCode, part: str = "") -> "pytest.RaisesExc[KafkaError]":
+    return pytest.raises(KafkaError, check=lambda error: error.code is code and part in error.message)
+
+
+def test_a_created_topic_is_found_by_name_and_by_id() -> None:
+    state = state_with("orders", partitions=3, configs={"retention.ms": "5"})
+    topic = state.topics["orders"]
+    assert state.topic_by_id(uuid(1)) is topic
+    assert state.topic_by_id(uuid(2)) is None
+    assert (topic.partitions, topic.replication_factor, topic.internal) == (3, 1, False)
+    assert (topic.configs, topic.config.retention_ms) == ({"retention.ms": "5"}, 5)
+    assert topic.assignments[0].replicas == topic.assignments[0].isr == (1,)
+    assert topic.assignments[0].leader == 1
+
+
+def test_counts_left_out_are_the_broker_s_choice() -> None:
+    topic = state_with("orders", rules=THREE_NODES).topics["orders"]
+    assert (topic.partitions, topic.replication_factor) == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "a\0"])
+def test_names_that_kafka_would_not_take_are_refused(name: str) -> None:
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION):
+        create(ClusterState(node_id=1), name)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
+def test_names_that_kafka_takes_are_taken(name: str) -> None:
+    assert name in state_with(name).topics
+
+
+def test_a_name_is_given_once() -> None:
+    with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
+        create(state_with("orders"), "orders")
+
+
+@pytest.mark.parametrize(("old", "new"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")])
+def test_names_that_differ_only_in_dots_and_underscores_collide(old: str, new: str) -> None:
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"collides with {old!r}"):
+        create(state_with(old), new)
+
+
+def test_a_deleted_topic_s_name_is_free_again_and_so_are_its_neighbours() -> None:
+    state = state_with("a.b")
+    for record in decisions.delete_topic(state, "a.b"):
+        assert state.apply(record) == {"a.b"}
+    assert not state.topics
+    assert state.topic_by_id(uuid(1)) is None
+    create(state, "a_b")
+
+
+def test_deleting_what_does_not_exist_is_refused() -> None:
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        decisions.delete_topic(ClusterState(node_id=1), "orders")
+
+
+@pytest.mark.parametrize("factor", [0, -2, 2])
+def test_a_factor_that_one_node_cannot_give_says_how_many_nodes_there_are(factor: int) -> None:
+    with refused(ErrorCode.INVALID_REPLICATION_FACTOR, "the cluster has 1 node"):
+        create(ClusterState(node_id=1), "orders", replication_factor=factor)
+
+
+@pytest.mark.parametrize("count", [0, -2])
+def test_a_topic_needs_a_partition(count: int) -> None:
+    with refused(ErrorCode.INVALID_PARTITIONS):
+        create(ClusterState(node_id=1), "orders", partitions=count)
+
+
+def test_partitions_are_placed_in_turn() -> None:
+    topic = state_with("orders", rules=THREE_NODES, partitions=3, replication_factor=2).topics["orders"]
+    assert [assignment.replicas for assignment in topic.assignments] == [(1, 2), (2, 3), (3, 1)]
+
+
+def test_a_manual_assignment_is_kept() -> None:
+    topic = state_with("orders", rules=THREE_NODES, assignments={1: [2, 3], 0: [3, 1]}).topics["orders"]
+    assert [assignment.replicas for assignment in topic.assignments] == [(3, 1), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "part"),
+    [
+        ({1: [1]}, "numbered from 0"),
+        ({0: []}, "no replicas"),
+        ({0: [1, 1]}, "twice"),
+        ({0: [1, 2], 1: [1]}, "has 1 replicas"),
+        ({0: [4]}, "names nodes [4]"),
+    ],
+)
+def test_a_manual_assignment_that_cannot_be_is_refused(assignments: dict[int, list[int]], part: str) -> None:
+    with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, part):
+        create(ClusterState(node_id=1), "orders", rules=THREE_NODES, assignments=assignments)
+
+
+def test_counts_and_a_manual_assignment_exclude_each_other() -> None:
+    with refused(ErrorCode.INVALID_REQUEST):
+        create(ClusterState(node_id=1), "orders", assignments={0: [1]}, partitions=1)
+
+
+def test_configs_are_checked_before_anything_is_recorded() -> None:
+    with refused(ErrorCode.INVALID_CONFIG, "retention.ms"):
+        create(ClusterState(node_id=1), "orders", configs={"retention.ms": "soon"})
+
+
+def test_partitions_can_be_added() -> None:
+    state = state_with("orders", partitions=2)
+    (record,) = decisions.create_partitions(state, "orders", 5, ONE_NODE)
+    assert state.apply(record) == {"orders"}
+    assert (state.topics["orders"].partitions, state.partition_count) == (5, 5)
+
+
+@pytest.mark.parametrize("count", [2, 1, 0, -1])
+def test_partitions_are_never_taken_away(count: int) -> None:
+    with refused(ErrorCode.INVALID_PARTITIONS):
+        decisions.create_partitions(state_with("orders", partitions=2), "orders", count, ONE_NODE)
+
+
+def test_added_partitions_can_be_assigned_by_hand() -> None:
+    state = state_with("orders", rules=THREE_NODES, partitions=1, replication_factor=2)
+    (record,) = decisions.create_partitions(state, "orders", 2, THREE_NODES, [[3, 2]])
+    state.apply(record)
+    assert state.topics["orders"].assignments[1].replicas == (3, 2)
+    with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 partitions would be added, but 1"):
+        decisions.create_partitions(state, "orders", 4, THREE_NODES, [[1, 2]])
+
+
+def test_internal_topics_are_the_broker_s_alone() -> None:
+    state = ClusterState(node_id=1)
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal"):
+        create(state, OFFSETS_TOPIC)
+    for record in decisions.create_internal_topic(state, OFFSETS_TOPIC, uuid(1), 50, ONE_NODE):
+        state.apply(record)
+    topic = state.topics[OFFSETS_TOPIC]
+    assert (topic.internal, topic.partitions, topic.config.cleanup_compact) == (True, 50, True)
+    assert decisions.create_internal_topic(state, OFFSETS_TOPIC, uuid(2), 50, ONE_NODE) == []
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal"):
+        decisions.delete_topic(state, OFFSETS_TOPIC)
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal"):
+        decisions.create_partitions(state, OFFSETS_TOPIC, 51, ONE_NODE)
+
+
+def test_limits_on_topics_and_partitions_are_named_when_crossed() -> None:
+    limits = Limits(max_topics=2, max_partitions_per_topic=3, max_partitions=5)
+    rules = PlacementRules(nodes=(1,), limits=limits)
+    state = ClusterState(node_id=1)
+    with refused(ErrorCode.INVALID_PARTITIONS, "limits.max_partitions_per_topic is 3"):
+        create(state, "wide", rules=rules, partitions=4)
+    create(state, "a", rules=rules, partitions=3, topic_id=uuid(1))
+    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_partitions is 5"):
+        create(state, "b", rules=rules, partitions=3)
+    create(state, "b", rules=rules, partitions=1, topic_id=uuid(2))
+    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_topics"):
+        create(state, "c", rules=rules)
+    with refused(ErrorCode.INVALID_PARTITIONS, "limits.max_partitions_per_topic"):
+        decisions.create_partitions(state, "b", 4, rules)
+    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_partitions is 5"):
+        decisions.create_partitions(state, "b", 3, rules)
+
+
+def test_producer_ids_are_reserved_in_blocks_that_never_overlap() -> None:
+    state = ClusterState(node_id=1)
+    blocks = []
+    for node_id in (1, 2, 1):
+        (record,) = decisions.reserve_producer_ids(state, node_id)
+        assert isinstance(record, ProducerIdsReserved)
+        state.apply(record)
+        blocks.append(range(record.first, record.end))
+    assert len({number for block in blocks for number in block}) == 3000
+
+
+def test_deciding_changes_nothing() -> None:
+    state = state_with("orders")
+    before = state.snapshot()
+    decisions.create_topic(state, TopicWish(name="new", topic_id=uuid(5)), ONE_NODE)
+    decisions.delete_topic(state, "orders")
+    decisions.create_partitions(state, "orders", 9, ONE_NODE)
+    decisions.reserve_producer_ids(state, 1)
+    assert state.snapshot() == before
+
+
+def test_a_record_applied_again_changes_nothing() -> None:
+    state = state_with("orders")
+    created = TopicCreated(name="orders", topic_id=uuid(1), assignments=[[1], [1]], configs={})
+    (grown,) = decisions.create_partitions(state, "orders", 2, ONE_NODE)
+    state.apply(grown)
+    before = state.snapshot()
+    assert state.apply(created) == state.apply(grown) == frozenset()
+    assert state.snapshot() == before
