@@ -1,0 +1,5 @@
+"""The HTTP port: health, readiness and metrics. The web API will grow here."""
+
+from penstock.web.port import WebPort
+
+__all__ = ["WebPort"]

@@ -1,0 +1,67 @@
+"""The paths of the HTTP port.
+
+/health     200 as long as the process answers: restart it when it does not
+/ready      200 when the node can serve, else 503: send traffic elsewhere meanwhile
+/metrics    Prometheus text
+"""
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from penstock.web.metrics import CONTENT_TYPE, render
+from penstock.web.source import Source, take_snapshot
+
+PATHS = ["/health", "/ready", "/metrics"]
+
+
+def build_app(source: Source) -> Starlette:
+    """The ASGI application for one node."""
+    pages = Pages(source)
+    routes = [
+        Route("/", pages.index),
+        Route("/health", pages.health),
+        Route("/ready", pages.ready),
+        Route("/metrics", pages.metrics),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: explain})
+
+
+class Pages:
+    """The answers, each made from the node as it is at that moment."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    async def index(self, request: Request) -> Response:
+        return JSONResponse({"name": "penstock", "paths": PATHS})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        source = self._source
+        if not source.ready:
+            return JSONResponse({"ready": False, "reason": "starting or stopping"}, 503)
+        facts = {
+            "ready": True,
+            "node_id": source.node_id,
+            "cluster_id": source.cluster_id,
+            "offline_partitions": source.partitions.offline_count(),
+        }
+        return JSONResponse(facts)
+
+    async def metrics(self, request: Request) -> Response:
+        snapshot = take_snapshot(self._source)
+        text = await asyncio.get_running_loop().run_in_executor(None, render, snapshot)
+        return Response(text, media_type=CONTENT_TYPE)
+
+
+async def explain(request: Request, problem: Exception) -> Response:
+    """Any refusal as JSON that helps."""
+    assert isinstance(problem, HTTPException)
+    return JSONResponse({"error": problem.detail, "paths": PATHS}, problem.status_code, problem.headers)

@@ -1,0 +1,141 @@
+"""A Snapshot as Prometheus text.
+
+Names follow Prometheus' habits: base units, `_total` for what only grows. Every scrape has a registry of its
+own, so that brokers that share a process do not share figures.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock.kafka.wire.apis import ApiKey
+from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
+from penstock.web.source import ApiFigures, GroupFigures, PartitionFigures, Snapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def render(snapshot: Snapshot) -> bytes:
+    """The text that a scrape gets. Touches only the snapshot and /proc, so it may run in any thread."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_SnapshotCollector(snapshot))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _SnapshotCollector(Collector):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _node(self._snapshot)
+        yield from _apis(self._snapshot.apis)
+        yield from _partitions(self._snapshot.partitions)
+        yield from _groups(self._snapshot.groups)
+
+
+def _node(snapshot: Snapshot) -> Iterator[Metric]:
+    yield _gauge("ready", "1 when the node can serve", snapshot.ready)
+    yield _gauge(
+        "start_time_seconds", "When the node was started, in seconds since 1970", snapshot.started_seconds
+    )
+    yield _counter("received_bytes", "Bytes received from Kafka clients", snapshot.bytes_in)
+    yield _counter("sent_bytes", "Bytes sent to Kafka clients", snapshot.bytes_out)
+    yield _gauge("connections", "Open connections of Kafka clients", snapshot.connections)
+    yield _counter(
+        "connections", "Connections that were ever accepted", snapshot.connections_total, "accepted"
+    )
+    yield _gauge(
+        "event_loop_lag_seconds", "How late the event loop ran its last timer", snapshot.loop_lag_seconds
+    )
+    yield _gauge("offline_partitions", "Partitions that could not be opened", snapshot.offline_partitions)
+    yield _gauge("scrape_loop_seconds", "Event loop time that this scrape cost", snapshot.snapshot_seconds)
+    yield SummaryMetricFamily(
+        "penstock_flush_seconds",
+        "Flush cycles, each for all partitions with new data",
+        count_value=snapshot.flush_cycles,
+        sum_value=snapshot.flush_seconds,
+    )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"penstock_{name}", text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float, suffix: str = "") -> Metric:
+    full_name = f"penstock_{name}_{suffix}" if suffix else f"penstock_{name}"
+    return CounterMetricFamily(full_name, text, value=value)
+
+
+def _apis(apis: Iterable[ApiFigures]) -> Iterator[Metric]:
+    requests = CounterMetricFamily("penstock_requests", "Requests answered", labels=["api"])
+    errors = CounterMetricFamily("penstock_request_errors", "Requests that failed", labels=["api"])
+    seconds = HistogramMetricFamily(
+        "penstock_request_seconds", "Time from a request's arrival to its answer", labels=["api"]
+    )
+    for figures in apis:
+        api = api_name(figures.api_key)
+        requests.add_metric([api], figures.requests)
+        errors.add_metric([api], figures.errors)
+        seconds.add_metric([api], _cumulative(figures.buckets), figures.seconds)
+    yield from (requests, errors, seconds)
+
+
+def api_name(api_key: int) -> str:
+    """The API's name, or its number when a client sent one that nobody knows."""
+    try:
+        return ApiKey(api_key).name.lower()
+    except ValueError:
+        return str(api_key)
+
+
+def _cumulative(buckets: tuple[int, ...]) -> list[tuple[str, float]]:
+    bounds = [*(str(bound) for bound in LATENCY_BUCKETS_SECONDS), "+Inf"]
+    return list(zip(bounds, accumulate(buckets), strict=True))
+
+
+def _partitions(partitions: tuple[PartitionFigures, ...]) -> Iterator[Metric]:
+    labels = ["topic", "partition"]
+    sizes = GaugeMetricFamily("penstock_log_size_bytes", "Bytes of a partition's log", labels=labels)
+    segments = GaugeMetricFamily("penstock_log_segments", "Segments of a partition's log", labels=labels)
+    starts = GaugeMetricFamily(
+        "penstock_log_start_offset", "The first offset that can be read", labels=labels
+    )
+    ends = GaugeMetricFamily(
+        "penstock_log_end_offset", "The offset after the last committed one", labels=labels
+    )
+    for figures in partitions:
+        where = [figures.topic, str(figures.partition)]
+        sizes.add_metric(where, figures.size_bytes)
+        segments.add_metric(where, figures.segments)
+        starts.add_metric(where, figures.start_offset)
+        ends.add_metric(where, figures.end_offset)
+    yield _gauge("partitions", "Partitions that this node serves", len(partitions))
+    yield from (sizes, segments, starts, ends)
+
+
+def _groups(groups: tuple[GroupFigures, ...]) -> Iterator[Metric]:
+    states = GaugeMetricFamily("penstock_groups", "Consumer groups by state", labels=["state"])
+    for state, count in sorted(Counter(group.state for group in groups).items()):
+        states.add_metric([state], count)
+    members = GaugeMetricFamily("penstock_group_members", "Members of a consumer group", labels=["group"])
+    lag = GaugeMetricFamily(
+        "penstock_group_lag",
+        "Messages between a group's committed offset and the partition's end",
+        labels=["group", "topic", "partition"],
+    )
+    for group in groups:
+        members.add_metric([group.group_id], group.members)
+        for topic, partition, behind in group.lags:
+            lag.add_metric([group.group_id, topic, str(partition)], behind)
+    yield from (states, members, lag)

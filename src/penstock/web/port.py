@@ -1,0 +1,125 @@
+"""The HTTP port of a node: uvicorn on a socket that is bound already, inside an event loop that runs already.
+
+Uvicorn is made for owning a process, so three of its habits are turned off: it does not take over signals, it
+does not wake up ten times a second to look whether it should stop, and it does not configure logging.
+
+What a caller may do to us, and the limit:
+    many connections            MAX_CONNECTIONS; the next one is closed at once
+    a connection without a word IDLE_SECONDS, also when it drips bytes and never completes a request
+    headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
+    a body                      never read; uvicorn stops reading from the socket at 64 KB
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from penstock.web.app import build_app
+from penstock.web.source import Source
+
+MAX_CONNECTIONS = 256
+"""Probes and scrapers need a handful; this leaves the node's file descriptors to Kafka clients."""
+MAX_HEADER_BYTES = 16 * 1024
+IDLE_SECONDS = 10.0
+STOP_SECONDS = 2
+"""How long an answer that is under way may delay the stop."""
+
+
+class WebPort:
+    """Serves the node's HTTP paths from `start()` to `stop()`. The socket is closed by `stop()`."""
+
+    def __init__(self, listener: socket.socket, source: Source) -> None:
+        self._listener = listener
+        config = uvicorn.Config(
+            build_app(source),
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=int(IDLE_SECONDS),
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        self._server = _GuestServer(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when the port answers."""
+        self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener]))
+        listening = asyncio.ensure_future(self._server.listening.wait())
+        await asyncio.wait({self._task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        """Lets answers that are under way finish, then closes every connection and the socket."""
+        self._server.ask_to_stop()
+        if self._task is not None:
+            await self._task
+        self._listener.close()
+
+
+class _GuestServer(uvicorn.Server):
+    """Uvicorn as a guest in somebody else's process."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def ask_to_stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals belong to the host
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    async def main_loop(self) -> None:
+        await self._stopping.wait()
+
+
+class BoundedProtocol(H11Protocol):
+    """One HTTP connection, with an end to its patience."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._patience: asyncio.TimerHandle | None = None
+        self._requests_seen: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        else:
+            self._wait_for_a_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _wait_for_a_request(self) -> None:
+        self._requests_seen = self.cycle
+        self._patience = self.loop.call_later(IDLE_SECONDS, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        """Closes the connection unless a request came since the last look, or one is being answered."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering or self.cycle is not self._requests_seen:
+            self._wait_for_a_request()
+        else:
+            self.transport.close()

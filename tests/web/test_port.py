@@ -1,0 +1,188 @@
+"""The HTTP port on a real socket, inside a loop that is not its own."""
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from penstock.web import WebPort, port
+
+from .fakes import FakeNode
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+
+
+@asynccontextmanager
+async def serving(node: FakeNode) -> AsyncIterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    number = listener.getsockname()[1]
+    web = WebPort(listener, node)
+    await web.start()
+    try:
+        yield number
+    finally:
+        await web.stop()
+
+
+async def ask(
+    number: int, path: str, method: str = "GET", extra: str = ""
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", number)
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    return int(first.split()[1]), headers, body
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closed the connection without a word."""
+    try:
+        return await asyncio.wait_for(reader.read(), 5) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_health_is_there_even_when_the_node_is_not_ready() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode(ready=False)) as number:
+            status, _, body = await ask(number, "/health")
+            assert (status, json.loads(body)) == (200, {"status": "alive"})
+
+    run(scenario)
+
+
+def test_ready_follows_the_node() -> None:
+    async def scenario() -> None:
+        node = FakeNode(ready=False)
+        async with serving(node) as number:
+            status, _, body = await ask(number, "/ready")
+            assert status == 503
+            assert json.loads(body)["ready"] is False
+            node.ready = True
+            node.partitions.offline = 2
+            status, _, body = await ask(number, "/ready")
+            assert status == 200
+            assert json.loads(body)["offline_partitions"] == 2
+
+    run(scenario)
+
+
+def test_metrics_come_as_prometheus_text() -> None:
+    async def scenario() -> None:
+        node = FakeNode()
+        node.hold("orders", 0, start=0, end=7)
+        async with serving(node) as number:
+            status, headers, body = await ask(number, "/metrics")
+            assert status == 200
+            assert headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert b'penstock_log_end_offset{partition="0",topic="orders"} 7.0' in body
+
+    run(scenario)
+
+
+def test_an_unknown_path_is_answered_with_the_known_ones() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            status, headers, body = await ask(number, "/nowhere")
+            assert status == 404
+            assert headers["content-type"] == "application/json"
+            assert json.loads(body)["paths"] == ["/health", "/ready", "/metrics"]
+
+    run(scenario)
+
+
+def test_a_wrong_method_is_refused_as_json() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            status, headers, body = await ask(number, "/metrics", method="DELETE")
+            assert status == 405
+            assert "GET" in headers["allow"]
+            assert "error" in json.loads(body)
+
+    run(scenario)
+
+
+def test_headers_that_never_end_are_refused_and_others_go_on() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(b"GET /health HTTP/1.1\r\nX: " + b"a" * 2 * port.MAX_HEADER_BYTES)
+            assert b" 400 " in await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            assert (await ask(number, "/health"))[0] == 200
+
+    run(scenario)
+
+
+def test_a_connection_that_never_completes_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "IDLE_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            silent, _ = await asyncio.open_connection("127.0.0.1", number)
+            dripping, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(b"GET /health HT")
+            assert await asyncio.wait_for(silent.read(), 5) == b""
+            assert await asyncio.wait_for(dripping.read(), 5) == b""
+            writer.close()
+
+    run(scenario)
+
+
+def test_connections_beyond_the_limit_are_closed_and_places_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(port, "MAX_CONNECTIONS", 2)
+
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            held = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
+            reader, _ = await asyncio.open_connection("127.0.0.1", number)
+            assert await ended(reader)
+            writer = held[0][1]
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in await asyncio.wait_for(held[0][0].read(), 5)
+            assert (await ask(number, "/health"))[0] == 200
+            held[1][1].close()
+
+    run(scenario)
+
+
+def test_signals_stay_with_the_host() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+    async def scenario() -> None:
+        during_before = signal.getsignal(signal.SIGINT)
+        async with serving(FakeNode()):
+            assert signal.getsignal(signal.SIGTERM) == before[0]
+            assert signal.getsignal(signal.SIGINT) == during_before
+
+    run(scenario)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_stop_closes_the_port_also_with_an_idle_caller() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            assert (await ask(number, "/health"))[0] == 200
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", number)
+
+    run(scenario)
