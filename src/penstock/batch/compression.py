@@ -39,6 +39,8 @@ XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01"
 XERIAL_BLOCK_SIZE = 32 * 1024
 """As Java's SnappyOutputStream cuts its input."""
 
+GZIP_DEFAULT = -1
+"""zlib's name for its default level, which Kafka's compression.gzip.level takes over."""
 LZ4_FAST = 1
 _INT32 = Struct(">i")
 _UINT32_LE = Struct("<I")
@@ -49,7 +51,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(data, level=level))
+        return bytes(cramjam.gzip.compress(data, level=None if level == GZIP_DEFAULT else level))
     if codec == SNAPPY:
         return _compress_xerial(data)
     if codec == LZ4:
@@ -121,7 +123,7 @@ def _zstd_size(data: Buffer) -> int:
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     compressor = cramjam.lz4.Compressor(level=LZ4_FAST if level is None else level, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(bytes(data))  # unlike the other codecs' functions it takes nothing else
     return bytes(compressor.finish())
 
 

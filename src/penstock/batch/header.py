@@ -200,7 +200,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 def set_log_append_time(buf: Buffer, timestamp_ms: int) -> bytes:
     """A copy of the batch that carries the broker's time instead of the records' own, with its new CRC."""
-    header = read_header(buf)
+    header = check_batch(buf)
     batch = bytearray(memoryview(buf)[: header.size])
     _ATTRIBUTES.pack_into(batch, CRC_START, header.attributes | LOG_APPEND_TIME_BIT)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)

@@ -105,13 +105,14 @@ def build_batch(
     rows = list(records)
     base_timestamp = rows[0].timestamp if rows else -1
     max_timestamp = max((row.timestamp for row in rows), default=-1)
-    last_delta = rows[-1].offset - base_offset if rows else -1
+    last_delta = _last_delta(rows, base_offset, last_offset_delta)
     attributes = (compression if rows else NONE) | (TRANSACTIONAL_BIT if transactional else 0)
     attributes |= CONTROL_BIT if control else 0
     if log_append_time is not None:
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = log_append_time
-    payload = compress(attributes & CODEC_MASK, encode_records(rows, base_offset, base_timestamp), level)
+    plain = encode_records(rows, base_offset, base_timestamp)
+    payload = compress(compression, plain, level) if rows else b""
     batch = bytearray(HEADER_SIZE + len(payload))
     HEADER.pack_into(
         batch,
@@ -122,7 +123,7 @@ def build_batch(
         MAGIC,
         0,
         attributes,
-        last_delta if last_offset_delta is None else last_offset_delta,
+        last_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
@@ -149,6 +150,15 @@ def recompress(buf: Buffer, compression: int, level: int | None = None) -> bytes
     HEADER.pack_into(batch, 0, *changed)
     batch[HEADER_SIZE:] = payload
     return seal(batch)
+
+
+def _last_delta(rows: list[Record], base_offset: int, wanted: int | None) -> int:
+    last_delta = rows[-1].offset - base_offset if rows else 0
+    if wanted is None and rows:
+        return last_delta
+    if wanted is None or wanted < last_delta:
+        raise ValueError(f"last_offset_delta={wanted}: expected at least {last_delta}, the last record's")
+    return wanted
 
 
 def _timestamps(header: BatchHeader, columns: Columns) -> list[int]:
