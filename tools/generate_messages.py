@@ -189,6 +189,7 @@ def plan_field(owner: str, field: "dataclasses.Field[typing.Any]", version: int)
     assert not (tag is not None and struct and nullable), (
         f"{owner}.{name}: a nullable tagged struct is not known here"
     )
+    assert not (array and kafka_type == "uuid"), f"{owner}.{name}: an array of ids is not known here"
     default = None if (owner, name) in NULL_ARRAYS else plain_default(field)
     return FieldPlan(
         name=name,
@@ -247,15 +248,22 @@ def innermost_first(structs: dict[str, Struct], root: str) -> list[str]:
 
 def separate_names(request: MessagePlan, response: MessagePlan) -> None:
     """Structs that request and response share stay shared; namesakes that differ get the direction's name."""
-    clashing = [
-        n for n in request.structs if n in response.structs and request.structs[n] != response.structs[n]
-    ]
+    clashing = find_clashes(request.structs, response.structs)
     for plan, prefix in ((request, "Request"), (response, "Response")):
         renamed = {name: prefix + name for name in clashing}
         plan.structs = {renamed.get(name, name): fields for name, fields in plan.structs.items()}
         for fields in plan.structs.values():
             for field in fields:
                 field.struct = renamed.get(field.struct, field.struct) if field.struct else None
+
+
+def find_clashes(ours: dict[str, Struct], theirs: dict[str, Struct]) -> list[str]:
+    """Structs come innermost first, so whether an inner one clashes is known when its owner is looked at."""
+    clashing: list[str] = []
+    for name, fields in ours.items():
+        if name in theirs and (fields != theirs[name] or any(f.struct in clashing for f in fields)):
+            clashing.append(name)
+    return clashing
 
 
 # ---- writing Python --------------------------------------------------------------------------------------

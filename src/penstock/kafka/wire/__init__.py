@@ -7,6 +7,7 @@ frames; decoder.py and encoder.py compile the code that does it.
 from penstock.kafka.wire.apis import (
     ApiKey,
     flexible_from,
+    is_flexible,
     is_known,
     request_class,
     response_class,
@@ -40,6 +41,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "flexible_from",
+    "is_flexible",
     "is_known",
     "join",
     "request_class",

@@ -5,7 +5,15 @@ from importlib import import_module
 from penstock.kafka.wire.messages.index import APIS, ApiKey
 from penstock.kafka.wire.schema import Message
 
-__all__ = ["ApiKey", "flexible_from", "is_known", "request_class", "response_class", "schema_range"]
+__all__ = [
+    "ApiKey",
+    "flexible_from",
+    "is_flexible",
+    "is_known",
+    "request_class",
+    "response_class",
+    "schema_range",
+]
 
 _classes: dict[tuple[int, str], type[Message]] = {}
 
@@ -24,6 +32,12 @@ def schema_range(api_key: int) -> tuple[int, int]:
 def flexible_from(api_key: int) -> int:
     """The first version with compact lengths and tagged fields, in body and headers (NEVER if none)."""
     return APIS[api_key].flexible_from
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether a known API's known version has compact lengths and tagged fields."""
+    api = APIS.get(api_key)
+    return api is not None and api.flexible_from <= version <= api.last
 
 
 def request_class(api_key: int) -> type[Message]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import ProtocolViolation
-from penstock.kafka.wire.apis import ApiKey, flexible_from, is_known, request_class, response_class
+from penstock.kafka.wire.apis import ApiKey, is_flexible, is_known, request_class, response_class
 from penstock.kafka.wire.decoder import MAX_ELEMENTS, MAX_RESPONSE_ELEMENTS, Decoder, Refused, skip_tags
 from penstock.kafka.wire.encoder import Encoder
 from penstock.kafka.wire.schema import Buffer, Message
@@ -31,7 +31,10 @@ _LENGTH: Final = struct.Struct(">i")
 MAX_HEADER_TAGS: Final = 64
 """Kafka has none so far."""
 
-_decoders: dict[tuple[type[Message], int], Decoder] = {}
+# Compiled on first use; at most one for each API, version and direction.
+_request_decoders: dict[tuple[int, int], Decoder] = {}
+_response_decoders: dict[tuple[int, int], Decoder] = {}
+_data_decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 
 
@@ -56,15 +59,18 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
             f"request header: expected {_REQUEST_HEADER.size} bytes or more, found {len(view)}"
         ) from None
     client_id, position = _client_id(view, length)
-    if is_known(api_key, version) and version >= flexible_from(api_key):
+    if is_flexible(api_key, version):
         position = _skip_header_tags(view, position, "request header")
     return RequestHeader(api_key, version, correlation_id, client_id, position)
 
 
 def decode_request(header: RequestHeader, frame: Buffer) -> Message:
-    _require_known(header.api_key, header.api_version)
-    cls = request_class(header.api_key)
-    return _decode(cls, header.api_version, memoryview(frame), header.body_position, MAX_ELEMENTS)
+    key = header.api_key, header.api_version
+    decoder = _request_decoders.get(key)
+    if decoder is None:
+        _require_known(*key)
+        decoder = _request_decoders[key] = Decoder(request_class(header.api_key), header.api_version)
+    return _decode(decoder, memoryview(frame), header.body_position, MAX_ELEMENTS)
 
 
 def encode_request(
@@ -74,7 +80,7 @@ def encode_request(
     length = -1 if client_id is None else len(raw)
     out = bytearray(_REQUEST_START.pack(0, api_key, version, correlation_id, length))
     out += raw
-    if version >= flexible_from(api_key):
+    if is_flexible(api_key, version):
         out.append(0)
     return _framed(_encoder(type(message), version).encode(message, out))
 
@@ -88,7 +94,11 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Message]:
     """The correlation id and the message."""
-    _require_known(api_key, version)
+    key = api_key, version
+    decoder = _response_decoders.get(key)
+    if decoder is None:
+        _require_known(*key)
+        decoder = _response_decoders[key] = Decoder(response_class(api_key), version)
     view = memoryview(frame)
     if len(view) < _LENGTH.size:
         raise ProtocolViolation(f"response header: expected {_LENGTH.size} bytes or more, found {len(view)}")
@@ -96,7 +106,7 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Mes
     position = _LENGTH.size
     if _response_has_tags(api_key, version):
         position = _skip_header_tags(view, position, "response header")
-    return correlation_id, _decode(response_class(api_key), version, view, position, MAX_RESPONSE_ELEMENTS)
+    return correlation_id, _decode(decoder, view, position, MAX_RESPONSE_ELEMENTS)
 
 
 def encode_message(message: Message, version: int) -> bytes:
@@ -104,9 +114,12 @@ def encode_message(message: Message, version: int) -> bytes:
     return join(_encoder(type(message), version).encode(message, bytearray()))
 
 
-def decode_message(cls: type[M], version: int, buffer: Buffer) -> M:
-    """A message alone, without a frame."""
-    message = _decode(cls, version, memoryview(buffer), 0, MAX_ELEMENTS)
+def decode_message(cls: type[M], version: int, buffer: Buffer, *, whole: bool = True) -> M:
+    """A message alone, without a frame; `whole=False` lets more bytes follow it."""
+    decoder = _data_decoders.get((cls, version))
+    if decoder is None:
+        decoder = _data_decoders[cls, version] = Decoder(cls, version)
+    message = _decode(decoder, memoryview(buffer), 0, MAX_ELEMENTS, whole=whole)
     assert isinstance(message, cls)
     return message
 
@@ -116,12 +129,9 @@ def join(pieces: Iterable[Buffer]) -> bytes:
     return b"".join(pieces)
 
 
-def _decode(cls: type[Message], version: int, view: memoryview, position: int, budget: int) -> Message:
-    decoder = _decoders.get((cls, version))
-    if decoder is None:
-        decoder = _decoders[cls, version] = Decoder(cls, version)
+def _decode(decoder: Decoder, view: memoryview, position: int, budget: int, *, whole: bool = True) -> Message:
     message, end = decoder.decode(view, position, budget)
-    if end != len(view):
+    if whole and end != len(view):
         raise ProtocolViolation(
             f"{decoder.title}: expected the end at byte {end}, {len(view) - end} more follow"
         )
@@ -149,7 +159,7 @@ def _require_known(api_key: int, version: int) -> None:
 
 
 def _response_has_tags(api_key: int, version: int) -> bool:
-    return version >= flexible_from(api_key) and api_key != ApiKey.API_VERSIONS
+    return is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS
 
 
 def _client_id(view: memoryview, length: int) -> tuple[str | None, int]:

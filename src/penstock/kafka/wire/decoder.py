@@ -10,14 +10,22 @@ The generated function looks like this (FindCoordinator request, version 4):
 
     def codec(buf, pos, budget):
         end = len(buf)
-        v1, n2 = unpack_from_bB(buf, pos)              # key_type and the count's first byte
+        v1, n2, = unpack_from_bB(buf, pos)          # key_type, and the first byte of the keys' count
         pos += 2
         if n2 > 127: n2, pos = rest_of_varint(buf, pos, n2)
-        if n2 < 1: refuse_null()
-        n2 -= 1
-        if n2 > end - pos or n2 > budget: refuse_count(n2, 1, end - pos, budget)
-        ...
-        return FindCoordinatorRequest(key_type=v1, coordinator_keys=v3), pos
+        n2 -= 1                                     # compact lengths are one more, so that 0 is null
+        if n2 < 0: refuse_negative(n2, False)
+        if n2 > 0:
+            if n2 * 1 > end - pos or n2 > budget:
+                refuse_count(n2, 1, end - pos, budget)
+            budget -= n2
+            v3 = []
+            for _ in range(n2): ...
+        else: v3 = []
+        n6 = buf[pos]
+        pos += 1
+        if n6: pos, budget = skip_tags(buf, pos, n6, budget)
+        return Struct1(key_type=v1, coordinator_keys=v3), pos
 
 struct.error, IndexError and UnicodeDecodeError are how a short or wrong frame shows itself there; Decoder
 turns them into a ProtocolViolation that names the field, found by the line that raised.
@@ -34,6 +42,7 @@ from penstock.kafka.wire.schema import (
     ARRAY,
     BYTES,
     FIXED,
+    MAX_STRING_BYTES,
     NO_UUID,
     RECORDS,
     STRING,
@@ -44,9 +53,6 @@ from penstock.kafka.wire.schema import (
     default_of,
 )
 from penstock.kafka.wire.source import Source, width_of
-
-MAX_STRING_BYTES: Final = 0x7FFF
-"""The most that a legacy string can hold; Kafka refuses longer compact ones too."""
 
 MAX_ELEMENTS: Final = 500_000
 """Array elements and tagged fields in one request: room for a fetch of every partition that a node can hold,
@@ -324,8 +330,12 @@ class _Writer:
 
 def rest_of_varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:
     """An unsigned varint whose first byte, read already, says that there is more; 5 bytes at most."""
-    value = first & 0x7F
-    for shift in (7, 14, 21, 28):
+    byte = buf[pos]
+    pos += 1
+    value = first & 0x7F | (byte & 0x7F) << 7
+    if byte < 0x80:
+        return value, pos
+    for shift in (14, 21, 28):
         byte = buf[pos]
         pos += 1
         value |= (byte & 0x7F) << shift

@@ -14,6 +14,7 @@ from typing import Final
 from penstock.kafka.wire.schema import (
     ARRAY,
     FIXED,
+    MAX_STRING_BYTES,
     NEVER,
     RECORDS,
     STRING,
@@ -29,8 +30,6 @@ from penstock.kafka.wire.source import Source
 
 COPY_BELOW_BYTES: Final = 1024
 """Records smaller than this are copied: cheaper than one more buffer for the transport to handle."""
-
-MAX_STRING_BYTES: Final = 0x7FFF
 
 
 class Encoder:
@@ -65,7 +64,6 @@ class _Writer:
         self.flexible = flexible
         self.source = Source("def codec(m, out, pieces):")
         self._pending: list[tuple[str, str]] = []
-        self._path = ""
 
     def write(self, cls: type[Message]) -> None:
         self._struct(cls, "m")
@@ -146,7 +144,7 @@ class _Writer:
             self.source.depth -= 1
         else:
             if field.nullable_from != NEVER and field.kind != ARRAY:
-                value = f"({value} or {chr(34) * 2 if text else 'b' + chr(34) * 2})"
+                value = f"({value} or {'' if text else b''!r})"
             self._emit(f"{raw} = {value}{suffix}")
             self._emit(f"{length} = len({raw})")
         self._length(length, "h" if text else "i")

@@ -31,6 +31,9 @@ NO_UUID: Final = UUID(int=0)
 NEVER: Final = 1 << 15
 """A version that no message reaches: versions are 16 bits, signed."""
 
+MAX_STRING_BYTES: Final = 0x7FFF
+"""The most that a legacy string can hold; Kafka refuses longer compact ones too."""
+
 BOOL: Final = "bool"
 INT8: Final = "int8"
 INT16: Final = "int16"

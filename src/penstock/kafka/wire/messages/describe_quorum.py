@@ -28,7 +28,7 @@ class RequestPartitionData(Message, kw_only=True, gc=False):
     SCHEMA: ClassVar[Schema] = (Field("partition_index", INT32, 0, 2),)
 
 
-class TopicData(Message, kw_only=True, gc=False):
+class RequestTopicData(Message, kw_only=True, gc=False):
     topic_name: str = ""
     partitions: list[RequestPartitionData] = []
 
@@ -39,9 +39,9 @@ class TopicData(Message, kw_only=True, gc=False):
 
 
 class DescribeQuorumRequest(Message, kw_only=True, gc=False):
-    topics: list[TopicData] = []
+    topics: list[RequestTopicData] = []
 
-    SCHEMA: ClassVar[Schema] = (Field("topics", ARRAY, 0, 2, TopicData),)
+    SCHEMA: ClassVar[Schema] = (Field("topics", ARRAY, 0, 2, RequestTopicData),)
     ROOT: ClassVar[Root | None] = Root("DescribeQuorum request", 0, 2, 0)
 
 
@@ -83,6 +83,16 @@ class ResponsePartitionData(Message, kw_only=True, gc=False):
     )
 
 
+class ResponseTopicData(Message, kw_only=True, gc=False):
+    topic_name: str = ""
+    partitions: list[ResponsePartitionData] = []
+
+    SCHEMA: ClassVar[Schema] = (
+        Field("topic_name", STRING, 0, 2),
+        Field("partitions", ARRAY, 0, 2, ResponsePartitionData),
+    )
+
+
 class Listener(Message, kw_only=True, gc=False):
     name: str = ""
     host: str = ""
@@ -108,13 +118,13 @@ class Node(Message, kw_only=True, gc=False):
 class DescribeQuorumResponse(Message, kw_only=True, gc=False):
     error_code: int = 0
     error_message: str | None = None
-    topics: list[TopicData] = []
+    topics: list[ResponseTopicData] = []
     nodes: list[Node] = []
 
     SCHEMA: ClassVar[Schema] = (
         Field("error_code", INT16, 0, 2),
         Field("error_message", STRING, 2, 2, nullable_from=2),
-        Field("topics", ARRAY, 0, 2, TopicData),
+        Field("topics", ARRAY, 0, 2, ResponseTopicData),
         Field("nodes", ARRAY, 2, 2, Node),
     )
     ROOT: ClassVar[Root | None] = Root("DescribeQuorum response", 0, 2, 0)
