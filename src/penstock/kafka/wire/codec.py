@@ -17,8 +17,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import ProtocolViolation
 from penstock.kafka.wire.apis import ApiKey, is_flexible, is_known, request_class, response_class
-from penstock.kafka.wire.decoder import MAX_ELEMENTS, MAX_RESPONSE_ELEMENTS, Decoder, Refused, skip_tags
+from penstock.kafka.wire.decoder import MAX_ELEMENTS, MAX_RESPONSE_ELEMENTS, Decoder
 from penstock.kafka.wire.encoder import Encoder
+from penstock.kafka.wire.primitives import Refused, skip_tags
 from penstock.kafka.wire.schema import Buffer, Message
 
 M = TypeVar("M", bound=Message)

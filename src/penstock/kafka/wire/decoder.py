@@ -32,18 +32,16 @@ turns them into a ProtocolViolation that names the field, found by the line that
 """
 
 import struct
-from functools import lru_cache
 from types import TracebackType
-from typing import Final, NoReturn, TypeVar
-from uuid import UUID
+from typing import Final
 
 from penstock.errors import ProtocolViolation
+from penstock.kafka.wire.primitives import HELPERS, Refused
 from penstock.kafka.wire.schema import (
     ARRAY,
     BYTES,
     FIXED,
     MAX_STRING_BYTES,
-    NO_UUID,
     RECORDS,
     STRING,
     STRUCT,
@@ -61,15 +59,6 @@ and about a second of decoding at worst."""
 MAX_RESPONSE_ELEMENTS: Final = 10_000_000
 """The same for a response, which a client asked for: metadata of a large cluster has millions."""
 
-MAX_CACHED_UUIDS: Final = 4096
-"""Topic ids come again and again, and making a UUID costs as much as decoding a whole partition."""
-
-M = TypeVar("M", bound=Message)
-
-
-class Refused(Exception):
-    """A check failed; the message says what was expected. Never leaves this file."""
-
 
 class Decoder:
     """Decodes one class at one version."""
@@ -81,7 +70,7 @@ class Decoder:
         self.title = f"{root.title} v{version}"
         writer = _Writer(version, flexible=version >= root.flexible_from)
         self._fields = writer.write(cls)
-        self._codec = writer.source.compile(self.title, **_HELPERS)
+        self._codec = writer.source.compile(self.title, **HELPERS)
 
     def decode(self, buf: memoryview, pos: int, budget: int = MAX_ELEMENTS) -> tuple[Message, int]:
         """The message that starts at `pos`, and where it ends."""
@@ -323,93 +312,3 @@ class _Writer:
         if self.flexible or kind == STRUCT:
             return 1
         return 2 if kind == STRING else 4
-
-
-# ---- what the generated code calls on the way that is not the usual one ----------------------------------
-
-
-def rest_of_varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:
-    """An unsigned varint whose first byte, read already, says that there is more; 5 bytes at most."""
-    byte = buf[pos]
-    pos += 1
-    value = first & 0x7F | (byte & 0x7F) << 7
-    if byte < 0x80:
-        return value, pos
-    for shift in (14, 21, 28):
-        byte = buf[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-    raise Refused("expected a varint of at most 5 bytes")
-
-
-def read_varint(buf: memoryview, pos: int) -> tuple[int, int]:
-    first = buf[pos]
-    return (first, pos + 1) if first < 0x80 else rest_of_varint(buf, pos + 1, first)
-
-
-def read_tag(buf: memoryview, pos: int) -> tuple[int, int, int]:
-    """A tagged field's tag, where its value ends and where it starts."""
-    tag, pos = read_varint(buf, pos)
-    size, pos = read_varint(buf, pos)
-    if size > len(buf) - pos:
-        raise Refused(f"expected a tagged field of {size} bytes, {len(buf) - pos} remain")
-    return tag, pos + size, pos
-
-
-def skip_tags(buf: memoryview, pos: int, count: int, budget: int) -> tuple[int, int]:
-    """Past tagged fields that this version does not know; `count` is the first byte of their number."""
-    if count > 127:
-        count, pos = rest_of_varint(buf, pos, count)
-    if count > budget:
-        refuse_count(count, 2, len(buf) - pos, budget)
-    for _ in range(count):
-        _, pos, _ = read_tag(buf, pos)
-    return pos, budget - count
-
-
-@lru_cache(maxsize=MAX_CACHED_UUIDS)
-def to_uuid(raw: bytes) -> UUID:
-    value = UUID(bytes=raw)
-    return NO_UUID if value == NO_UUID else value
-
-
-def refuse_negative(length: int, nullable: bool) -> NoReturn:
-    if length == -1:
-        raise Refused("expected a value, found null")
-    raise Refused(f"expected a length{' or null' if nullable else ''}, found {length}")
-
-
-def refuse_length(length: int, remaining: int) -> NoReturn:
-    if length > remaining:
-        raise Refused(f"expected {length} bytes, {remaining} remain")
-    raise Refused(f"expected a string of at most {MAX_STRING_BYTES} bytes, found {length}")
-
-
-def refuse_count(count: int, smallest: int, remaining: int, budget: int) -> NoReturn:
-    if count * smallest > remaining:
-        raise Refused(f"expected {count} elements of at least {smallest} bytes, {remaining} bytes remain")
-    raise Refused(f"expected at most {budget} more elements in this message, found {count}")
-
-
-def refuse_mark(mark: int) -> NoReturn:
-    raise Refused(f"expected 1 (a struct) or -1 (null), found {mark}")
-
-
-def refuse_tag_size(missing: int) -> NoReturn:
-    raise Refused(f"expected the tagged field to end {missing} bytes further")
-
-
-_HELPERS: Final = {
-    "read_tag": read_tag,
-    "refuse_count": refuse_count,
-    "refuse_length": refuse_length,
-    "refuse_mark": refuse_mark,
-    "refuse_negative": refuse_negative,
-    "refuse_tag_size": refuse_tag_size,
-    "rest_of_varint": rest_of_varint,
-    "skip_tags": skip_tags,
-    "to_uuid": to_uuid,
-    "unpack_from": struct.unpack_from,
-}
