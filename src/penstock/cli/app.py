@@ -1,0 +1,101 @@
+"""`penstock` itself: which commands there are, and how a run ends.
+
+A command's module is loaded when the command is used, so that `penstock --help` stays quick; the table below
+therefore carries each command's one-line help.
+
+How a run ends:
+    0    done, or the reader of our output went away (`penstock consume orders | head`)
+    1    the operation failed; stderr says what failed and what to do next
+    2    the command line or the configuration cannot be meant
+    130  interrupted with Ctrl-C
+"""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from penstock.cli.help import examples
+
+COMMANDS = {
+    "serve": ("penstock.cli.serve:serve", "Run a broker."),
+    "demo": ("penstock.cli.demo:demo", "Show the main job, end to end, in under a minute."),
+    "topics": ("penstock.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "produce": ("penstock.cli.produce:produce", "Send lines from stdin to a topic."),
+    "consume": ("penstock.cli.consume:consume", "Print a topic's messages."),
+    "groups": ("penstock.cli.groups:groups", "List, describe, reset and delete consumer groups."),
+    "bench": ("penstock.cli.bench.commands:bench", "Measure throughput, latency, CPU and memory."),
+}
+
+EXIT_INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # caught here because click itself would call it a failure
+            _forget_stdout()
+            return None
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "penstock serve",
+        "penstock topics create orders --partitions 6",
+        "echo hello | penstock produce orders",
+        "penstock consume orders --from-beginning --exit",
+    ),
+)
+@click.version_option(package_name="penstock", message="penstock %(version)s")
+def penstock() -> None:
+    """Event streaming and work queues that speak Kafka's protocol.
+
+    Commands that talk to a broker take its address from --bootstrap or PENSTOCK_BOOTSTRAP
+    (default 127.0.0.1:9092), and work with any Kafka broker.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and leaves the process with the exit code it deserves."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    try:
+        code: Any = penstock.main(arguments, prog_name="penstock", standalone_mode=False)
+    except click.Abort:  # click's name for Ctrl-C
+        return EXIT_INTERRUPTED
+    except click.ClickException as problem:
+        problem.show()
+        return problem.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _forget_stdout() -> None:
+    """Points stdout at nothing, or Python complains about the closed pipe once more on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,133 @@
+"""How commands reach a broker: the shared options, and librdkafka kept quiet.
+
+librdkafka retries an unreachable broker for as long as it is asked to and writes about it on stderr. A person
+who forgot to start the broker wants to know at once, so a plain TCP connection is tried first.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from penstock.cli.problem import explain, unreachable
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+CONNECT_TIMEOUT_S = 3.0
+REQUEST_TIMEOUT_S = 15.0
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_silence = logging.getLogger("penstock.cli.librdkafka")
+_silence.addHandler(logging.NullHandler())
+_silence.propagate = False
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker that a command talks to, and the client settings to do it with."""
+
+    bootstrap: str
+    settings: dict[str, str] = {}
+
+    def config(self, **settings: Any) -> dict[str, Any]:
+        """librdkafka's configuration: ours, then what the person asked for with -X."""
+        base = {"bootstrap.servers": self.bootstrap, "client.id": "penstock-cli", "log_level": 0}
+        ours = {name.replace("_", "."): value for name, value in settings.items()}
+        return {**base, **ours, **self.settings, "logger": _silence}
+
+    def admin(self) -> AdminClient:
+        self.check_reachable()
+        return self._build(AdminClient, self.config())
+
+    def producer(self, **settings: Any) -> Producer:
+        self.check_reachable()
+        return self._build(Producer, self.config(**settings))
+
+    def consumer(self, **settings: Any) -> Consumer:
+        self.check_reachable()
+        return self._build(Consumer, self.config(**settings))
+
+    def check_reachable(self) -> None:
+        """Raises a Problem unless one of the addresses accepts a TCP connection."""
+        reason = ""
+        for address in self.bootstrap.split(","):
+            try:
+                with socket.create_connection(_host_and_port(address), CONNECT_TIMEOUT_S):
+                    return
+            except OSError as failure:
+                reason = failure.strerror or str(failure)
+        raise unreachable(self.bootstrap, reason)
+
+    def _build(self, client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
+        try:
+            return client(config)
+        except KafkaException as failure:  # an -X that librdkafka does not know
+            raise click.UsageError(str(failure.args[0].str())) from None
+
+    def wait(self, future: "Future[T]", doing: str) -> T:
+        """The future's result, or a Problem that says what failed."""
+        try:
+            return future.result(REQUEST_TIMEOUT_S)
+        except KafkaException as failure:
+            raise explain(failure, doing, self.bootstrap) from None
+        except TimeoutError:
+            raise unreachable(self.bootstrap, "no answer in time") from None
+        except ValueError as failure:  # confluent-kafka checks some arguments itself
+            raise click.UsageError(f"{doing}: {failure}") from None
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Reads HOST:PORT, [IPv6]:PORT or HOST."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or port.endswith("]"):
+        return address.strip().strip("[]"), DEFAULT_PORT
+    with suppress(ValueError):
+        if 0 < int(port) < 65536 and host:
+            return host.strip("[]"), int(port)
+    raise click.UsageError(f"--bootstrap {address!r}: expected HOST:PORT")
+
+
+def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    return key_values(pairs, parameter)
+
+
+def key_values(pairs: tuple[str, ...], parameter: click.Parameter | None = None) -> dict[str, str]:
+    """Reads NAME=VALUE arguments."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r}: expected NAME=VALUE", param=parameter)
+        found[name] = value
+    return found
+
+
+def connects(command: Command) -> Command:
+    """Gives a command --bootstrap and -X, and hands them over as one `connection` argument."""
+
+    def with_connection(bootstrap: str, settings: dict[str, str], **rest: Any) -> Any:
+        return command(connection=Connection(bootstrap=bootstrap, settings=settings), **rest)
+
+    with_connection.__doc__ = command.__doc__
+    with_connection.__name__ = command.__name__
+    with_connection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    settings = click.option(
+        "-X", "settings", multiple=True, metavar="NAME=VALUE", callback=_settings,
+        help="A librdkafka setting, as often as needed.",
+    )  # fmt: skip
+    bootstrap = click.option(
+        "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
+        show_default=True, show_envvar=True, help="The broker to talk to.",
+    )  # fmt: skip
+    return bootstrap(settings(with_connection))  # type: ignore[return-value]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -1,0 +1,226 @@
+"""`penstock consume`: prints a topic's messages.
+
+Without --group it reads partitions by offset and leaves no trace. With --group it is a member like any other:
+it shares the partitions, and an offset is stored only after its message was printed, so that an interrupted
+run repeats messages rather than losing them.
+"""
+
+import sys
+
+import click
+import msgspec
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from penstock.cli import topic_facts
+from penstock.cli.connection import Connection, connects
+from penstock.cli.help import examples
+from penstock.cli.output import note
+from penstock.cli.printing import Printer, json_printer, text_printer
+from penstock.cli.problem import explain
+from penstock.cli.stopping import Stop, stop_on_signals
+
+CHUNK = 500
+CHUNK_WAIT_S = 0.1
+"""Messages are printed when this many are there or this much time has passed, whichever is first."""
+
+OFFSET_TAIL_BASE = -2000
+"""librdkafka's way to say "the last n": this minus n."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read, from where, and when to stop."""
+
+    topic: str
+    group: str | None
+    partitions: tuple[int, ...]
+    start: int
+    exit_at_end: bool
+    max_messages: int | None
+
+
+class Reader:
+    """Reads messages and knows which partitions have been read to their end."""
+
+    def __init__(self, connection: Connection, plan: Plan) -> None:
+        self._plan = plan
+        self._bootstrap = connection.bootstrap
+        self._at_end: set[int] = set()
+        self._assigned: set[int] | None = None
+        self._consumer: Consumer = connection.consumer(
+            group_id=plan.group or "penstock-cli",
+            auto_offset_reset="earliest" if plan.start == OFFSET_BEGINNING else "latest",
+            enable_auto_commit=plan.group is not None,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+        )
+
+    def start(self, partitions: list[int]) -> None:
+        if self._plan.group is None:
+            self._assigned = set(partitions)
+            self._consumer.assign([TopicPartition(self._plan.topic, p, self._plan.start) for p in partitions])
+        else:
+            self._consumer.subscribe([self._plan.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned = {where.partition for where in partitions}
+        self._at_end.clear()
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned = None
+
+    @property
+    def finished(self) -> bool:
+        return self._plan.exit_at_end and self._assigned is not None and self._assigned <= self._at_end
+
+    def next(self, limit: int) -> list[Message]:
+        """The messages that have arrived, at most `limit`; none after a short wait."""
+        return [found for found in self._consumer.consume(limit, CHUNK_WAIT_S) if self._is_message(found)]
+
+    def _is_message(self, found: Message) -> bool:
+        error = found.error()
+        partition = found.partition()
+        if error is None:
+            self._at_end.discard(partition or 0)
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._at_end.add(partition or 0)
+        elif not error.retriable() and error.code() not in (
+            KafkaError._TRANSPORT,
+            KafkaError._ALL_BROKERS_DOWN,
+        ):
+            raise explain(error, f"reading {self._plan.topic}", self._bootstrap)
+        return False
+
+    def printed(self, messages: list[Message]) -> None:
+        """Their offsets may be committed now."""
+        if self._plan.group is None:
+            return
+        nexts = {message.partition(): (message.offset() or 0) + 1 for message in messages}
+        held = [
+            TopicPartition(self._plan.topic, partition or 0, offset) for partition, offset in nexts.items()
+        ]
+        try:
+            self._consumer.store_offsets(offsets=held)
+        except KafkaException as failure:
+            # The partition went to another member meanwhile: that member will read these again.
+            if failure.args[0].code() != KafkaError._STATE:
+                raise explain(failure, "storing offsets", self._bootstrap) from None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@click.command(
+    epilog=examples(
+        "penstock consume orders --from-beginning",
+        "penstock consume orders --group billing",
+        "penstock consume orders --from-beginning --exit --json | jq .value",
+        "penstock consume orders --partition 0 --offset 1000 --max 10",
+        "penstock consume orders --offset=-5 --exit        # the last five of each partition",
+    )
+)
+@click.argument("topic")
+@click.option("-g", "--group", help="Read as a member of this consumer group, and commit.")
+@click.option(
+    "--from-beginning", is_flag=True, help="Start at the oldest message (a group: if it has no offset yet)."
+)
+@click.option("-o", "--offset", type=int, help="Start at this offset; -N is the last N messages.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition, as often as needed.",
+)
+@click.option(
+    "-e", "--exit", "exit_at_end", is_flag=True, help="Stop at the end instead of waiting for more."
+)
+@click.option(
+    "-n", "--max", "max_messages", type=click.IntRange(min=1), help="Stop after this many messages."
+)
+@click.option("-K", "--key-separator", help="Print the key too, and this between it and the value.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per line, with key, headers, offset and timestamp.",
+)
+@connects
+def consume(
+    connection: Connection,
+    topic: str,
+    group: str | None,
+    from_beginning: bool,
+    offset: int | None,
+    partitions: tuple[int, ...],
+    exit_at_end: bool,
+    max_messages: int | None,
+    key_separator: str | None,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC: new ones as they come, unless told where to start. Ctrl-C ends it."""
+    if group is not None and (partitions or offset is not None):
+        raise click.UsageError("a group decides itself: --partition and --offset do not go with --group")
+    if from_beginning and offset is not None:
+        raise click.UsageError("--from-beginning and --offset exclude each other")
+    plan = Plan(
+        topic=topic,
+        group=group,
+        partitions=partitions,
+        start=_start(from_beginning, offset),
+        exit_at_end=exit_at_end,
+        max_messages=max_messages,
+    )
+    _run(connection, plan, json_printer if as_json else text_printer(key_separator))
+
+
+def _start(from_beginning: bool, offset: int | None) -> int:
+    if offset is not None:
+        return offset if offset >= 0 else OFFSET_TAIL_BASE + offset
+    return OFFSET_BEGINNING if from_beginning else OFFSET_END
+
+
+def _run(connection: Connection, plan: Plan, printer: Printer) -> None:
+    existing = topic_facts.partition_numbers(connection, connection.admin(), plan.topic)
+    missing = sorted(set(plan.partitions) - set(existing))
+    if missing:
+        raise click.UsageError(f"{plan.topic} has partitions 0 to {len(existing) - 1}, not {missing[0]}")
+    reader = Reader(connection, plan)
+    try:
+        with stop_on_signals() as stop:
+            reader.start(list(plan.partitions) or existing)
+            count = _print_all(reader, plan, printer, stop)
+    finally:
+        reader.close()
+    if sys.stdout.isatty():
+        note(f"{count:,} {'message' if count == 1 else 'messages'}")
+
+
+def _print_all(reader: Reader, plan: Plan, printer: Printer, stop: Stop) -> int:
+    count = 0
+    while not stop:
+        left = CHUNK if plan.max_messages is None else min(CHUNK, plan.max_messages - count)
+        messages = reader.next(left) if left else []
+        _write(messages, printer)
+        reader.printed(messages)
+        count += len(messages)
+        if left == 0 or (reader.finished and not messages):
+            break
+    return count
+
+
+def _write(messages: list[Message], printer: Printer) -> None:
+    out = sys.stdout.buffer
+    for message in messages:
+        out.write(printer(message))
+    if messages:
+        out.flush()

@@ -1,0 +1,88 @@
+"""What a broker knows of a consumer group: members, committed offsets, lag."""
+
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
+from penstock.cli.problem import Problem
+from penstock.cli.topic_facts import Partitions, offsets_at
+
+NO_OFFSET = -1001
+"""librdkafka's mark for "this group has committed nothing here"."""
+
+
+def committed(connection: Connection, admin: AdminClient, group: str) -> Partitions:
+    """The group's committed offsets."""
+    [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    answer = connection.wait(future, f"reading the offsets of {group}")
+    return {
+        (where.topic, where.partition): where.offset
+        for where in answer.topic_partitions or []
+        if where.offset != NO_OFFSET
+    }
+
+
+def describe(connection: Connection, group: str) -> dict[str, Any]:
+    """The group's state, members, and how far behind it is on every partition, as plain data."""
+    admin = connection.admin()
+    [future] = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
+    found = connection.wait(future, f"looking for group {group}")
+    offsets = committed(connection, admin, group)
+    members = [_member(member) for member in found.members]
+    if found.state.name == "DEAD" and not offsets and not members:
+        raise Problem(f"there is no group {group}", "`penstock groups list` shows what there is")
+    return {
+        "group": group,
+        "state": found.state.name.lower(),
+        "assignor": found.partition_assignor,
+        "coordinator": f"{found.coordinator.host}:{found.coordinator.port}" if found.coordinator else None,
+        "members": members,
+        "offsets": _lags(connection, admin, offsets, members),
+    }
+
+
+def _member(member: Any) -> dict[str, Any]:
+    held = member.assignment.topic_partitions if member.assignment else []
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "partitions": [[where.topic, where.partition] for where in held],
+    }
+
+
+def _lags(
+    connection: Connection, admin: AdminClient, offsets: Partitions, members: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    holders = {(t, p): member["member_id"] for member in members for t, p in member["partitions"]}
+    partitions = sorted({*offsets, *holders})
+    ends = offsets_at(connection, admin, partitions, OffsetSpec.latest())
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "committed": offsets.get((topic, partition)),
+            "end_offset": ends[topic, partition],
+            "lag": _lag(offsets.get((topic, partition)), ends[topic, partition]),
+            "member_id": holders.get((topic, partition)),
+        }
+        for topic, partition in partitions
+    ]
+
+
+def _lag(offset: int | None, end: int) -> int | None:
+    return None if offset is None else max(0, end - offset)
+
+
+def move(connection: Connection, admin: AdminClient, group: str, targets: Partitions) -> None:
+    """Commits new offsets for a group that has no members."""
+    wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in targets.items()]
+    request = ConsumerGroupTopicPartitions(group, wanted)
+    [future] = admin.alter_consumer_group_offsets([request]).values()
+    answer = connection.wait(future, f"moving {group}")
+    for where in answer.topic_partitions or []:
+        if where.error is not None:
+            raise Problem(f"moving {group} on {where.topic}-{where.partition}: {where.error.str()}")

@@ -1,0 +1,226 @@
+"""`penstock groups`: list, describe, reset and delete."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from penstock.cli import group_facts
+from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
+from penstock.cli.help import examples
+from penstock.cli.output import note, show, show_json, table
+from penstock.cli.problem import Problem, explain
+from penstock.cli.topic_facts import Partitions, offsets_at, partition_numbers
+from penstock.cli.topics import confirm
+
+
+@click.group(
+    epilog=examples(
+        "penstock groups list",
+        "penstock groups describe billing",
+        "penstock groups reset billing --topic orders --to-earliest --execute",
+    )
+)
+def groups() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@groups.command("list", epilog=examples("penstock groups list", "penstock groups list --json"))
+@json_option
+@connects
+def list_groups(connection: Connection, as_json: bool) -> None:
+    """List consumer groups and their state."""
+    admin = connection.admin()
+    answer = connection.wait(admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S), "listing groups")
+    if answer.errors:
+        raise explain(answer.errors[0], "listing groups", connection.bootstrap)
+    found = [
+        {"group": group.group_id, "state": group.state.name.lower(), "type": group.type.name.lower()}
+        for group in sorted(answer.valid, key=lambda group: group.group_id)
+    ]
+    if as_json:
+        show_json(found)
+    elif found:
+        show(table("group", "state", "type", rows=[list(group.values()) for group in found]))
+    else:
+        note("no groups")
+
+
+@groups.command(
+    epilog=examples("penstock groups describe billing", "penstock groups describe billing --json")
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@connects
+def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> None:
+    """Show groups' members, and how far behind they are on every partition."""
+    found = [group_facts.describe(connection, name) for name in names]
+    if as_json:
+        show_json(found)
+        return
+    for group in found:
+        _show_group(group)
+
+
+def _show_group(group: dict[str, Any]) -> None:
+    assignor = f", assignor {group['assignor']}" if group["assignor"] else ""
+    show(f"{group['group']}  ({group['state']}{assignor}, coordinator {group['coordinator']})")
+    if group["members"]:
+        show("", _members_table(group["members"]))
+    if group["offsets"]:
+        show("", _lag_table(group["offsets"]))
+    show("")
+
+
+def _members_table(members: list[dict[str, Any]]) -> Any:
+    rows = [
+        [member["member_id"], member["client_id"], member["host"], _held(member["partitions"])]
+        for member in members
+    ]
+    return table("member", "client", "host", "partitions", rows=rows)
+
+
+def _held(partitions: list[list[Any]]) -> str:
+    return " ".join(f"{topic}-{partition}" for topic, partition in partitions) or "-"
+
+
+def _lag_table(offsets: list[dict[str, Any]]) -> Any:
+    columns = ("topic", "partition", "committed", "end", "lag", "member")
+    keys = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
+    rows = [[place[key] for key in keys] for place in offsets]
+    return table(*columns, rows=rows, numbers=("partition", "committed", "end", "lag"))
+
+
+@groups.command(
+    epilog=examples(
+        "penstock groups reset billing --topic orders --to-earliest           # shows what would change",
+        "penstock groups reset billing --topic orders --to-earliest --execute",
+        "penstock groups reset billing --all-topics --to-timestamp 2026-01-31T08:00:00Z --execute",
+        "penstock groups reset billing --topic orders:3 --to-offset 1200 --execute",
+    )
+)
+@click.argument("name")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:PARTITION]",
+    help="What to move, as often as needed.",
+)
+@click.option("--all-topics", is_flag=True, help="Everything the group has offsets for.")
+@click.option("--to-earliest", "target", flag_value="earliest", help="To the oldest message.")
+@click.option("--to-latest", "target", flag_value="latest", help="To the end: skip all there is.")
+@click.option(
+    "--to-offset", type=click.IntRange(min=0), help="To this offset, within what the partition holds."
+)
+@click.option(
+    "--to-timestamp",
+    metavar="TIME",
+    help="To the first message at or after TIME (ISO 8601, or ms since 1970).",
+)
+@click.option("--execute/--dry-run", default=False, help="Do it, or only show it (the default).")
+@json_option
+@connects
+def reset(
+    connection: Connection,
+    name: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    target: str | None,
+    to_offset: int | None,
+    to_timestamp: str | None,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Move a group's offsets. The group must have no members while this happens."""
+    if sum(wish is not None for wish in (target, to_offset, to_timestamp)) != 1:
+        raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset, --to-timestamp")
+    if bool(topics) == all_topics:
+        raise click.UsageError("give --topic TOPIC[:PARTITION] or --all-topics")
+    timestamp_ms = None if to_timestamp is None else parse_timestamp(to_timestamp)
+    admin = connection.admin()
+    before = group_facts.committed(connection, admin, name)
+    places = list(before) if all_topics else _places(connection, admin, topics)
+    if not places:
+        raise Problem(f"group {name} has no offsets", "name topics with --topic")
+    after = _targets(connection, admin, places, target, to_offset, timestamp_ms)
+    if execute:
+        group_facts.move(connection, admin, name, after)
+    _show_reset(before, after, execute, as_json)
+
+
+def _places(connection: Connection, admin: AdminClient, topics: tuple[str, ...]) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for wish in topics:
+        topic, colon, partition = wish.partition(":")
+        existing = partition_numbers(connection, admin, topic)
+        if colon and (not partition.isdigit() or int(partition) not in existing):
+            raise click.UsageError(f"--topic {wish}: {topic} has partitions 0 to {len(existing) - 1}")
+        found += [(topic, number) for number in ([int(partition)] if colon else existing)]
+    return found
+
+
+def _targets(
+    connection: Connection,
+    admin: AdminClient,
+    places: list[tuple[str, int]],
+    target: str | None,
+    to_offset: int | None,
+    timestamp_ms: int | None,
+) -> Partitions:
+    """Where each partition's offset is to go, kept between the partition's start and end."""
+    starts = offsets_at(connection, admin, places, OffsetSpec.earliest())
+    if target == "earliest":
+        return starts
+    ends = offsets_at(connection, admin, places, OffsetSpec.latest())
+    if to_offset is not None:
+        return {place: min(max(to_offset, starts[place]), ends[place]) for place in places}
+    if timestamp_ms is not None:
+        found = offsets_at(connection, admin, places, OffsetSpec.for_timestamp(timestamp_ms))
+        return {place: found[place] if found[place] >= 0 else ends[place] for place in places}
+    return ends
+
+
+def _show_reset(before: Partitions, after: Partitions, executed: bool, as_json: bool) -> None:
+    moves = [
+        {"topic": place[0], "partition": place[1], "from": before.get(place), "to": offset}
+        for place, offset in sorted(after.items())
+    ]
+    if as_json:
+        show_json({"executed": executed, "moves": moves})
+        return
+    rows = [list(move.values()) for move in moves]
+    show(table("topic", "partition", "from", "to", rows=rows, numbers=("partition", "from", "to")))
+    if not executed:
+        note("nothing was changed; add --execute to do it")
+
+
+def parse_timestamp(text: str) -> int:
+    """Milliseconds since 1970, from themselves or from ISO 8601 (without a zone: local time)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--to-timestamp {text!r}: expected ISO 8601 such as 2026-01-31T08:00:00Z, or ms since 1970"
+        ) from None
+    return int(moment.astimezone(UTC).timestamp() * 1000)
+
+
+@groups.command(
+    epilog=examples("penstock groups delete billing", "penstock groups delete billing shipping --yes")
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@connects
+def delete(connection: Connection, names: tuple[str, ...], yes: bool) -> None:
+    """Delete groups and their offsets. Messages stay."""
+    if not yes:
+        confirm(f"delete the offsets of {', '.join(names)}?")
+    admin = connection.admin()  # held: its requests die with it
+    for name, future in admin.delete_consumer_groups(list(names)).items():
+        connection.wait(future, f"deleting group {name}")
+        note(f"deleted {name}")

@@ -1,0 +1,62 @@
+"""What commands print: tables for people, JSON for programs.
+
+Rich leaves colour out by itself when the output is not a terminal or NO_COLOR is set.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDTH_OF_A_PIPE = 1000
+"""A table in a pipe or a file is as wide as it needs to be: nobody can widen that window."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_PIPE, highlight=False)
+
+
+def table(*headings: str, rows: Iterable[Sequence[object]], numbers: Iterable[str] = ()) -> Table:
+    """A plain table; the columns named in `numbers` are right-aligned and their digits grouped."""
+    right = set(numbers)
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in headings:
+        drawn.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*[text(cell) for cell in row])
+    return drawn
+
+
+def text(cell: object) -> str:
+    """One cell: integers with their digits grouped, absence as a dash, lists with commas."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, list | tuple):
+        return ",".join(str(item) for item in cell)
+    return str(cell)
+
+
+def show(*parts: object) -> None:
+    """Prints tables and lines for people."""
+    out = console()
+    for part in parts:
+        out.print(part, markup=False) if isinstance(part, str) else out.print(part)
+
+
+def show_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def note(line: str) -> None:
+    """A line about the run, not its result: on stderr, so that it never mixes with what is piped on."""
+    click.echo(line, err=True)

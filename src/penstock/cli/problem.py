@@ -1,0 +1,63 @@
+"""What went wrong, said to a person: one line that says what failed and one that says what to do next."""
+
+import click
+from confluent_kafka import KafkaError, KafkaException
+
+
+class Problem(click.ClickException):
+    """An operation that failed. Shown on stderr, never as a traceback."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {self.message}", err=True)
+        if self.hint:
+            click.echo(f"{click.style('try:', bold=True)}   {self.hint}", err=True)
+
+
+class Misconfigured(Problem):
+    """Settings that cannot be meant: as wrong as a wrong command line."""
+
+    exit_code = 2
+
+
+UNREACHABLE = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
+)
+"""librdkafka's own codes for "nobody answers"."""
+
+NO_SUCH_TOPIC = "`penstock topics list` shows what there is; `penstock topics create NAME` makes one"
+
+HINTS = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: NO_SUCH_TOPIC,
+    KafkaError._UNKNOWN_TOPIC: NO_SUCH_TOPIC,
+    KafkaError._UNKNOWN_PARTITION: "`penstock topics describe NAME` shows the topic's partitions",
+    KafkaError.TOPIC_ALREADY_EXISTS: "--if-not-exists is content with it; `penstock topics alter` changes it",
+    KafkaError.INVALID_PARTITIONS: "a topic's partitions can only grow; `penstock topics describe NAME`",
+    KafkaError.INVALID_REPLICATION_FACTOR: "not more copies than nodes; leave --replication-factor out",
+    KafkaError.NON_EMPTY_GROUP: "stop its members first; `penstock groups describe NAME` shows them",
+    KafkaError.GROUP_ID_NOT_FOUND: "`penstock groups list` shows what there is",
+    KafkaError.UNKNOWN_MEMBER_ID: "stop its members first; `penstock groups describe NAME` shows them",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes and pass -X message.max.bytes=BYTES",
+    KafkaError.KAFKA_STORAGE_ERROR: "the broker cannot write: look at its log and at the disk's free space",
+}
+
+
+def unreachable(bootstrap: str, reason: str = "") -> Problem:
+    detail = f": {reason}" if reason else ""
+    return Problem(
+        f"no broker answers at {bootstrap}{detail}",
+        "is it running? `penstock serve` starts one; --bootstrap or PENSTOCK_BOOTSTRAP names another",
+    )
+
+
+def explain(failure: KafkaException | KafkaError, doing: str, bootstrap: str) -> Problem:
+    """Turns librdkafka's error into a sentence about what we were `doing`."""
+    error = failure.args[0] if isinstance(failure, KafkaException) else failure
+    if not isinstance(error, KafkaError):
+        return Problem(f"{doing}: {error}")
+    if error.code() in UNREACHABLE:
+        return unreachable(bootstrap)
+    return Problem(f"{doing}: {error.str()}", HINTS.get(error.code(), ""))

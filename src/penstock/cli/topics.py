@@ -1,0 +1,241 @@
+"""`penstock topics`: create, list, describe, alter and delete."""
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import click
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from penstock.cli import topic_facts
+from penstock.cli.connection import Connection, connects, json_option, key_values
+from penstock.cli.help import examples
+from penstock.cli.output import note, show, show_json, table
+
+BROKERS_CHOICE = -1
+"""In CreateTopics: "as many as the broker's configuration says"."""
+
+
+@click.group(
+    epilog=examples(
+        "penstock topics create orders --partitions 6",
+        "penstock topics list",
+        "penstock topics describe orders",
+    )
+)
+def topics() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@topics.command(
+    epilog=examples(
+        "penstock topics create orders",
+        "penstock topics create clicks --partitions 12 --config retention.ms=86400000",
+        "penstock topics create users --config cleanup.policy=compact --if-not-exists",
+    )
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "-p",
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="How many partitions; the broker's default if left out.",
+)
+@click.option(
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="How many copies; the broker's default if left out.",
+)
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A topic setting, as often as needed.",
+)
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is fine.")
+@connects
+def create(
+    connection: Connection,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+) -> None:
+    """Create topics."""
+    wanted = [
+        NewTopic(
+            name,
+            num_partitions=partitions or BROKERS_CHOICE,
+            replication_factor=replication_factor or BROKERS_CHOICE,
+            config=key_values(configs),
+        )
+        for name in names
+    ]
+    admin = connection.admin()  # held: its requests die with it
+    for name, future in admin.create_topics(wanted).items():
+        if _unless(KafkaError.TOPIC_ALREADY_EXISTS, if_not_exists, future):
+            note(f"{name} exists already")
+            continue
+        connection.wait(future, f"creating {name}")
+        note(f"created {name}")
+
+
+def _unless(code: int, tolerated: bool, future: Any) -> bool:
+    """Whether the future failed with just this code, and that is tolerated."""
+    if not tolerated:
+        return False
+    failure = future.exception()
+    return isinstance(failure, KafkaException) and failure.args[0].code() == code
+
+
+@topics.command(
+    "list",
+    epilog=examples(
+        "penstock topics list",
+        "penstock topics list 'order.*' --json",
+        "penstock topics list --internal",
+    ),
+)
+@click.argument("pattern", required=False)
+@click.option("--internal", is_flag=True, help="Also the broker's own topics.")
+@json_option
+@connects
+def list_topics(connection: Connection, pattern: str | None, internal: bool, as_json: bool) -> None:
+    """List topics, all or those whose whole name matches the regular expression PATTERN."""
+    matches = _matcher(pattern)
+    facts = [
+        {"topic": topic, "partitions": len(held.partitions), "replicas": _copies(held.partitions.values())}
+        for topic, held in sorted(topic_facts.all_topics(connection).items())
+        if matches(topic) and (internal or not topic.startswith("__"))
+    ]
+    if as_json:
+        show_json(facts)
+    elif facts:
+        rows = [list(fact.values()) for fact in facts]
+        show(table("topic", "partitions", "replicas", rows=rows, numbers=["partitions", "replicas"]))
+    else:
+        note("no topics" if pattern is None else f"no topic matches {pattern!r}")
+
+
+def _matcher(pattern: str | None) -> Any:
+    try:
+        compiled = re.compile(pattern or ".*")
+    except re.error as failure:
+        raise click.BadParameter(f"{pattern!r} is not a regular expression: {failure}") from None
+    return compiled.fullmatch
+
+
+def _copies(partitions: Iterable[Any]) -> int:
+    return max((len(partition.replicas) for partition in partitions), default=0)
+
+
+@topics.command(
+    epilog=examples("penstock topics describe orders", "penstock topics describe orders users --json")
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--all-configs", is_flag=True, help="Also the settings that have their default value.")
+@json_option
+@connects
+def describe(connection: Connection, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
+    """Show topics' partitions, offsets and settings."""
+    found = [topic_facts.describe(connection, name, all_configs=all_configs) for name in names]
+    if as_json:
+        show_json(found)
+        return
+    for topic in found:
+        _show_topic(topic)
+
+
+def _show_topic(topic: dict[str, Any]) -> None:
+    columns = ("partition", "leader", "replicas", "in sync", "start", "end", "messages")
+    keys = ("partition", "leader", "replicas", "isr", "start_offset", "end_offset", "messages")
+    rows = [[partition[key] for key in keys] for partition in topic["partitions"]]
+    numbers = ("partition", "leader", "start", "end", "messages")
+    show(f"{topic['topic']}  (id {topic['topic_id']})", table(*columns, rows=rows, numbers=numbers))
+    if topic["configs"]:
+        show("", table("setting", "value", rows=sorted(topic["configs"].items())))
+    show("")
+
+
+@topics.command(
+    epilog=examples(
+        "penstock topics alter orders --partitions 12",
+        "penstock topics alter orders --set retention.ms=3600000 --unset cleanup.policy",
+    )
+)
+@click.argument("name")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), help="The new number of partitions; it can only grow."
+)
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting, as often as needed."
+)
+@click.option("--unset", "removals", multiple=True, metavar="NAME", help="Return a setting to its default.")
+@connects
+def alter(
+    connection: Connection,
+    name: str,
+    partitions: int | None,
+    changes: tuple[str, ...],
+    removals: tuple[str, ...],
+) -> None:
+    """Change a topic's settings or its number of partitions."""
+    if partitions is None and not changes and not removals:
+        raise click.UsageError("nothing to change: give --partitions, --set or --unset")
+    entries = [
+        *(_entry(key, value, AlterConfigOpType.SET) for key, value in key_values(changes).items()),
+        *(_entry(key, None, AlterConfigOpType.DELETE) for key in removals),
+    ]
+    admin = connection.admin()
+    if entries:
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        [future] = admin.incremental_alter_configs([resource]).values()
+        connection.wait(future, f"changing the settings of {name}")
+    if partitions is not None:
+        [future] = admin.create_partitions([NewPartitions(name, partitions)]).values()
+        connection.wait(future, f"adding partitions to {name}")
+    note(f"changed {name}")
+
+
+def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=operation)
+
+
+@topics.command(
+    epilog=examples("penstock topics delete orders", "penstock topics delete orders clicks --yes --if-exists")
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A topic that is not there is fine.")
+@connects
+def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
+    """Delete topics and all of their messages."""
+    if not yes:
+        confirm(f"delete {', '.join(names)} and every message in it?")
+    admin = connection.admin()  # held: its requests die with it
+    for name, future in admin.delete_topics(list(names)).items():
+        if _unless(KafkaError.UNKNOWN_TOPIC_OR_PART, if_exists, future):
+            note(f"{name} is not there")
+            continue
+        connection.wait(future, f"deleting {name}")
+        note(f"deleted {name}")
+
+
+def confirm(question: str) -> None:
+    """Asks a person; a script has to say --yes."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("not on a terminal, so nobody can be asked: add --yes")
+    click.confirm(question, abort=True, err=True)
