@@ -1,0 +1,118 @@
+"""The checkpoint: a few numbers that must be found again after a crash, in two slots of one sector each.
+
+A save writes the slot that is not the newest, so that a torn write leaves the other, and does not flush: an older
+checkpoint claims less and is still true. Only where an older one would be *wrong* (the log was truncated, or files
+are about to go) `save_durably` writes both slots and flushes, so that nothing older can come back.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.errors import CorruptLog
+from penstock.log.disk import SECTOR_SIZE, Disk
+from penstock.log.layout import CHECKPOINT_NAME, FORMAT_VERSION, check_format
+
+MAGIC = b"PCKP"
+SLOT = Struct(">4sHHqqqqqqqq")
+SLOT_CRC = Struct(">I")
+
+
+class FlushPoint(NamedTuple):
+    """Everything before this position of this segment is on the disk, and so is everything below the offset."""
+
+    offset: int
+    base_offset: int
+    position: int
+
+
+class CheckpointFacts(NamedTuple):
+    """What a slot holds."""
+
+    start_offset: int
+    first_base: int
+    """The log's first segment; leftovers of a deleted prefix may still lie before it."""
+    start_controls: int
+    """Control entries before that segment."""
+    flushed: FlushPoint
+    cleaned_offset: int
+
+
+NOTHING_KNOWN = CheckpointFacts(0, 0, 0, FlushPoint(0, 0, 0), 0)
+
+
+class Checkpoint:
+    """One log's checkpoint file. It is opened for each save: a descriptor per partition would cost more."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self.path = f"{folder}/{CHECKPOINT_NAME}"
+        self._sequence = 0
+        self.facts = NOTHING_KNOWN
+
+    def load(self) -> bool:
+        """Whether there is one. Both slots unreadable is an error, unless the file was never written."""
+        try:
+            data = self._disk.read_file(self.path)
+        except FileNotFoundError:
+            return False
+        slots = [data[at : at + SLOT.size + SLOT_CRC.size] for at in (0, SECTOR_SIZE)]
+        valid = [slot for slot in slots if _is_whole(slot)]
+        if not valid:
+            if data.strip(b"\0"):
+                raise CorruptLog(self.path, 0, "neither slot of the checkpoint has its checksum")
+            return False
+        self._sequence, self.facts = max(_decode(self.path, slot) for slot in valid)
+        return True
+
+    def save(self, facts: CheckpointFacts) -> None:
+        """Not durable by itself; see `flush`."""
+        self.facts = facts
+        self._sequence += 1
+        file = self._disk.open(self.path, create=True)
+        try:
+            if file.size == 0:
+                # Both slots at once, so that later saves need no space and work on a full disk.
+                file.write_at(0, bytes(2 * SECTOR_SIZE))
+            file.write_at(self._sequence % 2 * SECTOR_SIZE, _encode(self._sequence, facts))
+        finally:
+            file.close()
+
+    def save_durably(self, facts: CheckpointFacts) -> None:
+        """Returns when no older checkpoint can come back."""
+        self.save(facts)
+        self.flush()
+        self.save(facts)
+        self.flush()
+        self._disk.sync_dir(self.path.rpartition("/")[0])
+
+    def flush(self) -> None:
+        """May run in a thread: needs nothing but the path."""
+        file = self._disk.open(self.path)
+        try:
+            file.flush()
+        finally:
+            file.close()
+
+
+def _encode(sequence: int, facts: CheckpointFacts) -> bytes:
+    *start, flushed, cleaned_offset = facts
+    slot = SLOT.pack(MAGIC, FORMAT_VERSION, 0, sequence, *start, *flushed, cleaned_offset)
+    return (slot + SLOT_CRC.pack(crc32c(slot))).ljust(SECTOR_SIZE, b"\0")
+
+
+def _is_whole(slot: bytes) -> bool:
+    return (
+        len(slot) == SLOT.size + SLOT_CRC.size
+        and SLOT_CRC.unpack_from(slot, SLOT.size)[0] == crc32c(slot[: SLOT.size])
+        and slot.strip(b"\0") != b""
+    )
+
+
+def _decode(path: str, slot: bytes) -> tuple[int, CheckpointFacts]:
+    magic, version, _, sequence, start, first, controls, offset, base, position, cleaned = SLOT.unpack_from(
+        slot
+    )
+    check_format(path, magic, MAGIC, version)
+    return sequence, CheckpointFacts(start, first, controls, FlushPoint(offset, base, position), cleaned)

@@ -1,0 +1,86 @@
+"""Work on files that nobody waits for, done by a thread: save indexes and a snapshot, then remove what has expired.
+
+The order is the point. What a removed segment contributed to the state of producers and terms survives only in a
+snapshot, and that it was removed on purpose only in the checkpoint; so both are on the disk before it goes.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from penstock.log.checkpoint import Checkpoint
+from penstock.log.disk import Disk
+from penstock.log.flush import Capture
+from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of
+from penstock.log.recovery import remove_segment
+from penstock.log.segment import Segment
+from penstock.log.snapshot import KEPT_SNAPSHOTS, snapshot_path
+
+
+class Chores:
+    """Call it once, in a thread. Everything it needs was captured on the event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        *,
+        capture: Capture | None,
+        garbage: Sequence[Segment],
+        checkpoint: Checkpoint,
+        durable: bool = True,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._checkpoint = checkpoint
+        self._durable = durable
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self.capture = capture
+        self.garbage = garbage
+        self.done = False
+        self.succeeded = False
+
+    def __call__(self) -> None:
+        try:
+            for step in (self._save_indexes, self._save_snapshot, self._remove_garbage):
+                with self._lock:
+                    if self._cancelled:
+                        return
+                    step()
+            self.succeeded = True
+        finally:
+            self.done = True
+
+    def cancel(self) -> None:
+        """Returns when no step is running and none will: a snapshot of what is truncated must not appear later."""
+        with self._lock:
+            self._cancelled = True
+
+    def _save_indexes(self) -> None:
+        if self.capture is None:
+            return
+        for head, index in self.capture.indexes:
+            offsets, times = index.encode(head)
+            for suffix, data in ((INDEX_SUFFIX, offsets), (TIME_INDEX_SUFFIX, times)):
+                path = Segment.sidecar(self._folder, head.base_offset, suffix)
+                self._disk.write_file_atomic(path, data, durable=False)
+
+    def _save_snapshot(self) -> None:
+        if self.capture is None:
+            return
+        snapshot = self.capture.snapshot
+        path = snapshot_path(self._folder, snapshot.offset)
+        self._disk.write_file_atomic(path, snapshot.encode(), durable=self._durable)
+        offsets = offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX)
+        older = [offset for offset in offsets if offset <= snapshot.offset]
+        for offset in older[:-KEPT_SNAPSHOTS]:
+            self._disk.remove(snapshot_path(self._folder, offset))
+
+    def _remove_garbage(self) -> None:
+        if not self.garbage:
+            return
+        if not self._disk.volatile:
+            self._checkpoint.flush()
+            self._disk.sync_dir(self._folder)
+        for segment in self.garbage:
+            remove_segment(self._disk, self._folder, segment.base_offset)

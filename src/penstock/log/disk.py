@@ -1,0 +1,114 @@
+"""The seam between the log and a disk: everything that the log does to files goes through these two protocols.
+
+Three implementations of equal standing: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed) and
+`sim.SimDisk` (forgets on a power cut what was not flushed, and breaks on request).
+
+What an implementation promises, and no more:
+ 1. A write is seen by later reads at once; after a crash of the machine it may be there in part, in any order of
+    512-byte sectors, until `flush` of that file has returned.
+ 2. A file's name (created, renamed, removed) may be forgotten by such a crash until `sync_dir` of its folder.
+ 3. `append` writes all or raises: a short write is cut off again, so the file never ends in half a batch that
+    this process knows of.
+ 4. An error of `flush` is final: the system may have dropped the pages, and a second flush would lie.
+    The caller must not try again.
+ 5. No space is `DiskFull`; every other failure of a write, flush or name is `StorageError`.
+
+Paths are strings with forward slashes, relative to the disk's root (or absolute on an OsDisk).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.batch import Buffer
+
+SECTOR_SIZE = 512
+"""The unit that a disk writes whole or not at all. Larger ones (4 KiB) are multiples, so they are safer still."""
+
+
+class File(Protocol):
+    """An open file that grows at its end. Not for two threads at once, except that any thread may flush."""
+
+    size: int
+    """Bytes in the file, as this process sees it."""
+
+    def read_at(self, position: int, count: int) -> bytes:
+        """At most `count` bytes; fewer only where the file ends."""
+        ...
+
+    def append(self, data: Buffer | Sequence[Buffer]) -> None:
+        """Adds all bytes of one buffer, or of several in order with one call, at the end."""
+        ...
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrites in place; extends the file when it is shorter. For files of fixed slots."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def flush(self) -> None:
+        """Returns when content and size are on stable storage."""
+        ...
+
+    def close(self) -> None:
+        """Calling it twice is fine."""
+        ...
+
+
+class Lock(Protocol):
+    """A held lock on a file."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A tree of folders and files."""
+
+    volatile: bool
+    """Nothing survives this process, so there is nothing to flush."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Raises FileNotFoundError when it is not there and `create` is false."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a folder, sorted; [] when there is no such folder."""
+        ...
+
+    def make_dir(self, path: str) -> None:
+        """With its parents; a folder that exists is fine."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """A file that is gone already is fine. Whoever has it open keeps reading it."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces a target file."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Returns when the names in this folder are on stable storage."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Old content or new content, never a mixture. Not `durable`: for what can be rebuilt; after a crash of the
+        machine the file may hold anything, so it must carry a checksum."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Raises DataFolderInUse when another holder has it."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+    def sync_all(self) -> None:
+        """Flushes all files and names of this disk at once: cheaper than a few files one by one."""
+        ...

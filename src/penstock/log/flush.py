@@ -1,0 +1,57 @@
+"""One flush of one log: what is dirty is captured on the event loop, flushed in a thread, entered on the loop.
+
+A ticket touches nothing but the files that it captured, so the log may go on meanwhile: append, roll, truncate, even
+be deleted (captured files stay open until the ticket is back). A truncation lowers what the ticket will be taken to have
+flushed; a second ticket may not be taken before the first is back, or its end could overtake the other's files.
+"""
+
+from contextlib import suppress
+
+from penstock.log.checkpoint import FlushPoint
+from penstock.log.disk import Disk, File
+from penstock.log.segment import Segment
+from penstock.log.snapshot import Snapshot
+
+
+class FlushTicket:
+    """`run` flushes everything below `point.offset`. Instead of it the whole disk may be synced."""
+
+    __slots__ = ("_disk", "_files", "_folders", "appended_bytes", "capture", "files", "point", "segments")
+
+    def __init__(
+        self, disk: Disk, segments: list[Segment], folders: list[str], point: FlushPoint, appended_bytes: int
+    ) -> None:
+        self._disk = disk
+        self._files: list[File] = [segment.pin() for segment in segments]
+        self._folders = folders
+        self.segments = segments
+        self.point = point
+        self.appended_bytes = appended_bytes
+        self.capture: Capture | None = None
+        self.files = 0 if disk.volatile else len(self._files) + len(folders)
+        """How many flushes `run` will do: what it costs."""
+
+    def run(self) -> None:
+        """In any thread. Raises StorageError; the caller hands it to `finish_flush` and never tries again."""
+        for file in self._files:
+            file.flush()
+        for folder in self._folders:
+            # The folder of a log that was destroyed meanwhile is gone, and with it the reason to flush.
+            with suppress(FileNotFoundError):
+                self._disk.sync_dir(folder)
+
+    def release(self) -> None:
+        """On the event loop, once `run` has returned."""
+        for segment in self.segments:
+            segment.unpin()
+
+
+class Capture:
+    """What housekeeping will write once everything below `snapshot.offset` is flushed: indexes, then the snapshot."""
+
+    __slots__ = ("indexes", "segments", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, segments: list[Segment]) -> None:
+        self.snapshot = snapshot
+        self.segments = segments
+        self.indexes = [(segment.head(), segment.load_index().copy()) for segment in segments]

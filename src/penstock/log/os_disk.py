@@ -1,0 +1,242 @@
+"""Files of the operating system behind the Disk seam. One system call per append and per read."""
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from penstock.batch import Buffer
+from penstock.errors import DataFolderInUse, DiskFull, StorageError
+
+FILE_MODE = 0o644
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_datasync = getattr(os, "fdatasync", os.fsync)
+"""fdatasync leaves out times, but not the size: enough to find the data again. macOS has only fsync."""
+
+
+class OsFile:
+    """One file descriptor, written only at its end and in fixed slots."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.size = os.fstat(fd).st_size
+        self._fd = fd
+
+    def read_at(self, position: int, count: int) -> bytes:
+        try:
+            return os.pread(self._fd, count, position)
+        except OSError as problem:
+            _raise(problem, "read", self.path)
+
+    def append(self, data: Buffer | Sequence[Buffer]) -> None:
+        size = self.size
+        try:
+            if isinstance(data, (memoryview, bytearray, bytes)):
+                expected = len(data)
+                written = os.pwrite(self._fd, data, size)
+            else:
+                expected = sum(map(len, data))
+                written = os.pwritev(self._fd, data, size)
+            if written != expected:
+                self._write_rest(data, size, written)
+        except OSError as problem:
+            self._cut_back(size)
+            _raise(problem, "append to", self.path)
+        self.size = size + expected
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        try:
+            if os.pwrite(self._fd, data, position) != len(data):
+                raise OSError(errno.ENOSPC, "short write")
+        except OSError as problem:
+            _raise(problem, "write", self.path)
+        self.size = max(self.size, position + len(data))
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as problem:
+            _raise(problem, "truncate", self.path)
+        self.size = size
+
+    def flush(self) -> None:
+        try:
+            _datasync(self._fd)
+        except OSError as problem:
+            # Never DiskFull, whatever the reason: what a failed flush lost cannot be written again.
+            raise StorageError(f"flush {self.path}: {problem.strerror}") from problem
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write_rest(self, data: Buffer | Sequence[Buffer], start: int, written: int) -> None:
+        """A short write is how a nearly full disk, a quota or a 2 GiB limit of one call shows itself."""
+        whole = data if isinstance(data, (memoryview, bytearray, bytes)) else b"".join(data)
+        rest = memoryview(whole)[written:]
+        while rest:
+            written = os.pwrite(self._fd, rest, start + len(whole) - len(rest))
+            rest = rest[written:]
+
+    def _cut_back(self, size: int) -> None:
+        """Without this, half a batch would stay behind the last whole one."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as problem:
+            raise StorageError(f"cut {self.path} back to {size} bytes: {problem.strerror}") from problem
+
+
+class OsLock:
+    """An flock: the system lets go of it when the process ends, however it ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsDisk:
+    """A folder of the file system. Relative paths are relative to it."""
+
+    volatile = False
+
+    def __init__(self, root: str | os.PathLike[str] = ".") -> None:
+        self.root = os.path.abspath(root)
+
+    def path(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        full = self.path(path)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            return OsFile(full, os.open(full, flags, FILE_MODE))
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            _raise(problem, "open", full)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.path(path))
+
+    def size(self, path: str) -> int:
+        return os.stat(self.path(path)).st_size
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path(path)))
+        except FileNotFoundError:
+            return []
+
+    def make_dir(self, path: str) -> None:
+        try:
+            os.makedirs(self.path(path), exist_ok=True)
+        except OSError as problem:
+            _raise(problem, "make", self.path(path))
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(self.path(path))
+        except FileNotFoundError:
+            pass
+        except OSError as problem:
+            _raise(problem, "remove", self.path(path))
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(self.path(path))
+        except FileNotFoundError:
+            pass
+        except OSError as problem:
+            _raise(problem, "remove", self.path(path))
+
+    def rename(self, source: str, target: str) -> None:
+        try:
+            os.replace(self.path(source), self.path(target))
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            _raise(problem, "rename", self.path(source))
+
+    def sync_dir(self, path: str) -> None:
+        try:
+            fd = os.open(self.path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            raise StorageError(f"sync {self.path(path)}: {problem.strerror}") from problem
+
+    def read_file(self, path: str) -> bytes:
+        with open(self.path(path), "rb") as file:
+            return file.read()
+
+    def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        temporary = f"{path}.tmp"
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.append(data)
+            if durable:
+                file.flush()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        if durable:
+            self.sync_dir(os.path.dirname(path))
+
+    def lock(self, path: str) -> OsLock:
+        fd = os.open(self.path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise DataFolderInUse(f"{self.path(path)} is locked by another process") from None
+        return OsLock(fd)
+
+    def free_bytes(self) -> int:
+        facts = os.statvfs(self.root)
+        return facts.f_bavail * facts.f_frsize
+
+    def sync_all(self) -> None:
+        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _syncfs(fd)
+        except OSError as problem:
+            raise StorageError(f"sync {self.root}: {problem.strerror}") from problem
+        finally:
+            os.close(fd)
+
+
+def _raise(problem: OSError, what: str, path: str) -> NoReturn:
+    kind = DiskFull if problem.errno in FULL else StorageError
+    raise kind(f"{what} {path}: {problem.strerror}") from problem
+
+
+@functools.cache
+def _libc_syncfs() -> Any | None:
+    """Linux has had syncfs(2) since 2.6.39 (and it reports write errors since 5.8); Python does not wrap it."""
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+def _syncfs(fd: int) -> None:
+    syncfs = _libc_syncfs()
+    if syncfs is None:
+        os.sync()
+    elif syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,407 @@
+"""Opening a log after whatever happened to it. `layout` has the argument; here is the procedure.
+
+Two kinds of wrong bytes leave this room in two ways: `CorruptLog` for what was flushed, a shorter log for what was not.
+"""
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from penstock.batch import HEADER_SIZE, BatchHeader, check_batch
+from penstock.errors import BatchError, CorruptLog
+from penstock.log.checkpoint import Checkpoint, FlushPoint
+from penstock.log.disk import Disk, File
+from penstock.log.index import SegmentIndex
+from penstock.log.layout import (
+    CALLERS_OWN,
+    CLEANED_SUFFIX,
+    CONTROL_HEAD,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    file_name,
+    offsets_of,
+    swap_range,
+)
+from penstock.log.producers import UNSEEN, ProducerStates
+from penstock.log.segment import Segment, newest_timestamp
+from penstock.log.snapshot import KEPT_SNAPSHOTS, Snapshot, load_snapshot, snapshot_path
+from penstock.log.terms import TermCache
+from penstock.types import NO_TERM
+
+SCAN_WINDOW = 1024 * 1024
+"""Read at once while scanning; a larger batch is read whole."""
+
+
+class BadBatch(Exception):
+    """The bytes at `position` are not the batch that must stand there."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.reason = reason
+
+
+class LogState:
+    """What a log knows besides its bytes. Rebuilt batch by batch with `replay`, kept up by the log itself."""
+
+    __slots__ = ("controls", "end_offset", "last_term", "producers", "terms")
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self.last_term: int = NO_TERM
+        self.terms = TermCache()
+        self.controls: list[int] = []
+        """Offsets of the control entries in all segments, in order. Short: one per reign or membership."""
+        self.producers = ProducerStates()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.end_offset = snapshot.offset
+        self.last_term = snapshot.last_term
+        self.terms = TermCache(snapshot.terms)
+        self.controls = list(snapshot.controls)
+        self.producers.restore(snapshot.producers)
+
+    def replay(self, header: BatchHeader, payload: memoryview, *, gaps: bool) -> None:
+        """Takes the next batch of the log into account; raises ValueError if it cannot be the next one."""
+        expected = self.end_offset
+        if header.base_offset != expected and not (gaps and header.base_offset > expected):
+            raise ValueError(f"offset {header.base_offset} where {expected} must follow")
+        if header.is_zero_width:
+            self._replay_control(header, payload)
+        elif header.leader_epoch != self.last_term:
+            # The first batch after a deleted prefix is believed: its term's beginning is gone.
+            if self.last_term != NO_TERM:
+                raise ValueError(f"term {header.leader_epoch} within term {self.last_term}")
+            self.last_term = header.leader_epoch
+            self.terms.begin(self.last_term, header.base_offset)
+        if header.producer_id >= 0:
+            self.producers.record(header, header.base_offset, UNSEEN)
+        self.end_offset = header.next_offset
+
+    def _replay_control(self, header: BatchHeader, payload: memoryview) -> None:
+        if len(payload) < CONTROL_HEAD.size:
+            raise ValueError("a control entry without term and offset")
+        kind, term, offset = CONTROL_HEAD.unpack_from(payload)
+        if (term, offset) != (header.leader_epoch, header.base_offset) or kind > CALLERS_OWN:
+            raise ValueError(f"a control entry of term {term} at {offset} is stamped otherwise")
+        if term < self.last_term:
+            raise ValueError(f"term {term} begins after term {self.last_term}")
+        if term > self.last_term:
+            self.last_term = term
+            self.terms.begin(term, offset)
+        self.controls.append(header.base_offset)
+
+
+def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Position, header and payload of every batch in a range of a file. Raises BadBatch where it stops making sense."""
+    window, window_start = memoryview(b""), position
+    while position < end:
+        at = position - window_start
+        size = _size_at(window, at)
+        if size is None or at + size > len(window):
+            window, window_start, at = _read_window(file, position, end), position, 0
+        try:
+            header = check_batch(window, at)
+        except BatchError as problem:
+            raise BadBatch(position, problem.message) from None
+        yield position, header, window[at + HEADER_SIZE : at + header.size]
+        position += header.size
+
+
+def _size_at(window: memoryview, at: int) -> int | None:
+    """The size that the batch at `at` claims, if its length field is in the window."""
+    if at + HEADER_SIZE > len(window):
+        return None
+    return 12 + int.from_bytes(window[at + 8 : at + 12], "big")
+
+
+def _read_window(file: File, position: int, end: int) -> memoryview:
+    data = file.read_at(position, min(SCAN_WINDOW, end - position))
+    size = _size_at(memoryview(data), 0)
+    if size is not None and len(data) < size <= end - position:
+        data = file.read_at(position, size)
+    return memoryview(data)
+
+
+class Recovery:
+    """Reads one log's folder. After `run`, `segments`, `state`, `checkpoint` and `start_offset` describe it."""
+
+    def __init__(self, disk: Disk, folder: str, interval: int, *, repair: bool) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._interval = interval
+        self._repair = repair
+        self._names: list[str] = []
+        self._line = FlushPoint(0, 0, 0)
+        self.checkpoint = Checkpoint(disk, folder)
+        self.segments: list[Segment] = []
+        self.state = LogState()
+        self.start_offset = 0
+        self.snapshot_offset = -1
+        """Of the snapshot that was used; -1 if there was none."""
+        self.leftovers: list[Segment] = []
+        """Segments that only wait for their removal."""
+        self.unsaved: list[Segment] = []
+        """Segments whose indexes were rebuilt."""
+
+    def run(self) -> None:
+        self._names = self._disk.list_dir(self._folder)
+        self._finish_swaps()
+        self._remove_leftovers()
+        self.checkpoint.load()
+        bases = offsets_of(self._names, LOG_SUFFIX)
+        if not bases:
+            self._open_empty()
+            return
+        self.segments = [self._segment(base) for base in bases]
+        snapshot = self._choose_snapshot()
+        if snapshot is not None:
+            self._set_leftovers_aside(snapshot.offset)
+        self.start_offset = max(self.checkpoint.facts.start_offset, self.segments[0].base_offset)
+        self._draw_line(snapshot)
+        first = self._restore(snapshot) if snapshot is not None else self._begin_without()
+        self._scan_from(first, snapshot.position if snapshot is not None else 0)
+        self.state.terms.delete_prefix(self.start_offset)
+        if self.state.end_offset < max(self._line.offset, self.start_offset):
+            reason = (
+                f"the log ends before offset {self.state.end_offset}, and {self._line.offset} was flushed"
+            )
+            self._corrupt(self.segments[-1], self.segments[-1].size, reason)
+
+    # --- names
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def _finish_swaps(self) -> None:
+        """A swap file is complete and flushed before it gets its name; all that it replaces may go."""
+        swaps = [name for name in self._names if name.endswith(SWAP_SUFFIX)]
+        if swaps and not self._repair:
+            raise CorruptLog(
+                self._path(swaps[0]), 0, "an unfinished compaction; opening for writing finishes it"
+            )
+        for name in swaps:
+            finish_swap(self._disk, self._folder, name)
+        if swaps:
+            self._names = self._disk.list_dir(self._folder)
+
+    def _remove_leftovers(self) -> None:
+        if self._repair:
+            for name in self._names:
+                if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
+                    self._disk.remove(self._path(name))
+
+    def _set_leftovers_aside(self, known_offset: int) -> None:
+        """Segments of a deleted prefix, some of which may be gone already. Only a snapshot makes them dispensable."""
+        limit = min(self.checkpoint.facts.start_offset, known_offset)
+        while len(self.segments) > 1 and self.segments[1].base_offset <= limit:
+            self.leftovers.append(self.segments.pop(0))
+
+    def _open_empty(self) -> None:
+        """No segment. That is right only for a log that never had a flushed byte."""
+        facts = self.checkpoint.facts
+        if facts.flushed.position > 0 or facts.flushed.offset > facts.start_offset:
+            path = self._path(file_name(facts.flushed.base_offset, LOG_SUFFIX))
+            raise CorruptLog(path, 0, f"gone, and it was flushed up to byte {facts.flushed.position}")
+        self.start_offset = self.state.end_offset = facts.start_offset
+
+    def _segment(self, base_offset: int) -> Segment:
+        segment = Segment(self._disk, self._folder, base_offset, self._interval)
+        segment.size = self._disk.size(segment.path)
+        return segment
+
+    # --- where to begin, and what was promised
+
+    def _choose_snapshot(self) -> Snapshot | None:
+        """The newest that is whole and fits a segment; compaction moves positions, so not one from before it."""
+        by_base = {segment.base_offset: segment for segment in self.segments}
+        offsets = offsets_of(self._names, SNAPSHOT_SUFFIX)
+        chosen = None
+        for offset in reversed(offsets):
+            snapshot = load_snapshot(self._disk, self._folder, offset)
+            if snapshot is None or snapshot.base_offset < self.checkpoint.facts.cleaned_offset:
+                continue
+            segment = by_base.get(snapshot.base_offset)
+            if segment is not None and snapshot.position <= segment.size:
+                chosen = snapshot
+                break
+        if self._repair:
+            kept = [offset for offset in offsets if chosen is not None and offset <= chosen.offset]
+            for offset in set(offsets) - set(kept[-KEPT_SNAPSHOTS:]):
+                self._disk.remove(snapshot_path(self._folder, offset))
+        return chosen
+
+    def _draw_line(self, snapshot: Snapshot | None) -> None:
+        """Below this line every byte was flushed."""
+        first = self.segments[0].base_offset
+        line = self.checkpoint.facts.flushed
+        if snapshot is not None:
+            known = FlushPoint(snapshot.offset, snapshot.base_offset, snapshot.position)
+            line = max(line, known)
+        if line.base_offset < first:
+            line = FlushPoint(first, first, 0)
+        # A line at position 0 says nothing of that file, whose name may not have been flushed yet.
+        sizes = {segment.base_offset: segment.size for segment in self.segments}
+        size = sizes.get(line.base_offset, 0)
+        if size < line.position:
+            path = self._path(file_name(line.base_offset, LOG_SUFFIX))
+            raise CorruptLog(path, size, f"the file ends here, and it was flushed up to byte {line.position}")
+        self._line = line
+
+    def _is_promised(self, segment: Segment, position: int) -> bool:
+        return (segment.base_offset, position) < (self._line.base_offset, self._line.position)
+
+    # --- what is known without reading the log
+
+    def _begin_without(self) -> int:
+        self.state.end_offset = self.segments[0].base_offset
+        return 0
+
+    def _restore(self, snapshot: Snapshot) -> int:
+        """The state as of the snapshot; returns the number of its segment."""
+        number = next(i for i, s in enumerate(self.segments) if s.base_offset == snapshot.base_offset)
+        for at in range(number):
+            self._restore_sealed(self.segments[at], self.segments[at + 1].base_offset)
+        self._restore_active(self.segments[number], snapshot)
+        self.state.restore(snapshot)
+        present = sum(segment.control_count for segment in self.segments[: number + 1])
+        del self.state.controls[: len(self.state.controls) - present]
+        self.snapshot_offset = snapshot.offset
+        return number
+
+    def _restore_sealed(self, segment: Segment, next_base: int) -> None:
+        head = segment.read_saved_head()
+        if head is not None and head[:3] == (segment.base_offset, segment.size, next_base):
+            segment.adopt(head)
+        else:
+            self._index_only(segment, segment.size)
+            if segment.next_offset != next_base and not self._has_gaps(segment):
+                self._corrupt(
+                    segment, segment.size, f"ends before offset {segment.next_offset}, not {next_base}"
+                )
+            segment.next_offset = next_base
+
+    def _restore_active(self, segment: Segment, snapshot: Snapshot) -> None:
+        head = segment.read_saved_head()
+        if (
+            head is not None
+            and head.base_offset == segment.base_offset
+            and head.log_size >= snapshot.position
+        ):
+            index = segment.load_index()
+            index.truncate(snapshot.position)
+            segment.resume(snapshot.position, snapshot.offset, snapshot.control_count)
+        else:
+            self._index_only(segment, snapshot.position)
+        self.unsaved.append(segment)
+
+    def _index_only(self, segment: Segment, end: int) -> None:
+        """Rebuilds the books of a segment, or its first part, whose effect on the state is known."""
+        segment.index = SegmentIndex()
+        try:
+            for position, header, _ in scan(segment.file, 0, end):
+                note(segment, position, header)
+        except BadBatch as problem:
+            self._corrupt(segment, problem.position, problem.reason)
+        self.unsaved.append(segment)
+
+    # --- reading the rest
+
+    def _scan_from(self, number: int, position: int) -> None:
+        for at in range(number, len(self.segments)):
+            segment = self.segments[at]
+            end = segment.size
+            if at > number:
+                position = 0
+            if position == 0:
+                segment.index = SegmentIndex()
+                segment.next_offset = segment.base_offset
+            segment.size = position
+            if not self._scan_segment(segment, at, position, end):
+                return
+
+    def _scan_segment(self, segment: Segment, at: int, position: int, end: int) -> bool:
+        """False if the log was found to end in this segment."""
+        gaps = self._has_gaps(segment)
+        if gaps:
+            self.state.end_offset = max(self.state.end_offset, segment.base_offset)
+        if self.state.end_offset != segment.base_offset and position == 0:
+            previous = self.segments[at - 1]
+            reason = f"offset {segment.base_offset} is next, where {self.state.end_offset} must follow"
+            self._end_here(previous, at - 1, previous.size, reason)
+            return False
+        try:
+            for here, header, payload in scan(segment.file, position, end):
+                try:
+                    self.state.replay(header, payload, gaps=gaps)
+                except ValueError as problem:
+                    raise BadBatch(here, str(problem)) from None
+                note(segment, here, header)
+        except BadBatch as problem:
+            self._end_here(segment, at, problem.position, problem.reason)
+            return False
+        finally:
+            self._scanned(segment)
+        if (
+            gaps
+            and at + 1 < len(self.segments)
+            and self.state.end_offset <= self.segments[at + 1].base_offset
+        ):
+            segment.next_offset = self.state.end_offset = self.segments[at + 1].base_offset
+        return True
+
+    def _scanned(self, segment: Segment) -> None:
+        if segment not in self.unsaved:
+            self.unsaved.append(segment)
+
+    def _has_gaps(self, segment: Segment) -> bool:
+        return segment.base_offset < self.checkpoint.facts.cleaned_offset
+
+    def _end_here(self, segment: Segment, at: int, position: int, reason: str) -> None:
+        """The log ends at this position, or it is corrupt."""
+        if self._is_promised(segment, position) or not self._repair:
+            self._corrupt(segment, position, reason)
+        for later in reversed(self.segments[at + 1 :]):
+            later.close()
+            remove_segment(self._disk, self._folder, later.base_offset)
+            self._disk.sync_dir(self._folder)
+        del self.segments[at + 1 :]
+        segment.file.truncate(position)
+        segment.file.flush()
+
+    def _corrupt(self, segment: Segment, position: int, reason: str) -> NoReturn:
+        raise CorruptLog(segment.path, position, reason)
+
+    def unflushed(self) -> list[Segment]:
+        """Segments with bytes above the line: read back, but perhaps from memory only."""
+        return [s for s in self.segments if s.size and not self._is_promised(s, s.size - 1)]
+
+
+def note(segment: Segment, position: int, header: BatchHeader) -> None:
+    """Enters a batch that was read into the segment's books."""
+    if header.is_zero_width:
+        segment.note_control(position, header.size, header.base_offset)
+    else:
+        segment.note(position, header.size, header.base_offset, header.next_offset, newest_timestamp(header))
+
+
+def remove_segment(disk: Disk, folder: str, base_offset: int) -> None:
+    """The log itself goes last: indexes without it are harmless, it without indexes costs a scan."""
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        disk.remove(Segment.sidecar(folder, base_offset, suffix))
+
+
+def finish_swap(disk: Disk, folder: str, name: str) -> None:
+    """Puts a compacted segment in the place of what it replaces. May be repeated at any point."""
+    base, end = swap_range(name)
+    for old in offsets_of(disk.list_dir(folder), LOG_SUFFIX):
+        if base < old < end:
+            remove_segment(disk, folder, old)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        disk.remove(Segment.sidecar(folder, base, suffix))
+    disk.sync_dir(folder)
+    disk.rename(f"{folder}/{name}", Segment.sidecar(folder, base, LOG_SUFFIX))
+    disk.sync_dir(folder)

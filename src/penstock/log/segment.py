@@ -1,0 +1,283 @@
+"""One segment: a file of batches, its indexes, and what is known about both.
+
+A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file and index
+at hand; a sealed one opens them when somebody reads there and `cool` lets go of them again, so that a log of any
+length costs a bounded number of descriptors and bytes.
+
+`note` is the one place where a batch enters the books, whether it was just appended or read by recovery: so
+recovered indexes are equal to those that were lost, and replicas roll at the same offsets.
+"""
+
+from collections.abc import Iterator
+
+from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
+from penstock.errors import BatchError, CorruptLog, StorageError
+from penstock.log.disk import Disk, File
+from penstock.log.index import HEAD_SIZE, IndexHead, SegmentIndex, read_head
+from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+
+PROBE_SIZE = 4096
+"""Read at once when headers are wanted: a page. Small batches come many to a probe."""
+
+
+class Segment:
+    """One file of batches. Positions are bytes from its beginning."""
+
+    __slots__ = (
+        "_closing",
+        "_disk",
+        "_file",
+        "_folder",
+        "_force_entry",
+        "_pins",
+        "_unindexed",
+        "base_offset",
+        "control_count",
+        "delete_horizon_ms",
+        "dirty",
+        "first_timestamp",
+        "index",
+        "index_saved",
+        "interval",
+        "max_timestamp",
+        "next_offset",
+        "path",
+        "roll_ms",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, folder: str, base_offset: int, interval: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.path = self.sidecar(folder, base_offset, LOG_SUFFIX)
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        """The offset after the last; for a compacted segment, the next segment's base."""
+        self.size = 0
+        self.max_timestamp = -1
+        self.first_timestamp = -1
+        self.roll_ms = 2**63
+        """A batch that is this much later than the first one opens the next segment."""
+        self.delete_horizon_ms = -1
+        self.control_count = 0
+        self.interval = interval
+        self.index: SegmentIndex | None = None
+        self.index_saved = False
+        self.dirty = False
+        """It has bytes that no flush has taken on."""
+        self._file: File | None = None
+        self._pins = 0
+        self._closing = False
+        self._unindexed = 0
+        self._force_entry = False
+
+    @staticmethod
+    def sidecar(folder: str, base_offset: int, suffix: str) -> str:
+        return f"{folder}/{file_name(base_offset, suffix)}"
+
+    @property
+    def has_records(self) -> bool:
+        """Whether it owns an offset: control entries alone do not count."""
+        return self.next_offset > self.base_offset
+
+    # --- files
+
+    def create(self) -> None:
+        """Makes the file; what a dead process may have left under this name is gone."""
+        file = self._disk.open(self.path, create=True)
+        if file.size:
+            file.truncate(0)
+        self._file = file
+        self.index = SegmentIndex()
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            try:
+                self._file = self._disk.open(self.path)
+            except FileNotFoundError as problem:
+                raise StorageError(f"{self.path} is gone") from problem
+        return self._file
+
+    def pin(self) -> File:
+        """The file, which stays open until `unpin`: a flush in another thread holds its descriptor."""
+        self._pins += 1
+        return self.file
+
+    def unpin(self) -> None:
+        self._pins -= 1
+        if self._closing and self._pins == 0:
+            self.close()
+
+    def close(self) -> None:
+        """At once, or when the flush under way has come back."""
+        self._closing = self._pins > 0
+        if not self._closing and self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def cool(self) -> None:
+        """Lets go of what can be opened again. Not for a segment whose index exists in memory only."""
+        if self._pins == 0:
+            self.close()
+        if self.index_saved:
+            self.index = None
+
+    # --- the books
+
+    def append(self, batch: Buffer, base_offset: int, next_offset: int, timestamp: int) -> None:
+        position = self.size
+        assert self._file is not None
+        self._file.append(batch)
+        self.note(position, len(batch), base_offset, next_offset, timestamp)
+
+    def note(self, position: int, size: int, base_offset: int, next_offset: int, timestamp: int) -> None:
+        """A batch of `size` bytes stands at `position`. `timestamp` is the latest of its records."""
+        if self._unindexed > self.interval or self._force_entry:
+            assert self.index is not None
+            self.index.add(base_offset - self.base_offset, position, self.max_timestamp)
+            self._unindexed = 0
+            self._force_entry = False
+        self._unindexed += size
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        if self.next_offset == self.base_offset:
+            self.first_timestamp = timestamp
+        self.size = position + size
+        self.next_offset = next_offset
+
+    def note_control(self, position: int, size: int, offset: int) -> None:
+        """A control entry stands at `position`. Of several before one batch, the first has the index entry."""
+        assert self.index is not None
+        relative = offset - self.base_offset
+        if self.index.first_at(relative) is None:
+            self.index.add(relative, position, self.max_timestamp)
+        self._unindexed = 0
+        self._force_entry = True
+        self.control_count += 1
+        self.size = position + size
+
+    def truncate(self, position: int, next_offset: int, control_count: int) -> None:
+        """Cuts the file, durably, and takes what is gone out of the books."""
+        index = self.load_index()
+        file = self.file
+        file.truncate(position)
+        file.flush()
+        index.truncate(position)
+        self.resume(position, next_offset, control_count)
+
+    def resume(self, position: int, next_offset: int, control_count: int) -> None:
+        """The index covers what is before `position`, and only that; the next batch goes there."""
+        index = self.load_index()
+        last_offset, last_position = index.floor_position(position)
+        self.size = position
+        self.next_offset = next_offset
+        self.control_count = control_count
+        self.index_saved = False
+        self._unindexed = position - last_position
+        # Only a control entry can stand at the end's own offset, and the batch after it must have an entry.
+        self._force_entry = bool(index.offsets) and last_offset + self.base_offset == next_offset
+        newest = [newest_timestamp(header) for _, header in self.headers(last_position, position)]
+        self.max_timestamp = max(newest + [index.times[-1] if index.times else -1])
+        first = next((header for _, header in self.headers(0, position) if not header.is_zero_width), None)
+        self.first_timestamp = newest_timestamp(first) if first is not None else -1
+
+    # --- indexes
+
+    def index_size_bytes(self) -> int:
+        """Of the active segment's index: what `segment.index.bytes` bounds."""
+        return self.index.size_bytes() if self.index is not None else 0
+
+    def head(self) -> IndexHead:
+        return IndexHead(
+            self.base_offset,
+            self.size,
+            self.next_offset,
+            self.max_timestamp,
+            self.first_timestamp,
+            self.delete_horizon_ms,
+            self.control_count,
+        )
+
+    def adopt(self, head: IndexHead) -> None:
+        """Believes a checked head of an index file instead of reading the segment."""
+        self.size = head.log_size
+        self.next_offset = head.next_offset
+        self.max_timestamp = head.max_timestamp
+        self.first_timestamp = head.first_timestamp
+        self.delete_horizon_ms = head.delete_horizon_ms
+        self.control_count = head.control_count
+        self.index_saved = True
+
+    def read_saved_head(self) -> IndexHead | None:
+        """The head of the saved .index file, if there is one."""
+        try:
+            file = self._disk.open(self.sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
+        except FileNotFoundError:
+            return None
+        try:
+            return read_head(file.read_at(0, HEAD_SIZE))
+        finally:
+            file.close()
+
+    def load_index(self) -> SegmentIndex:
+        """From memory, else from its files, else from the headers in the segment."""
+        if self.index is None:
+            self.index = self._read_index() or self._rebuild_index()
+        return self.index
+
+    def _read_index(self) -> SegmentIndex | None:
+        head = self.read_saved_head()
+        if head is None:
+            return None
+        try:
+            offsets = self._disk.read_file(self.sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
+            times = self._disk.read_file(self.sidecar(self._folder, self.base_offset, TIME_INDEX_SUFFIX))
+        except FileNotFoundError:
+            return None
+        return SegmentIndex.decode(head, offsets, times)
+
+    def _rebuild_index(self) -> SegmentIndex:
+        """The index files were lost after the segment was checked: its headers are enough."""
+        fresh = Segment(self._disk, self._folder, self.base_offset, self.interval)
+        fresh.index = SegmentIndex()
+        for position, header in self.headers(0, self.size):
+            if header.is_zero_width:
+                fresh.note_control(position, header.size, header.base_offset)
+            else:
+                fresh.note(
+                    position, header.size, header.base_offset, header.next_offset, newest_timestamp(header)
+                )
+        return fresh.index
+
+    # --- reading
+
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch that begins in this range, which begins with one."""
+        file = self.file
+        window, window_start = b"", position
+        while position < end:
+            at = position - window_start
+            if at + HEADER_SIZE > len(window):
+                window, window_start, at = file.read_at(position, PROBE_SIZE), position, 0
+            try:
+                header = read_header(window, at)
+            except BatchError as problem:
+                raise CorruptLog(self.path, position, problem.message) from None
+            yield position, header
+            position += header.size
+
+    def locate(self, offset: int) -> int:
+        """The position of the first batch whose last offset is `offset` or later; the end if there is none."""
+        entry_offset, position = self.load_index().floor(offset - self.base_offset)
+        if entry_offset + self.base_offset == offset and (position or not self.control_count):
+            return position
+        for at, header in self.headers(position, self.size):
+            if header.next_offset > offset:
+                return at
+        return self.size
+
+
+def newest_timestamp(header: BatchHeader) -> int:
+    """Some clients leave the header's maximum at -1."""
+    return header.max_timestamp if header.max_timestamp >= 0 else header.base_timestamp

@@ -1,0 +1,69 @@
+"""Snapshots: what the log knows besides its bytes, as of one offset, so that recovery need not read it all.
+
+A snapshot is taken on the event loop when a flush begins, and written by a thread after that flush has returned:
+everything below its offset is then on the disk. Retention waits for it before it removes segments, because what it
+says of producers, terms and controls cannot be derived from records that are gone. Two are kept: truncation may go
+below the newest.
+"""
+
+from struct import Struct
+from typing import Self
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.errors import CorruptLog
+from penstock.log.disk import Disk
+from penstock.log.layout import FORMAT_VERSION, SNAPSHOT_SUFFIX, check_format, file_name
+from penstock.log.producers import ProducerRow
+
+MAGIC = b"PSNP"
+HEAD = Struct(">4sHHII")
+KEPT_SNAPSHOTS = 2
+SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
+"""What recovery has to read at most, about: a tenth of a second."""
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """The log's state before the batch at `offset`."""
+
+    offset: int
+    base_offset: int
+    """The segment that holds, or will hold, the batch at `offset` ..."""
+    position: int
+    """... and where in it."""
+    last_term: int
+    terms: list[tuple[int, int]]
+    controls: list[int]
+    """Offsets of the control entries in all segments of that time."""
+    control_count: int
+    """Control entries in this segment before `position`."""
+    producers: list[ProducerRow]
+
+    def encode(self) -> bytes:
+        body = msgspec.msgpack.encode(self)
+        return HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(body), crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Self:
+        if len(data) < HEAD.size:
+            raise CorruptLog(path, 0, "shorter than a snapshot's head")
+        magic, version, _, length, crc = HEAD.unpack_from(data)
+        body = data[HEAD.size :]
+        if len(body) != length or crc32c(body) != crc:
+            raise CorruptLog(path, HEAD.size, "the snapshot's checksum is wrong")
+        check_format(path, magic, MAGIC, version)
+        return msgspec.msgpack.decode(body, type=cls)
+
+
+def snapshot_path(folder: str, offset: int) -> str:
+    return f"{folder}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+
+def load_snapshot(disk: Disk, folder: str, offset: int) -> Snapshot | None:
+    """None if it is not whole: it can be rebuilt, so a bad one is as good as none."""
+    path = snapshot_path(folder, offset)
+    try:
+        return Snapshot.decode(path, disk.read_file(path))
+    except (CorruptLog, FileNotFoundError, msgspec.ValidationError):
+        return None
