@@ -8,7 +8,7 @@ import warnings
 
 from setuptools import Extension, setup
 
-HOT_MODULES = ["src/penstock/batch/_scan.py", "src/penstock/batch/_encode.py"]
+HOT_MODULES = ["src/penstock/batch/_scan.py", "src/penstock/batch/_rows.py"]
 
 
 def hot_extensions() -> list[Extension]:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock.batch
-from penstock.batch import Record, _encode, _scan
+from penstock.batch import Record, _rows, _scan
 from penstock.errors import BatchError, ErrorCode
 
 EMPTY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
@@ -29,7 +29,7 @@ def from_source(name: str) -> ModuleType:
 
 
 PLAIN_SCAN = from_source("_scan")
-PLAIN_ENCODE = from_source("_encode")
+PLAIN_ROWS = from_source("_rows")
 
 both = pytest.mark.parametrize("scanner", [_scan, PLAIN_SCAN], ids=["installed", "plain"])
 
@@ -206,7 +206,7 @@ def test_nothing_is_a_valid_scan_of_nothing(scanner):
 
 
 needs_compiled = pytest.mark.skipif(
-    not (compiled(_scan) and compiled(_encode)), reason="installed without a compiler: nothing to compare"
+    not (compiled(_scan) and compiled(_rows)), reason="installed without a compiler: nothing to compare"
 )
 
 
@@ -215,8 +215,8 @@ needs_compiled = pytest.mark.skipif(
 @given(record_lists(gaps=True))
 def test_compiled_and_plain_code_build_and_find_the_same(records):
     base = records[0].timestamp
-    payload = _encode.encode_records(records, 0, base)
-    assert payload == PLAIN_ENCODE.encode_records(records, 0, base)
+    payload = _rows.encode_rows(records, 0, base)
+    assert payload == PLAIN_ROWS.encode_rows(records, 0, base)
     last = records[-1].offset
     found = outcome(_scan, payload, len(records), last)
     assert found == outcome(PLAIN_SCAN, payload, len(records), last)
@@ -227,7 +227,7 @@ def test_compiled_and_plain_code_build_and_find_the_same(records):
 @settings(max_examples=400, deadline=None)
 @given(record_lists(), st.data())
 def test_compiled_and_plain_code_refuse_the_same_in_the_same_words(records, data):
-    payload = bytearray(_encode.encode_records(records, 0, records[0].timestamp))
+    payload = bytearray(_rows.encode_rows(records, 0, records[0].timestamp))
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(payload[: data.draw(st.integers(0, len(payload)) | st.just(len(payload)))])
@@ -247,7 +247,7 @@ def test_compiled_and_plain_code_agree_on_random_bytes(noise, count):
 @pytest.mark.parametrize("rows", [[Record(3, 1), Record(2, 1)], [Record(0, -2)], [Record(2**70, 0)]])
 def test_compiled_and_plain_code_will_not_build_the_same_things(rows):
     with pytest.raises(ValueError) as from_compiled:
-        _encode.encode_records(rows, 0, 0)
+        _rows.encode_rows(rows, 0, 0)
     with pytest.raises(ValueError) as from_plain:
-        PLAIN_ENCODE.encode_records(rows, 0, 0)
+        PLAIN_ROWS.encode_rows(rows, 0, 0)
     assert str(from_compiled.value) == str(from_plain.value)

@@ -105,10 +105,11 @@ def _walk(data: bytes, start: i64, end: i64, count: i64, last_offset_delta: i64)
         record_end: i64 = pos + (raw >> 1)
 
         pos += 1  # over the attributes
-        timestamp: i64 = i64(data[pos])
-        if timestamp < 0x80:
-            timestamp = (timestamp >> 1) ^ -(timestamp & 1)
-            pos += 1
+        if data[pos] < 0x80 or data[pos + 1] < 0x80:  # at most 8 seconds after the first record
+            word = _varint(data, pos)
+            raw = word & _LOW_32
+            timestamp: i64 = (raw >> 1) ^ -(raw & 1)
+            pos = word >> 32
         else:
             timestamp = _varlong(data, pos)
             pos = _varlong_end(data, pos)
@@ -213,7 +214,12 @@ def _varint(data: bytes, pos: i64) -> i64:
     if byte < 0x80:
         return (pos + 1) << 32 | byte
     raw: i64 = byte & 0x7F
-    shift: i64 = 7
+    pos += 1
+    byte = i64(data[pos])
+    if byte < 0x80:  # two bytes hold up to 8191: most lengths and deltas
+        return (pos + 1) << 32 | byte << 7 | raw
+    raw |= (byte & 0x7F) << 7
+    shift: i64 = 14
     while True:
         pos += 1
         byte = i64(data[pos])

@@ -29,10 +29,10 @@ MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
 """The ceiling for one batch's records: as much as Kafka takes in one request (socket.request.max.bytes)."""
 
 SMALLEST_GUESS = 4096
-USUAL_RATIO = 4
-"""Where a payload states no size: JSON and text inflate about so much."""
 GROWTH = 4
-"""A wrong guess is repeated with a larger buffer; the repeats together cost a third of the last one."""
+"""A guess that was too small is repeated with a larger buffer: several gzip members or frames in a row."""
+LZ4_MAX_RATIO = 255
+ZSTD_MAX_BLOCK = 128 * 1024
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x01"
@@ -103,26 +103,57 @@ def _gzip_size(data: Buffer) -> int:
 
 
 def _lz4_size(data: Buffer) -> int:
-    """The content size, where the frame's flags (byte 4, bit 3) say that it is there."""
-    if len(data) >= 15 and data[4] & 0x08:
+    """The frame's content size where it has one, else the most that its blocks can hold.
+
+    Byte 4 holds flags (3: content size, 4: a checksum after each block), byte 5 in bits 4-6 the largest
+    block: 4 is 64 KiB, each further one four times as much.
+    """
+    if len(data) < 15:
+        return 0
+    if data[4] & 0x08:
         return int.from_bytes(data[6:14], "little")
-    return len(data) * USUAL_RATIO
+    largest = 1 << (8 + 2 * (data[5] >> 4 & 7))
+    checksum = 4 if data[4] & 0x10 else 0
+    pos, size = 7, 0
+    while pos + 4 <= len(data):
+        length = int(_UINT32_LE.unpack_from(data, pos)[0]) & 0x7FFFFFFF  # the top bit: stored as it is
+        if length == 0:
+            break
+        size += min(largest, length * LZ4_MAX_RATIO)
+        pos += 4 + length + checksum
+    return size
 
 
 def _zstd_size(data: Buffer) -> int:
-    """The frame's content size. Byte 4 tells: bits 6-7 its width, 5 no window byte, 0-1 dictionary id."""
-    if len(data) < 18:
+    """The frame's content size where it has one (librdkafka's have not), else the most its blocks can hold.
+
+    Byte 4 describes the header: bits 6-7 the content size's width, 5 no window byte, 0-1 the dictionary
+    id's width. A block starts with 3 bytes: bit 0 marks the last one, 1-2 its kind (0 stored, 1 one byte
+    repeated), the rest is its length.
+    """
+    if len(data) < 9:
         return 0
     descriptor = data[4]
-    width = (1 if descriptor & 0x20 else 0, 2, 4, 8)[descriptor >> 6]
-    if width == 0:
-        return len(data) * USUAL_RATIO
-    start = 5 + (0 if descriptor & 0x20 else 1) + (0, 1, 2, 4)[descriptor & 3]
-    return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)
+    one_segment = descriptor & 0x20
+    width = (1 if one_segment else 0, 2, 4, 8)[descriptor >> 6]
+    pos = 5 + (0 if one_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if width:
+        return int.from_bytes(data[pos : pos + width], "little") + (256 if width == 2 else 0)
+    size = 0
+    while pos + 3 <= len(data):
+        block = int.from_bytes(data[pos : pos + 3], "little")
+        last, kind, length = block & 1, block >> 1 & 3, block >> 3
+        size += length if kind < 2 else ZSTD_MAX_BLOCK
+        pos += 3 + (1 if kind == 1 else length)
+        if last:
+            break
+    return size
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    compressor = cramjam.lz4.Compressor(level=LZ4_FAST if level is None else level, block_linked=False)
+    level = LZ4_FAST if level is None else level
+    # No content checksum, as in Java and librdkafka: the batch has its CRC.
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))  # unlike the other codecs' functions it takes nothing else
     return bytes(compressor.finish())
 

@@ -6,11 +6,10 @@ back. Consumers that want columns (Arrow) use `scan_batch` and never make an obj
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.batch._encode import Headers, encode_records
-from penstock.batch._scan import NULL_KEY, NULL_VALUE, Columns, scan
+from penstock.batch._rows import Headers, decode_rows, encode_rows
+from penstock.batch._scan import Columns, scan
 from penstock.batch.compression import MAX_DECOMPRESSED_BYTES, NONE, compress, decompress
 from penstock.batch.header import (
     CODEC_MASK,
@@ -74,12 +73,8 @@ def validate_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRE
 def read_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
     """The records of the batch at `pos`, each length checked; a zero-width batch has none."""
     header, payload, columns = scan_batch(buf, pos, max_bytes=max_bytes)
-    base_offset = header.base_offset
-    offsets = [base_offset + delta for delta in memoryview(columns.offset_deltas).cast("i")]
-    slices = memoryview(columns.slices).cast("i")
-    keys = _parts(payload, slices, 0, columns.nulls, NULL_KEY)
-    values = _parts(payload, slices, 2, columns.nulls, NULL_VALUE)
-    rows = zip(offsets, _timestamps(header, columns), keys, values, _headers(payload, columns), strict=True)
+    base_timestamp = header.max_timestamp if header.log_append_time else header.base_timestamp
+    rows = decode_rows(payload, columns, header.base_offset, base_timestamp, not header.log_append_time)
     return list(map(_new_record, rows))
 
 
@@ -111,7 +106,7 @@ def build_batch(
     if log_append_time is not None:
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = log_append_time
-    plain = encode_records(rows, base_offset, base_timestamp)
+    plain = encode_rows(rows, base_offset, base_timestamp)
     payload = compress(compression, plain, level) if rows else b""
     batch = bytearray(HEADER_SIZE + len(payload))
     HEADER.pack_into(
@@ -159,37 +154,6 @@ def _last_delta(rows: list[Record], base_offset: int, wanted: int | None) -> int
     if wanted is None or wanted < last_delta:
         raise ValueError(f"last_offset_delta={wanted}: expected at least {last_delta}, the last record's")
     return wanted
-
-
-def _timestamps(header: BatchHeader, columns: Columns) -> list[int]:
-    if header.log_append_time:
-        return [header.max_timestamp] * columns.rows
-    base = header.base_timestamp
-    return [base + delta for delta in memoryview(columns.timestamp_deltas).cast("q")]
-
-
-def _headers(payload: bytes, columns: Columns) -> list[Headers]:
-    if not columns.header_nulls:
-        return [()] * columns.rows
-    slices = memoryview(columns.header_slices).cast("i")
-    names = [
-        str(payload[start:end], "utf-8", "surrogateescape")
-        for start, end in zip(slices[0::4], slices[1::4], strict=True)
-    ]
-    values = _parts(payload, slices, 2, columns.header_nulls, NULL_VALUE)
-    pairs = list(zip(names, values, strict=True))
-    return [tuple(pairs[start:end]) for start, end in pairwise(memoryview(columns.header_ends).cast("i"))]
-
-
-def _parts(payload: bytes, slices: memoryview, first: int, nulls: bytes, null_bit: int) -> list[bytes | None]:
-    """Every fourth slice from `first`: the keys or the values."""
-    edges = zip(slices[first::4], slices[first + 1 :: 4], strict=True)
-    if not any(nulls):
-        return [payload[start:end] for start, end in edges]
-    return [
-        None if null & null_bit else payload[start:end]
-        for null, (start, end) in zip(nulls, edges, strict=True)
-    ]
 
 
 def _check_timestamps(header: BatchHeader, columns: Columns) -> None:

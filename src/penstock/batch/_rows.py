@@ -1,10 +1,15 @@
-"""The other hot loop: records into the bytes that `_scan.py` describes. mypyc compiles this file too."""
+"""Records as Python objects: into the bytes that `_scan.py` describes, and out of the columns that it gives.
+
+mypyc compiles this file too.
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
-from librt.strings import BytesWriter
+from librt.strings import BytesWriter, read_i32_le, read_i64_le
 from mypy_extensions import i64, u8
+
+from penstock.batch._scan import NULL_KEY, NULL_VALUE, Columns
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Row = tuple[int, int, bytes | None, bytes | None, Headers]
@@ -14,7 +19,7 @@ MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
 
-def encode_records(rows: Sequence[Row], base_offset: int, base_timestamp: int) -> bytes:
+def encode_rows(rows: Sequence[Row], base_offset: int, base_timestamp: int) -> bytes:
     """The records one after the other, not yet compressed. ValueError if a number does not fit its field."""
     out = BytesWriter()
     last_delta = -1
@@ -42,6 +47,56 @@ def encode_records(rows: Sequence[Row], base_offset: int, base_timestamp: int) -
             _put_field(out, name)
             _put_field(out, headers[index][1])
     return out.getvalue()
+
+
+def decode_rows(
+    data: bytes, columns: Columns, base_offset: i64, base_timestamp: i64, live: bool
+) -> list[Row]:
+    """One row per record. `live` is false where all records have the batch's own time."""
+    slices = columns.slices
+    nulls = columns.nulls
+    offset_deltas = columns.offset_deltas
+    timestamp_deltas = columns.timestamp_deltas
+    headers = _decode_headers(data, columns) if columns.header_nulls else []
+    none: Headers = ()
+    rows: list[Row] = []
+    count: i64 = columns.rows
+    index: i64 = 0
+    while index < count:
+        null: i64 = i64(nulls[index])
+        at: i64 = index * 16
+        key: bytes | None = None
+        value: bytes | None = None
+        if not null & NULL_KEY:
+            key = data[read_i32_le(slices, at) : read_i32_le(slices, at + 4)]
+        if not null & NULL_VALUE:
+            value = data[read_i32_le(slices, at + 8) : read_i32_le(slices, at + 12)]
+        offset: i64 = base_offset + i64(read_i32_le(offset_deltas, index * 4))
+        timestamp: i64 = base_timestamp
+        if live:
+            timestamp += read_i64_le(timestamp_deltas, index * 8)
+        rows.append((offset, timestamp, key, value, headers[index] if headers else none))
+        index += 1
+    return rows
+
+
+def _decode_headers(data: bytes, columns: Columns) -> list[Headers]:
+    """Names that are not UTF-8 hold surrogates, so that nothing is lost when they are encoded again."""
+    slices = columns.header_slices
+    nulls = columns.header_nulls
+    pairs: list[tuple[str, bytes | None]] = []
+    index: i64 = 0
+    while index < len(nulls):
+        at: i64 = index * 16
+        name = data[read_i32_le(slices, at) : read_i32_le(slices, at + 4)].decode("utf-8", "surrogateescape")
+        value = data[read_i32_le(slices, at + 8) : read_i32_le(slices, at + 12)]
+        pairs.append((name, None if nulls[index] else value))
+        index += 1
+    ends = columns.header_ends
+    return [
+        tuple(pairs[read_i32_le(ends, row * 4) : read_i32_le(ends, row * 4 + 4)])
+        for row in range(columns.rows)
+    ]
 
 
 def _number_size(value: i64) -> i64:
