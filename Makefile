@@ -14,6 +14,7 @@ $(STAMP): pyproject.toml setup.py src/penstock/batch/_scan.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "setuptools>=77" "mypy[mypyc]>=1.18,<3" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[all]"
+	@sh tools/system_packages.sh
 	@touch $@
 
 demo: setup      ## the main job, end to end, in under a minute

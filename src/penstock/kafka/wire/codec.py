@@ -66,12 +66,14 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
 
 
 def decode_request(header: RequestHeader, frame: Buffer) -> Message:
+    """The request in a frame. Bytes after its last field are ignored, as Kafka does: librdkafka's request for all topics
+    has some (it writes the null array of Metadata v9 and later in four bytes instead of one)."""
     key = header.api_key, header.api_version
     decoder = _request_decoders.get(key)
     if decoder is None:
         _require_known(*key)
         decoder = _request_decoders[key] = Decoder(request_class(header.api_key), header.api_version)
-    return _decode(decoder, memoryview(frame), header.body_position, MAX_ELEMENTS)
+    return _decode(decoder, memoryview(frame), header.body_position, MAX_ELEMENTS, whole=False)
 
 
 def encode_request(

@@ -1,0 +1,125 @@
+"""A broker inside your process: `with Broker() as broker:` and any Kafka client can use it.
+
+It runs on an event loop in a thread of its own, so it does not care whether your program has one. Several can run side
+by side. After `close()` nothing is left of it: no thread, no port, and no file unless you gave it a data folder.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import uvloop
+
+from penstock.config import Address, GroupSettings, Limits, NodeConfig
+from penstock.service import Service
+
+ANY_PORT = Address("127.0.0.1", 0)
+START_TIMEOUT_SECONDS = 60.0
+
+
+class Broker:
+    """A running broker. It serves from the moment it is constructed until `close()`.
+
+    Broker()                                in memory, on free ports of 127.0.0.1
+    Broker(data_dir="data")                 on disk: what was acked is there again next time
+    Broker(num_partitions=3)                what topics get that are created by being used
+    Broker(topic_defaults={"retention.ms": "60000"})
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        kafka: str | None = None,
+        http: str | None = "127.0.0.1:0",
+        node_id: int = 1,
+        auto_create_topics: bool = True,
+        num_partitions: int = 1,
+        topic_defaults: dict[str, str] | None = None,
+        groups: GroupSettings | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        config = NodeConfig(
+            node_id=node_id,
+            memory=data_dir is None,
+            data_dir=os.fspath(data_dir) if data_dir is not None else "",
+            kafka=Address.parse("kafka", kafka) if kafka is not None else ANY_PORT,
+            http=Address.parse("http", http) if http is not None else None,
+            auto_create_topics=auto_create_topics,
+            num_partitions=num_partitions,
+            topic_defaults=topic_defaults or {},
+            groups=groups or GroupSettings(initial_rebalance_delay_ms=0),
+            limits=limits or Limits(),
+        )
+        self._thread = _BrokerThread(config)
+        self._thread.start_and_wait()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`, as Kafka clients want it."""
+        return str(self._thread.service.kafka_address)
+
+    @property
+    def http_url(self) -> str:
+        """Where `/health`, `/ready` and `/metrics` are."""
+        address = self._thread.service.http_address
+        if address is None:
+            raise ValueError(
+                "this broker was started without an HTTP port: leave `http` at its default to have one"
+            )
+        return f"http://{address}"
+
+    def close(self) -> None:
+        """Flushes, closes every connection and file, and ends the thread. Calling it twice is fine."""
+        self._thread.stop_and_wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _BrokerThread:
+    """The thread with the event loop that the service lives on."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config.validate()
+        self._thread = threading.Thread(target=self._main, name="penstock-broker", daemon=True)
+        self._started = threading.Event()
+        self._problem: BaseException | None = None
+        self._call_stop: Callable[[], object] | None = None
+        self.service: Service
+
+    def start_and_wait(self) -> None:
+        self._thread.start()
+        self._started.wait()
+        if self._problem is not None:
+            self._thread.join()
+            raise self._problem
+
+    def stop_and_wait(self) -> None:
+        if self._call_stop is not None and self._thread.is_alive():
+            self._call_stop()
+        self._thread.join()
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            self.service = Service(self._config)
+            await self.service.start()
+        except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread
+            self._problem = problem
+            return
+        finally:
+            self._call_stop = lambda: loop.call_soon_threadsafe(stop.set)
+            self._started.set()
+        await stop.wait()
+        await self.service.stop()

@@ -1,0 +1,175 @@
+"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs, for topics and brokers."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
+from penstock.config import ConfigEntry, describe_all_nodes, describe_broker, describe_topic
+from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.wire.messages import alter_configs as plain
+from penstock.kafka.wire.messages import incremental_alter_configs as incremental
+from penstock.kafka.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from penstock.node import Node
+
+TOPIC, BROKER = 2, 4
+ALL_NODES = ""
+"""A broker resource without a name means all brokers."""
+
+Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
+
+
+# --- DescribeConfigs
+
+
+async def describe_configs(
+    context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        results=[_describe(context.node, resource, request) for resource in request.resources]
+    )
+
+
+def _describe(
+    node: Node, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+    try:
+        # Kafka answers all configs for null; clients that send an empty list mean the same.
+        entries = _entries(node, resource, resource.configuration_keys or None)
+        result.configs = [_row(entry, request) for entry in entries]
+    except KafkaError as mistake:
+        result.error_code, result.error_message = mistake.code, mistake.message
+    return result
+
+
+def _entries(node: Node, resource: DescribeConfigsResource, names: list[str] | None) -> list[ConfigEntry]:
+    state = node.metadata.state
+    if resource.resource_type == TOPIC:
+        topic = state.topics.get(resource.resource_name)
+        if topic is None:
+            message = f"there is no topic {resource.resource_name!r}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        return describe_topic(topic.configs, state.broker, names)
+    node_id = _node_id(node, resource.resource_type, resource.resource_name)
+    if node_id is None:
+        return describe_all_nodes(state.broker, names)
+    return describe_broker(state.broker, names)
+
+
+def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=row.name, value=row.value, source=row.source) for row in synonyms
+        ],
+        config_type=entry.type,
+        documentation=entry.doc if request.include_documentation else None,
+    )
+
+
+def _node_id(node: Node, resource_type: int, name: str) -> int | None:
+    """The node that a broker resource names; None for all of them."""
+    if resource_type != BROKER:
+        message = f"resource type {resource_type}: expected {TOPIC} (topic) or {BROKER} (broker)"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if name == ALL_NODES:
+        return None
+    if name != str(node.node_id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {node.node_id}, the node asked"
+        )
+    return node.node_id
+
+
+# --- IncrementalAlterConfigs, AlterConfigs
+
+
+async def incremental_alter_configs(
+    context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
+) -> incremental.IncrementalAlterConfigsResponse:
+    response = incremental.IncrementalAlterConfigsResponse(responses=[])
+    for resource in request.resources:
+        error = await _change(
+            context.node, partial(_alteration, context.node, resource), request.validate_only
+        )
+        response.responses.append(
+            incremental.AlterConfigsResourceResponse(
+                error_code=error.code if error else ErrorCode.NONE,
+                error_message=error.message if error else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return response
+
+
+async def alter_configs(
+    context: RequestContext, request: plain.AlterConfigsRequest
+) -> plain.AlterConfigsResponse:
+    response = plain.AlterConfigsResponse(responses=[])
+    for resource in request.resources:
+        error = await _change(
+            context.node, partial(_replacement, context.node, resource), request.validate_only
+        )
+        response.responses.append(
+            plain.AlterConfigsResourceResponse(
+                error_code=error.code if error else ErrorCode.NONE,
+                error_message=error.message if error else None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return response
+
+
+async def _change(node: Node, make: Callable[[], Decision], validate_only: bool) -> KafkaError | None:
+    """Carries out one resource's change, or says why not."""
+    try:
+        decide = make()
+        if validate_only:
+            decide(node.metadata.state)
+        else:
+            await node.metadata.change(decide)
+    except KafkaError as mistake:
+        return mistake
+    except StorageError as refused:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(refused))
+    return None
+
+
+def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decision:
+    changes = [_config_change(config) for config in resource.configs]
+    if resource.resource_type == TOPIC:
+        return lambda state: alterations.alter_topic_configs(state, resource.resource_name, changes)
+    node_id = _node_id(node, resource.resource_type, resource.resource_name)
+    return lambda state: alterations.alter_node_configs(state, node_id, changes)
+
+
+def _config_change(config: incremental.AlterableConfig) -> ConfigChange:
+    try:
+        operation = AlterOperation(config.config_operation)
+    except ValueError:
+        message = f"{config.name}: operation {config.config_operation} is unknown, expected 0 to 3"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None
+    return ConfigChange(name=config.name, operation=operation, value=config.value)
+
+
+def _replacement(node: Node, resource: plain.AlterConfigsResource) -> Decision:
+    configs = {config.name: config.value for config in resource.configs}
+    if resource.resource_type == TOPIC:
+        return lambda state: alterations.replace_topic_configs(state, resource.resource_name, configs)
+    node_id = _node_id(node, resource.resource_type, resource.resource_name)
+    return lambda state: alterations.replace_node_configs(state, node_id, configs)

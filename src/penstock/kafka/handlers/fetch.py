@@ -1,0 +1,123 @@
+"""Fetch: stored batches to readers, at once when there are enough, or when enough have been committed.
+
+Incremental fetch sessions are declined the way the protocol foresees: every answer carries session id 0, which tells
+the client to go on with full requests.
+"""
+
+import asyncio
+import logging
+from uuid import UUID
+
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.topic_names import resolve_topic
+from penstock.kafka.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from penstock.node import FetchWaiter, Partition
+from penstock.types import Offset
+
+log = logging.getLogger("penstock.kafka")
+
+NO_SESSION = 0
+NO_OFFSET = -1
+
+
+async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
+    if request.session_id != NO_SESSION:
+        return FetchResponse(
+            error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=NO_SESSION, responses=[]
+        )
+    attempt = _Attempt(context, request)
+    attempt.read()
+    if not attempt.enough and request.max_wait_ms > 0:
+        await attempt.wait()
+        attempt.read()
+    return attempt.response
+
+
+class _Attempt:
+    """Reads all partitions of one request, as often as needed."""
+
+    def __init__(self, context: RequestContext, request: FetchRequest) -> None:
+        self._node = context.node
+        self._request = request
+        self._partitions: list[Partition] = []
+        self._room = 0
+        self.response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
+        self.bytes = 0
+        self._failed = False
+
+    @property
+    def enough(self) -> bool:
+        """Errors are answered at once, as well as requests that name nothing to wait for."""
+        return self._failed or not self._partitions or self.bytes >= self._request.min_bytes
+
+    def read(self) -> None:
+        self._partitions = []
+        self._room = min(self._request.max_bytes, self._node.config.limits.fetch_max_bytes)
+        self.bytes = 0
+        self.response.responses = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    self._read_one(topic.topic, topic.topic_id, wanted) for wanted in topic.partitions
+                ],
+            )
+            for topic in self._request.topics
+        ]
+
+    async def wait(self) -> None:
+        """Until the missing bytes are committed, or the client's patience ends."""
+        loop = asyncio.get_running_loop()
+        waiter = FetchWaiter(self._request.min_bytes - self.bytes, loop.create_future())
+        timer = loop.call_later(self._request.max_wait_ms / 1000, waiter.wake)
+        for partition in self._partitions:
+            partition.add_waiter(waiter)
+        try:
+            await waiter.future
+        finally:
+            timer.cancel()
+            for partition in self._partitions:
+                partition.remove_waiter(waiter)
+
+    def _read_one(self, name: str, topic_id: UUID, wanted: FetchPartition) -> PartitionData:
+        try:
+            topic = resolve_topic(self._node, name, topic_id)
+            partition = self._node.partition(topic, wanted.partition)
+            partition.check_epoch(wanted.current_leader_epoch)
+            return self._read_partition(partition, wanted)
+        except KafkaError as mistake:
+            code = mistake.code
+        except (StorageError, CorruptLog) as trouble:
+            log.error("fetch: %s", trouble)
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        self._failed = True
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=code,
+            high_watermark=NO_OFFSET,
+            aborted_transactions=None,
+            records=b"",
+        )
+
+    def _read_partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
+        max_bytes = min(self._room, wanted.partition_max_bytes)
+        records = partition.read(Offset(wanted.fetch_offset), max_bytes, at_least_one=self.bytes == 0)
+        self._room -= len(records)
+        self.bytes += len(records)
+        self._partitions.append(partition)
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.high_watermark,
+            log_start_offset=partition.start_offset,
+            aborted_transactions=None,
+            records=records,
+        )

@@ -1,0 +1,74 @@
+"""ListGroups, DescribeGroups and DeleteGroups."""
+
+from penstock.errors import ErrorCode
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from penstock.kafka.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from penstock.kafka.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+NOT_FOUND_SINCE_VERSION = 6
+"""Older clients expect an unknown group as one that is dead, without an error."""
+
+DEAD = "Dead"
+
+
+async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    found = context.node.groups.list(states=request.states_filter, types=request.types_filter)
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=row.group_id,
+                protocol_type=row.protocol_type,
+                group_state=row.state.value,
+                group_type=row.group_type,
+            )
+            for row in found
+        ]
+    )
+
+
+async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=[_describe(context, group_id) for group_id in request.groups])
+
+
+def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+    group = context.node.groups.describe(group_id)
+    if group is None:
+        if context.api_version >= NOT_FOUND_SINCE_VERSION:
+            message = f"there is no group {group_id!r}"
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+            return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=code, error_message=message)
+        return DescribedGroup(group_id=group_id, group_state=DEAD)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+    )
+
+
+async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    codes = await context.node.groups.delete(request.groups_names)
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names]
+    )

@@ -1,0 +1,98 @@
+"""ListOffsets and OffsetForLeaderEpoch: where in a log a time, an end or a leader's reign lies."""
+
+import logging
+
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.topic_names import resolve_topic
+from penstock.kafka.wire import NO_UUID
+from penstock.kafka.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from penstock.kafka.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from penstock.node import Node, Partition
+from penstock.types import Term
+
+log = logging.getLogger("penstock.kafka")
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+UNKNOWN = -1
+
+
+async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_list_one(context.node, topic.name, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _list_one(node: Node, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
+    try:
+        partition = node.partition(resolve_topic(node, topic, NO_UUID), wanted.partition_index)
+        partition.check_epoch(wanted.current_leader_epoch)
+        answer.timestamp, answer.offset, answer.leader_epoch = _locate(partition, wanted.timestamp)
+    except KafkaError as mistake:
+        answer.error_code = mistake.code
+    except (StorageError, CorruptLog) as trouble:
+        log.error("list offsets: %s", trouble)
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    return answer
+
+
+def _locate(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch), with -1 for what there is none of."""
+    limit = partition.high_watermark
+    if timestamp == LATEST:
+        return UNKNOWN, limit, partition.term
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return UNKNOWN, partition.start_offset, partition.log.term_at(partition.start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    if timestamp < EARLIEST_PENDING:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+    if timestamp == MAX_TIMESTAMP:
+        found = partition.log.max_timestamp(limit)
+    else:
+        found = partition.log.find_timestamp(timestamp, limit)
+    return found if found is not None else (UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+async def offset_for_leader_epoch(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_end_of_epoch(context.node, topic.topic, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end_of_epoch(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.NONE)
+    try:
+        partition = node.partition(resolve_topic(node, topic, NO_UUID), wanted.partition)
+        partition.check_epoch(wanted.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.end_of_term(Term(wanted.leader_epoch))
+    except KafkaError as mistake:
+        answer.error_code = mistake.code
+    return answer

@@ -1,0 +1,224 @@
+"""Produce and InitProducerId: batches into logs.
+
+A batch is never opened here, unless its topic asks for something that only its records can tell: compaction (every
+record needs a key) or a codec of the topic's own.
+"""
+
+import asyncio
+import logging
+from uuid import UUID
+
+from penstock.batch import BatchHeader, check_produced, read_records, recompress
+from penstock.config import TopicConfig
+from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.topic_names import resolve_topic
+from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.kafka.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from penstock.node import Partition
+from penstock.types import TopicPartition
+
+log = logging.getLogger("penstock.kafka")
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+LOWEST_VERSION = 3
+"""Older versions carry record formats 0 and 1, which are gone since Kafka 4."""
+ZSTD = 4
+ZSTD_SINCE_VERSION = 7
+CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+_Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
+
+
+async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    waiting: _Waiting = []
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _answer(context, request, topic.name, topic.topic_id, data, waiting)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+    if waiting:
+        await _await_commits(waiting, request.timeout_ms)
+    if request.acks == ACKS_NONE:
+        _fail_unanswered(response)
+        return None
+    return response
+
+
+def _answer(
+    context: RequestContext,
+    request: ProduceRequest,
+    name: str,
+    topic_id: UUID,
+    data: PartitionProduceData,
+    waiting: _Waiting,
+) -> PartitionProduceResponse:
+    """Appends one partition's batch; with acks=all its commit is added to `waiting`."""
+    try:
+        _check_request(request, context.api_version)
+        topic = resolve_topic(context.node, name, topic_id, internal=False)
+        partition = context.node.partition(topic, data.index)
+        batch, header = _checked(data, partition, context.api_version)
+        batch, header = _as_topic_wants(batch, header, partition.config, context.node.clock.wall_ms())
+        appended = partition.append(batch, header)
+    except KafkaError as mistake:
+        return PartitionProduceResponse(
+            index=data.index, error_code=mistake.code, base_offset=-1, error_message=mistake.message
+        )
+    except StorageError as refused:
+        log.error("%s: %s", TopicPartition(name, data.index), refused)
+        return PartitionProduceResponse(
+            index=data.index,
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+            base_offset=-1,
+            error_message=str(refused),
+        )
+    answer = PartitionProduceResponse(
+        index=data.index,
+        error_code=ErrorCode.NONE,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.timestamp_ms,
+        log_start_offset=partition.start_offset,
+    )
+    if request.acks == ACKS_ALL and (committed := partition.committed(appended)) is not None:
+        waiting.append((answer, committed))
+    return answer
+
+
+def _check_request(request: ProduceRequest, api_version: int) -> None:
+    if api_version < LOWEST_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"Produce v{api_version}: expected v{LOWEST_VERSION} or newer"
+        )
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: expected 0, 1 or -1 (all)")
+    if request.transactional_id is not None:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
+
+
+def _checked(
+    data: PartitionProduceData, partition: Partition, api_version: int
+) -> tuple[memoryview, BatchHeader]:
+    """The one batch that a partition's data may hold, proven sound."""
+    if not data.records:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{partition.name}: no record batch")
+    batch = memoryview(data.records)
+    header = check_produced(batch)
+    if header.size != len(batch):
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"{partition.name}: expected one record batch, found more bytes"
+        )
+    if header.size > partition.config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{partition.name}: batch of {header.size} bytes, max.message.bytes={partition.config.max_message_bytes}",
+        )
+    if header.transactional:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
+    if header.compression == ZSTD and api_version < ZSTD_SINCE_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_SINCE_VERSION} or newer"
+        )
+    return batch, header
+
+
+def _as_topic_wants(
+    batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """Applies the topic's rules on keys, timestamps and codec. Most topics have none: nothing is touched."""
+    if config.cleanup_compact:
+        _require_keys(batch)
+    if config.compression_type != "producer" and CODECS[config.compression_type] != header.compression:
+        batch, header = _reread(recompress(batch, CODECS[config.compression_type], _level(config)))
+    if not config.message_timestamp_log_append:  # otherwise the log stamps its own
+        _check_timestamps(header, config, now_ms)
+    return batch, header
+
+
+def _reread(rebuilt: bytes | bytearray) -> tuple[memoryview, BatchHeader]:
+    batch = memoryview(bytearray(rebuilt))
+    return batch, check_produced(batch)
+
+
+def _level(config: TopicConfig) -> int | None:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(config.compression_type)
+
+
+def _require_keys(batch: memoryview) -> None:
+    for record in read_records(batch):
+        if record.key is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    newest, oldest = header.max_timestamp, header.base_timestamp
+    if newest - now_ms > config.message_timestamp_after_max_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {newest} is more than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} ahead of {now_ms}",
+        )
+    if 0 <= oldest < now_ms - config.message_timestamp_before_max_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {oldest} is more than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} behind {now_ms}",
+        )
+
+
+async def _await_commits(waiting: _Waiting, timeout_ms: int) -> None:
+    """Waits for all commits together; what is not committed in time is answered as such, and may still commit."""
+    await asyncio.wait([future for _, future in waiting], timeout=max(timeout_ms, 1) / 1000)
+    for answer, future in waiting:
+        if not future.done():
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+            answer.error_message = f"not flushed within {timeout_ms} ms"
+        elif (error := future.exception()) is not None:
+            answer.error_code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+            answer.error_message = str(error)
+            if not isinstance(error, PenstockError):
+                raise error
+
+
+def _fail_unanswered(response: ProduceResponse) -> None:
+    """With acks=0 there is no answer to carry an error: closing the connection is how Kafka tells the producer."""
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code), f"acks=0: {answer.error_message}")
+
+
+async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,  # clients take it as final; transactions are not offered yet
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    try:
+        producer_id = await context.node.metadata.next_producer_id()
+    except StorageError:
+        return InitProducerIdResponse(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, producer_id=-1, producer_epoch=-1
+        )
+    return InitProducerIdResponse(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)

@@ -1,0 +1,254 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
+
+A request may name many topics; each stands or falls by itself, and all that stand are committed together.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from uuid import uuid4
+
+from penstock.cluster import ClusterState, MetadataRecord, Topic, TopicCreated, TopicWish, decisions
+from penstock.config import describe_topic
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.topic_names import resolve_topic
+from penstock.kafka.wire import NO_UUID
+from penstock.kafka.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from penstock.kafka.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.kafka.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from penstock.kafka.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from penstock.node import Node
+from penstock.types import Offset
+
+log = logging.getLogger("penstock.kafka")
+
+TOPICS_BY_ID_SINCE_VERSION = 6
+
+Records = Sequence[MetadataRecord]
+
+
+class _Change:
+    """Several decisions of one request, committed together; each one's error stays its own."""
+
+    def __init__(self, node: Node, *, validate_only: bool = False) -> None:
+        self._node = node
+        self._validate_only = validate_only
+        self._wanted: list[tuple[int, Callable[[ClusterState], Records]]] = []
+        self.errors: dict[int, KafkaError] = {}
+        self.decided: dict[int, Records] = {}
+
+    def add(self, index: int, decide: Callable[[ClusterState], Records]) -> None:
+        self._wanted.append((index, decide))
+
+    async def commit(self) -> None:
+        try:
+            await self._node.metadata.change(self._decide_all)
+        except StorageError as refused:
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(refused))
+            self.errors |= dict.fromkeys(self.decided, error)
+
+    def _decide_all(self, state: ClusterState) -> list[MetadataRecord]:
+        records: list[MetadataRecord] = []
+        for index, decide in self._wanted:
+            try:
+                self.decided[index] = decide(state)
+                records.extend(self.decided[index])
+            except KafkaError as mistake:
+                self.errors[index] = mistake
+        return [] if self._validate_only else records
+
+
+def _twice(names: Iterable[str]) -> set[str]:
+    """Names that a request mentions more than once: which of the wishes counts would be a guess."""
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def _duplicate(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
+
+
+# --- CreateTopics
+
+
+async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    change = _Change(context.node, validate_only=request.validate_only)
+    twice = _twice(topic.name for topic in request.topics)
+    for index, topic in enumerate(request.topics):
+        if topic.name in twice:
+            change.errors[index] = _duplicate(topic.name)
+        else:
+            change.add(index, _creation(context.node, topic))
+    await change.commit()
+    return CreateTopicsResponse(
+        topics=[_created(context.node, topic, index, change) for index, topic in enumerate(request.topics)]
+    )
+
+
+def _creation(node: Node, topic: CreatableTopic) -> Callable[[ClusterState], Records]:
+    wish = TopicWish(
+        name=topic.name,
+        topic_id=uuid4(),
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={row.partition_index: row.broker_ids for row in topic.assignments},
+        configs={config.name: config.value for config in topic.configs},
+    )
+    return lambda state: decisions.create_topic(state, wish, node.metadata.rules)
+
+
+def _created(node: Node, topic: CreatableTopic, index: int, change: _Change) -> CreatableTopicResult:
+    error = change.errors.get(index)
+    if error is not None:
+        return CreatableTopicResult(
+            name=topic.name, error_code=error.code, error_message=error.message, configs=None
+        )
+    record = change.decided[index][0]
+    assert isinstance(record, TopicCreated)
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=record.topic_id,
+        error_code=ErrorCode.NONE,
+        num_partitions=len(record.assignments),
+        replication_factor=len(record.assignments[0]),
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in describe_topic(record.configs, node.metadata.state.broker)
+        ],
+    )
+
+
+# --- DeleteTopics
+
+
+async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    wanted = request.topics
+    if context.api_version < TOPICS_BY_ID_SINCE_VERSION:
+        wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+    change = _Change(context.node)
+    found: dict[int, Topic] = {}
+    for index, topic in enumerate(wanted):
+        try:
+            name = resolve_topic(context.node, topic.name, topic.topic_id)
+            found[index] = context.node.metadata.state.topics[name]
+        except KafkaError as mistake:
+            change.errors[index] = mistake
+    twice = _twice(topic.name for topic in found.values())
+    for index, known in found.items():
+        if known.name in twice:
+            change.errors[index] = _duplicate(known.name)
+        else:
+            change.add(index, _deletion(known.name))
+    await change.commit()
+    return DeleteTopicsResponse(
+        responses=[
+            _deleted(topic, found.get(index), change.errors.get(index)) for index, topic in enumerate(wanted)
+        ]
+    )
+
+
+def _deletion(name: str) -> Callable[[ClusterState], Records]:
+    return lambda state: decisions.delete_topic(state, name)
+
+
+def _deleted(wanted: DeleteTopicState, topic: Topic | None, error: KafkaError | None) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=topic.name if topic is not None else wanted.name,
+        topic_id=topic.topic_id if topic is not None else wanted.topic_id,
+        error_code=error.code if error is not None else ErrorCode.NONE,
+        error_message=error.message if error is not None else None,
+    )
+
+
+# --- CreatePartitions
+
+
+async def create_partitions(
+    context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    change = _Change(context.node, validate_only=request.validate_only)
+    twice = _twice(topic.name for topic in request.topics)
+    for index, topic in enumerate(request.topics):
+        if topic.name in twice:
+            change.errors[index] = _duplicate(topic.name)
+        else:
+            change.add(index, _growth(context.node, topic))
+    await change.commit()
+    return CreatePartitionsResponse(
+        results=[_grown(topic, change.errors.get(index)) for index, topic in enumerate(request.topics)]
+    )
+
+
+def _growth(node: Node, topic: CreatePartitionsTopic) -> Callable[[ClusterState], Records]:
+    assignments = None if topic.assignments is None else [row.broker_ids for row in topic.assignments]
+    return lambda state: decisions.create_partitions(
+        state, topic.name, topic.count, node.metadata.rules, assignments
+    )
+
+
+def _grown(topic: CreatePartitionsTopic, error: KafkaError | None) -> CreatePartitionsTopicResult:
+    if error is None:
+        return CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
+    return CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+
+
+# --- DeleteRecords
+
+
+async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_delete_before(context.node, topic.name, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete_before(node: Node, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+    try:
+        partition = node.partition(
+            resolve_topic(node, topic, NO_UUID, internal=False), wanted.partition_index
+        )
+        if not partition.config.cleanup_delete:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"
+            )
+        result.low_watermark = partition.delete_records(Offset(wanted.offset))
+    except KafkaError as mistake:
+        result.error_code = mistake.code
+    except (StorageError, CorruptLog) as trouble:
+        log.error("delete records: %s", trouble)
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    return result

@@ -1,0 +1,224 @@
+"""One client's connection: frames in, answers out, in the order of the requests.
+
+Kafka's clients expect answers in request order and rely on requests of one connection taking effect in order. So
+requests run one at a time, with one exception that durability needs: a Produce may start while Produces before it wait
+for their flush, so that a pipelining producer shares flush cycles instead of paying for one each.
+
+Back pressure: at most `max_in_flight` requests are held per connection, then its socket is not read; nothing new starts
+while the client does not drain its answers, and one that never drains is closed by the listener's sweep.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from penstock.errors import KafkaError, ProtocolViolation
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.server.frames import FrameReader
+from penstock.kafka.wire import ApiKey, RequestHeader, decode_request_header
+
+if TYPE_CHECKING:
+    from penstock.kafka.server.listener import KafkaListener
+
+log = logging.getLogger("penstock.kafka")
+
+Buffers = list[bytes | bytearray | memoryview]
+
+WRITE_HIGH_WATER = 512 * 1024
+"""Bytes that wait in user space for a client before nothing new is started for it."""
+
+
+class _Slot:
+    """A place in the order of answers: filled when its request is done."""
+
+    __slots__ = ("answer", "done", "produce")
+
+    def __init__(self, produce: bool) -> None:
+        self.produce = produce
+        self.done = False
+        self.answer: Buffers | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Speaks to one client. Owned by the event loop."""
+
+    __slots__ = (
+        "_draining_since",
+        "_frames",
+        "_listener",
+        "_queue",
+        "_reading",
+        "_running",
+        "_slots",
+        "_transport",
+        "client_software",
+        "closed",
+        "last_active",
+        "peer",
+    )
+
+    def __init__(self, listener: "KafkaListener") -> None:
+        self._listener = listener
+        self._frames = FrameReader(listener.scratch, listener.limits.max_request_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._slots: deque[_Slot] = deque()
+        self._queue: deque[tuple[RequestHeader, bytearray]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._reading = True
+        self._draining_since = 0.0
+        self.closed = False
+        self.last_active = listener.now
+        self.peer = "?"
+        self.client_software = ""
+
+    # --- the socket's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        if not self._listener.admit(self):
+            self.close(f"over the limit of {self._listener.limits.max_connections} connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._queue.clear()
+        self._slots.clear()
+        for task in self._running:
+            task.cancel()
+        self._listener.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._listener.now
+        self._listener.metrics.bytes_in += nbytes
+        try:
+            for frame in self._frames.filled(nbytes):
+                self._queue.append((decode_request_header(memoryview(frame)), frame))
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+            return
+        self._pump()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._draining_since = self._listener.now
+
+    def resume_writing(self) -> None:
+        self._draining_since = 0.0
+        self._pump()
+
+    # --- for the listener's sweep
+
+    @property
+    def stuck_since(self) -> float:
+        """When the client stopped to drain its answers; 0 if it does."""
+        return self._draining_since
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._slots)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this client makes the broker hold."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._frames.waiting_bytes + unsent + sum(len(frame) for _, frame in self._queue)
+
+    def close(self, reason: str) -> None:
+        """Closes because of what the client did: one log line, no more."""
+        if not self.closed and self._transport is not None:
+            log.warning("closing %s: %s", self.peer, reason)
+            self.closed = True
+            self._queue.clear()
+            self._transport.abort()
+
+    def shut_down(self) -> None:
+        """The broker stops: what was answered is sent, then the connection ends."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- requests
+
+    def _pump(self) -> None:
+        """Starts what may start, and reads on or stops reading."""
+        while self._queue and self._may_start(self._queue[0][0]):
+            header, frame = self._queue.popleft()
+            self._start(header, frame)
+        wanted = (
+            len(self._queue) < self._listener.limits.max_in_flight_requests_per_connection
+            and not self._draining_since
+        )
+        if wanted != self._reading and self._transport is not None and not self.closed:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _may_start(self, header: RequestHeader) -> bool:
+        if self.closed or self._draining_since:
+            return False
+        if not self._slots:
+            return True
+        return (
+            header.api_key == ApiKey.PRODUCE
+            and self._slots[-1].produce
+            and len(self._slots) < self._listener.limits.max_in_flight_requests_per_connection
+        )
+
+    def _start(self, header: RequestHeader, frame: bytearray) -> None:
+        slot = _Slot(produce=header.api_key == ApiKey.PRODUCE)
+        self._slots.append(slot)
+        task = self._listener.loop.create_task(self._run(header, frame, slot))
+        self._running.add(task)
+
+    async def _run(self, header: RequestHeader, frame: bytearray, slot: _Slot) -> None:
+        started = time.perf_counter()
+        error = True
+        try:
+            context = RequestContext(
+                node=self._listener.node,
+                connection=self,
+                client_id=header.client_id or "",
+                api_version=header.api_version,
+            )
+            slot.answer = await self._listener.dispatch(context, header, memoryview(frame))
+            error = False
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+        except KafkaError as mistake:
+            self.close(f"{header.api_key} v{header.api_version}: {mistake}")
+        except Exception:  # noqa: BLE001 - a bug must not take the other clients along; it is logged whole
+            log.exception(
+                "a bug in answering API %s v%s of %s", header.api_key, header.api_version, self.peer
+            )
+            self.close("the broker failed to answer (see the traceback above)")
+        finally:
+            task = asyncio.current_task()
+            if task is not None:
+                self._running.discard(task)
+            self._listener.metrics.request_done(header.api_key, time.perf_counter() - started, error)
+        if not self.closed:
+            slot.done = True
+            self._send_answers()
+
+    def _send_answers(self) -> None:
+        slots = self._slots
+        out: Buffers = []
+        while slots and slots[0].done:
+            answer = slots.popleft().answer
+            if answer is not None:
+                out.extend(answer)
+        if out and self._transport is not None:
+            self._listener.metrics.bytes_out += sum(len(piece) for piece in out)
+            self._transport.writelines(out)
+        self._pump()

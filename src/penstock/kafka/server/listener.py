@@ -1,0 +1,121 @@
+"""The listening Kafka port: admits connections, sweeps out those that hold too much for too long, dispatches requests."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+
+from penstock.config import Limits
+from penstock.errors import ErrorCode, ProtocolViolation
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.registry import find_api
+from penstock.kafka.server.connection import Connection
+from penstock.kafka.server.frames import SCRATCH_SIZE
+from penstock.kafka.wire import ApiKey, RequestHeader, decode_request, encode_response
+from penstock.node import Node
+
+log = logging.getLogger("penstock.kafka")
+
+SWEEP_SECONDS = 1.0
+BACKLOG = 1024
+
+Buffers = list[bytes | bytearray | memoryview]
+
+
+class KafkaListener:
+    """Owns the server socket and its connections."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.limits: Limits = node.config.limits
+        self.metrics = node.metrics
+        self._max_held_bytes = self.limits.max_request_memory_bytes + self.limits.max_response_memory_bytes
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time()
+        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self._connections: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Serves the given listening sockets until `stop`."""
+        for sock in sockets:
+            self._server = await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=BACKLOG)
+        self._sweep()
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.shut_down()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # --- connections
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.limits.max_connections:
+            return False
+        self._connections[connection] = None
+        self.metrics.connections = len(self._connections)
+        self.metrics.connections_total += 1
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        self.metrics.connections = len(self._connections)
+
+    def _sweep(self) -> None:
+        """Once a second: closes idle, stuck and, when all together hold too much, the greediest connections."""
+        self.now = self.loop.time()
+        idle_before = self.now - self.limits.idle_timeout_ms / 1000
+        stuck_before = self.now - self.limits.slow_drain_timeout_ms / 1000
+        holding: list[tuple[int, Connection]] = []
+        for connection in list(self._connections):
+            if connection.last_active < idle_before and not connection.busy:
+                connection.close(f"idle for {self.limits.idle_timeout_ms} ms")
+            elif 0 < connection.stuck_since < stuck_before:
+                connection.close(f"does not read its answers since {self.limits.slow_drain_timeout_ms} ms")
+            elif held := connection.held_bytes:
+                holding.append((held, connection))
+        self._shed(holding)
+        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _shed(self, holding: list[tuple[int, Connection]]) -> None:
+        total = sum(held for held, _ in holding)
+        if total <= self._max_held_bytes:
+            return
+        for held, connection in sorted(holding, key=lambda pair: pair[0], reverse=True):
+            connection.close(f"holds {held} bytes while all clients together hold {total}")
+            total -= held
+            if total <= self._max_held_bytes:
+                return
+
+    # --- requests
+
+    async def dispatch(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview
+    ) -> Buffers | None:
+        """Decodes, handles and encodes one request. None: the client wants no answer."""
+        api = find_api(header.api_key)
+        version = header.api_version
+        if api is None or not api.min_version <= version <= api.max_version:
+            if header.api_key == ApiKey.API_VERSIONS:
+                return self._unsupported_api_versions(header)
+            raise ProtocolViolation(
+                f"API {header.api_key} version {version} is not offered (see ApiVersions)"
+            )
+        request = decode_request(header, frame)
+        response = await api.handler(context, request)
+        if response is None:
+            return None
+        return encode_response(header.api_key, version, header.correlation_id, response)
+
+    def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:
+        """A newer client asks in a version that is unknown here: version 0 tells it which to use instead."""
+        from penstock.kafka.handlers.api_versions import unsupported_version
+
+        response = unsupported_version(ErrorCode.UNSUPPORTED_VERSION)
+        return encode_response(header.api_key, 0, header.correlation_id, response)

@@ -1,0 +1,137 @@
+"""One flush cycle for all dirty partitions, off the event loop.
+
+A cycle starts whenever something is dirty and none is running: under load every cycle carries all that arrived during
+the one before (group commit), and when idle a lone append is flushed at once. There is no timer, which would only delay
+readers, who see nothing that is not flushed.
+
+Flushing file by file costs about 0.3 ms each, one `syncfs` about as much as two of them whatever their number
+(measured: 100 files take 15.7 ms one by one and 0.6 ms with syncfs), so from SYNC_ALL_FROM_FILES on the whole file
+system is synced instead.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from penstock.errors import StorageError
+from penstock.log import FlushTicket
+from penstock.log.disk import Disk
+from penstock.node.partition import Partition
+
+SYNC_ALL_FROM_FILES = 4
+
+_Job = Callable[[], None]
+
+
+class Flusher:
+    """Owns the flush thread. Everything except `_flush` runs on the event loop."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._dirty: dict[Partition, None] = {}
+        self._running = False
+        self._scheduled = False
+        self._idle: list[asyncio.Future[None]] = []
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop = asyncio.get_running_loop()
+        self.cycles = 0
+        self.seconds_total = 0.0
+
+    def mark(self, partition: Partition) -> None:
+        """`partition` has bytes that are not flushed. The cycle starts when this turn of the loop is over, so that
+        all appends of the turn share it."""
+        self._dirty[partition] = None
+        if not self._running and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._start_cycle)
+
+    async def drain(self) -> None:
+        """Returns when nothing is dirty and no cycle runs."""
+        while self._dirty or self._running or self._scheduled:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(future)
+            await future
+
+    async def stop(self) -> None:
+        await self.drain()
+        if self._thread is not None:
+            self._jobs.put(None)
+            thread, self._thread = self._thread, None
+            await self._loop.run_in_executor(None, thread.join)
+
+    # --- the cycle
+
+    def _start_cycle(self) -> None:
+        self._scheduled = False
+        if self._running:
+            return
+        dirty, self._dirty = self._dirty, {}
+        work: list[tuple[Partition, FlushTicket]] = []
+        for partition in dirty:
+            ticket = partition.log.begin_flush()
+            if ticket is None:
+                partition.advance()
+            else:
+                work.append((partition, ticket))
+        if any(ticket.files for _, ticket in work):
+            self._running = True
+            self._submit(lambda: self._flush(work))
+        else:
+            self._finish_cycle(work, None, 0.0)
+
+    def _submit(self, job: _Job) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run_jobs, name="penstock-flush", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _run_jobs(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _flush(self, work: list[tuple[Partition, FlushTicket]]) -> None:
+        """In the flush thread. Errors are per ticket: one bad file must not fail the others."""
+        started = time.perf_counter()
+        errors: dict[int, StorageError] = {}
+        if sum(ticket.files for _, ticket in work) >= SYNC_ALL_FROM_FILES:
+            try:
+                self._disk.sync_all()
+            except StorageError as error:
+                errors = dict.fromkeys(range(len(work)), error)
+        else:
+            for index, (_, ticket) in enumerate(work):
+                try:
+                    ticket.run()
+                except StorageError as error:
+                    errors[index] = error
+        seconds = time.perf_counter() - started
+        self._loop.call_soon_threadsafe(self._finish_cycle, work, errors, seconds)
+
+    def _finish_cycle(
+        self,
+        work: list[tuple[Partition, FlushTicket]],
+        errors: dict[int, StorageError] | None,
+        seconds: float,
+    ) -> None:
+        self._running = False
+        self.cycles += 1
+        self.seconds_total += seconds
+        for index, (partition, ticket) in enumerate(work):
+            error = errors.get(index) if errors else None
+            partition.log.finish_flush(ticket, error)
+            if error is not None:
+                partition.fail(error)
+            else:
+                partition.advance()
+        if self._dirty:
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._start_cycle)
+        else:
+            idle, self._idle = self._idle, []
+            for future in idle:
+                if not future.done():
+                    future.set_result(None)

@@ -1,0 +1,85 @@
+"""What a node does for itself, unasked: retention, compaction, expiry, and a look at its own pulse."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from penstock.errors import CorruptLog, StorageError
+from penstock.node.clock import Clock
+from penstock.node.metrics import NodeMetrics
+from penstock.node.partition import Partition
+from penstock.node.workers import Workers
+
+log = logging.getLogger("penstock.node")
+
+ROUND_SECONDS = 5.0
+"""How often every partition is looked at. Kafka looks every five minutes; a look here costs microseconds."""
+
+PARTITIONS_PER_TURN = 50
+"""Partitions looked at before other work gets its turn on the event loop."""
+
+PULSE_SECONDS = 0.5
+
+
+class Housekeeping:
+    """Background rounds over all partitions."""
+
+    def __init__(
+        self, partitions: "PartitionSource", workers: Workers, clock: Clock, metrics: NodeMetrics
+    ) -> None:
+        self._partitions = partitions
+        self._workers = workers
+        self._clock = clock
+        self._metrics = metrics
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._rounds()), loop.create_task(self._pulse())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _rounds(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            await self.tidy()
+
+    async def tidy(self) -> None:
+        """One round: deletes what retention no longer keeps, compacts what is dirty enough."""
+        for count, partition in enumerate(list(self._partitions.online())):
+            if count % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if partition.closed:
+                continue
+            try:
+                await self._tidy(partition)
+            except (StorageError, CorruptLog) as trouble:
+                log.error("%s: %s", partition.name, trouble)
+
+    async def _tidy(self, partition: Partition) -> None:
+        partition.log.apply_retention(self._clock.wall_ms())
+        plan = partition.log.plan_compaction(self._clock.wall_ms())
+        if plan is not None:
+            await self._workers.run(plan.run)
+            if not partition.closed:
+                partition.log.finish_compaction(plan)
+        garbage = partition.log.take_garbage()
+        if garbage is not None:
+            await self._workers.run(garbage)
+
+    async def _pulse(self) -> None:
+        """How late the loop runs a timer: the delay that every request suffers too."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + PULSE_SECONDS
+            await asyncio.sleep(PULSE_SECONDS)
+            self._metrics.loop_lag_seconds = max(0.0, loop.time() - due)
+
+
+class PartitionSource(Protocol):
+    def online(self) -> Iterable[Partition]: ...

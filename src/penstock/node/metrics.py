@@ -1,0 +1,50 @@
+"""What the node counts about itself: plain numbers, read only when somebody scrapes them."""
+
+from bisect import bisect_left
+
+LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+
+
+class ApiMetrics:
+    """One API's requests. `buckets[i]` counts those that took at most LATENCY_BUCKETS_SECONDS[i]; the last, all others."""
+
+    __slots__ = ("buckets", "errors", "requests", "seconds")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
+
+
+class NodeMetrics:
+    """Counters that the hot path bumps; everything that can be derived is derived at scrape time instead."""
+
+    __slots__ = (
+        "apis",
+        "bytes_in",
+        "bytes_out",
+        "connections",
+        "connections_total",
+        "loop_lag_seconds",
+        "started_seconds",
+    )
+
+    def __init__(self, started_seconds: float) -> None:
+        self.started_seconds = started_seconds
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections = 0
+        self.connections_total = 0
+        self.loop_lag_seconds = 0.0
+        self.apis: dict[int, ApiMetrics] = {}
+
+    def request_done(self, api_key: int, seconds: float, error: bool) -> None:
+        api = self.apis.get(api_key)
+        if api is None:
+            api = self.apis[api_key] = ApiMetrics()
+        api.requests += 1
+        api.seconds += seconds
+        api.buckets[bisect_left(LATENCY_BUCKETS_SECONDS, seconds)] += 1
+        if error:
+            api.errors += 1

@@ -1,0 +1,29 @@
+"""Threads for what blocks and nobody waits for: compaction and the deletion of files."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+WORKER_THREADS = 2
+"""One may compact a large partition for minutes; the other keeps deletions going meanwhile."""
+
+
+class Workers:
+    """A pool that starts its threads only when there is work."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def run(self, job: Callable[[], T]) -> T:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="penstock-worker")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, job)
+
+    def stop(self) -> None:
+        """Waits for what runs; jobs are bounded by one segment or one file."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None

@@ -1,0 +1,123 @@
+"""One node with its ports open: what `penstock serve` and the embedded broker both run."""
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.config import Address, NodeConfig
+from penstock.errors import ConfigError
+from penstock.kafka.server import KafkaListener
+from penstock.node import Node
+
+if TYPE_CHECKING:
+    from penstock.web import WebPort
+
+LISTEN_BACKLOG = 1024
+
+
+class Service:
+    """Opens the ports, starts the node, and stops both in the other order. Lives on the running event loop."""
+
+    def __init__(self, config: NodeConfig, *, eager_http: bool = False) -> None:
+        self.config = config.validate()
+        self.node: Node | None = None
+        self._eager_http = eager_http
+        self._listener: KafkaListener | None = None
+        self._http_socket: socket.socket | None = None
+        self._web: WebPort | None = None
+        self._web_starting: asyncio.Task[None] | None = None
+        self.kafka_address = config.kafka
+        self.http_address = config.http
+
+    async def start(self) -> None:
+        """Ready to serve when it returns. Ports are bound first: a port in use must not cost a recovery."""
+        kafka_socket = _listen(self.config.kafka, "kafka")
+        self.kafka_address = _bound(kafka_socket, self.config.kafka)
+        try:
+            if self.config.http is not None:
+                self._http_socket = _listen(self.config.http, "http")
+                self.http_address = _bound(self._http_socket, self.config.http)
+            node = Node(self._with_bound_ports())
+            await node.start()
+            self.node = node
+            self._listener = KafkaListener(node)
+            await self._listener.start([kafka_socket])
+            await self._open_http()
+        except BaseException:
+            kafka_socket.close()
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stops taking requests, flushes, closes. Safe after a failed start."""
+        if self._web_starting is not None:
+            await asyncio.wait([self._web_starting])
+        if self._web is not None:
+            await self._web.stop()
+        elif self._http_socket is not None:
+            asyncio.get_running_loop().remove_reader(self._http_socket.fileno())
+        if self._http_socket is not None:
+            self._http_socket.close()
+            self._http_socket = None
+        if self._listener is not None:
+            await self._listener.stop()
+        if self.node is not None:
+            await self.node.stop()
+            self.node = None
+
+    def _with_bound_ports(self) -> NodeConfig:
+        """The config with the ports that the system chose where 0 was asked for."""
+        advertised = self.config.advertised
+        if advertised.port == 0:
+            advertised = Address(advertised.host, self.kafka_address.port)
+        return msgspec.structs.replace(self.config, kafka=self.kafka_address, advertise=advertised)
+
+    async def _open_http(self) -> None:
+        """The web stack takes twice as long to import as the broker takes to start: embedded, it waits for a caller."""
+        if self._http_socket is None:
+            return
+        if self._eager_http:
+            await self._start_web()
+        else:
+            asyncio.get_running_loop().add_reader(self._http_socket.fileno(), self._first_http_caller)
+
+    def _first_http_caller(self) -> None:
+        assert self._http_socket is not None
+        asyncio.get_running_loop().remove_reader(self._http_socket.fileno())
+        self._web_starting = asyncio.get_running_loop().create_task(self._start_web())
+
+    async def _start_web(self) -> None:
+        assert self._http_socket is not None
+        assert self.node is not None
+        await asyncio.get_running_loop().run_in_executor(None, _import_web)
+        from penstock.web import WebPort
+
+        self._web = WebPort(self._http_socket, self.node)
+        await self._web.start()
+
+
+def _import_web() -> None:
+    import penstock.web  # noqa: F401 - in a thread, so that clients are served meanwhile
+
+
+def _listen(address: Address, field: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.host, address.port))
+        sock.listen(LISTEN_BACKLOG)
+    except OSError as problem:
+        sock.close()
+        reason = (
+            f"an address that is free here ({problem.strerror}); choose another port, or 0 for any free one"
+        )
+        raise ConfigError(field, str(address), reason) from None
+    sock.setblocking(False)
+    return sock
+
+
+def _bound(sock: socket.socket, address: Address) -> Address:
+    return Address(address.host, sock.getsockname()[1])

@@ -1,0 +1,71 @@
+"""A client that may say anything: raw frames over a socket, for what no well-behaved client would send."""
+
+import socket
+from collections.abc import Iterable
+
+from penstock import Broker
+from penstock.kafka.wire import Message, decode_response, encode_request, join
+
+PATIENCE_SECONDS = 20.0
+
+
+class RawClient:
+    """One connection to a broker."""
+
+    def __init__(self, broker: Broker, *, receive_buffer: int | None = None) -> None:
+        host, port = broker.bootstrap_servers.rsplit(":", 1)
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.connect((host, int(port)))
+        self._correlation = 0
+
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def request(self, api_key: int, version: int, message: Message) -> None:
+        """Sends a well-formed request without waiting for its answer."""
+        self._correlation += 1
+        self.send(join(encode_request(api_key, version, self._correlation, "raw", message)))
+
+    def answer(self, api_key: int, version: int) -> tuple[int, Message]:
+        """The next answer: its correlation id and its body."""
+        return decode_response(api_key, version, memoryview(self.read_frame()))
+
+    def call(self, api_key: int, version: int, message: Message) -> Message:
+        self.request(api_key, version, message)
+        correlation, body = self.answer(api_key, version)
+        assert correlation == self._correlation
+        return body
+
+    def read_frame(self) -> bytes:
+        return self._read(int.from_bytes(self._read(4), "big"))
+
+    def is_closed_by_broker(self) -> bool:
+        """Waits for the broker to close; False if it sends something instead."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _read(self, count: int) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            part = self.socket.recv(min(count, 1 << 20))
+            if not part:
+                raise ConnectionError("the broker closed the connection")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def frame(*parts: bytes | Iterable[int]) -> bytes:
+    payload = b"".join(bytes(part) for part in parts)
+    return len(payload).to_bytes(4, "big") + payload

@@ -1,0 +1,216 @@
+"""What a hostile or broken client may send: it gets an error or a closed connection, and nobody else notices."""
+
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Broker
+from penstock.batch import Record, build_batch
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey, encode_request, join
+from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.kafka.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.kafka.raw import RawClient, frame
+
+Unique = Callable[[str], str]
+
+API_VERSIONS_HEADER = struct.Struct(">hhih")
+
+
+@pytest.fixture
+def bystander(broker: Broker) -> RawClient:
+    """Another client, connected all the while: it must be served after whatever the test does."""
+    return RawClient(broker)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_is_harmed(bystander: RawClient) -> object:
+    yield
+    with bystander:
+        answer = bystander.call(ApiKey.API_VERSIONS, 3, ApiVersionsRequest(client_software_name="by"))
+        assert isinstance(answer, ApiVersionsResponse)
+        assert answer.error_code == ErrorCode.NONE
+
+
+@pytest.fixture
+def topic(broker: Broker, unique: Unique) -> str:
+    """A topic made by asking for it."""
+    name = unique("bad")
+    with RawClient(broker) as client:
+        answer = client.call(ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=name)]))
+        assert isinstance(answer, MetadataResponse)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+    return name
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 64,
+        b"\x7f\xff\xff\xff" + b"\0" * 100,
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\0",
+        frame(b"\0"),
+        frame(b"\x7f\xff" * 20),
+        frame(API_VERSIONS_HEADER.pack(3, 9, 1, -1), b"\0", b"\xff\xff\xff\xff\x0f"),
+        frame(API_VERSIONS_HEADER.pack(3, 1, 1, -1), b"\x7f\xff\xff\xff"),
+    ],
+    ids=["http", "tls", "2 GB", "negative", "empty", "one byte", "noise", "huge compact array", "huge array"],
+)
+def test_what_is_not_the_protocol_closes_the_connection(broker: Broker, garbage: bytes) -> None:
+    with RawClient(broker) as client:
+        client.send(garbage)
+        assert client.is_closed_by_broker()
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(999, 0), (-1, 0), (0, 99), (3, 14), (4, 0)])
+def test_an_unknown_api_or_version_closes_the_connection(broker: Broker, api_key: int, version: int) -> None:
+    with RawClient(broker) as client:
+        client.send(frame(API_VERSIONS_HEADER.pack(api_key, version, 7, -1), b"\0" * 8))
+        assert client.is_closed_by_broker()
+
+
+def test_a_newer_api_versions_is_answered_in_version_0_with_the_known_range(broker: Broker) -> None:
+    with RawClient(broker) as client:
+        client.send(frame(API_VERSIONS_HEADER.pack(ApiKey.API_VERSIONS, 99, 7, -1), b"\0\0\0\0"))
+        correlation, answer = client.answer(ApiKey.API_VERSIONS, 0)
+        assert isinstance(answer, ApiVersionsResponse)
+        assert correlation == 7
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(row.api_key, row.min_version, row.max_version) for row in answer.api_keys] == [(18, 0, 4)]
+
+
+def test_a_frame_in_single_bytes_is_answered_like_any_other(broker: Broker) -> None:
+    request = join(encode_request(ApiKey.API_VERSIONS, 0, 5, "slow", ApiVersionsRequest()))
+    with RawClient(broker) as client:
+        for index in range(len(request)):
+            client.send(request[index : index + 1])
+        assert client.answer(ApiKey.API_VERSIONS, 0)[0] == 5
+
+
+def test_pipelined_requests_are_answered_in_order(broker: Broker, topic: str) -> None:
+    with RawClient(broker) as client:
+        for number in range(200):
+            if number % 3 == 0:
+                client.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+            else:
+                client.request(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+        for number in range(200):
+            api = (ApiKey.API_VERSIONS, 0) if number % 3 == 0 else (ApiKey.PRODUCE, 9)
+            assert client.answer(*api)[0] == number + 1
+
+
+def batch(count: int = 3) -> bytearray:
+    return bytearray(build_batch([Record(i, 1_700_000_000_000, b"k", b"v" * 50, ()) for i in range(count)]))
+
+
+def produce_request(topic: str, records: bytes | bytearray | None, acks: int = -1) -> ProduceRequest:
+    data = PartitionProduceData(index=0, records=records)
+    return ProduceRequest(
+        acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def produce(client: RawClient, topic: str, records: bytes | bytearray | None, acks: int = -1) -> int:
+    answer = client.call(ApiKey.PRODUCE, 9, produce_request(topic, records, acks))
+    assert isinstance(answer, ProduceResponse)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def test_a_wrong_checksum_is_refused_and_the_next_batch_is_not(broker: Broker, topic: str) -> None:
+    wrong = batch()
+    wrong[-1] ^= 1
+    with RawClient(broker) as client:
+        assert produce(client, topic, wrong) == ErrorCode.CORRUPT_MESSAGE
+        assert produce(client, topic, batch()) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (None, ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (b"\0" * 10, ErrorCode.CORRUPT_MESSAGE),
+        (b"\0" * 100, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (batch() + batch(), ErrorCode.INVALID_RECORD),
+        (batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
+    ],
+    ids=["null", "empty", "short", "magic 0", "two batches", "cut"],
+)
+def test_what_is_not_one_whole_batch_is_refused(
+    broker: Broker, topic: str, records: bytes | None, code: ErrorCode
+) -> None:
+    with RawClient(broker) as client:
+        assert produce(client, topic, records) == code
+        assert produce(client, topic, batch()) == ErrorCode.NONE
+
+
+def test_unknown_acks_are_refused(broker: Broker, topic: str) -> None:
+    with RawClient(broker) as client:
+        assert produce(client, topic, batch(), acks=2) == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_an_error_with_acks_0_closes_the_connection_since_nothing_else_can_tell(broker: Broker) -> None:
+    with RawClient(broker) as client:
+        client.request(ApiKey.PRODUCE, 9, produce_request("no-such-topic", batch(), acks=0))
+        assert client.is_closed_by_broker()
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 2**62])
+def test_an_offset_outside_the_log_is_out_of_range(broker: Broker, topic: str, offset: int) -> None:
+    with RawClient(broker) as client:
+        assert produce(client, topic, batch()) == ErrorCode.NONE
+        answer = client.call(ApiKey.FETCH, 11, fetch_request(topic, offset))
+        assert isinstance(answer, FetchResponse)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def fetch_request(topic: str, offset: int, max_bytes: int = 1 << 20) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=max_bytes, topics=[FetchTopic(topic=topic, partitions=[wanted])]
+    )
+
+
+def test_a_fetch_session_that_is_not_there_is_declined(broker: Broker, topic: str) -> None:
+    request = fetch_request(topic, 0)
+    request.session_id, request.session_epoch = 77, 3
+    with RawClient(broker) as client:
+        answer = client.call(ApiKey.FETCH, 11, request)
+        assert isinstance(answer, FetchResponse)
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_batch_larger_than_the_fetch_limit_is_still_delivered(broker: Broker, topic: str) -> None:
+    with RawClient(broker) as client:
+        large = batch(1000)
+        assert produce(client, topic, large) == ErrorCode.NONE
+        answer = client.call(ApiKey.FETCH, 11, fetch_request(topic, 500, max_bytes=100))
+        assert isinstance(answer, FetchResponse)
+        assert len(answer.responses[0].partitions[0].records or b"") == len(large)
+
+
+def test_random_mutations_of_real_requests_harm_nobody(broker: Broker, topic: str) -> None:
+    chance = random.Random(20_261_115)
+    originals = [
+        join(encode_request(ApiKey.PRODUCE, 9, 1, "fuzz", produce_request(topic, batch()))),
+        join(encode_request(ApiKey.FETCH, 12, 1, "fuzz", fetch_request(topic, 0))),
+        join(encode_request(ApiKey.METADATA, 12, 1, "fuzz", MetadataRequest(topics=None))),
+        join(encode_request(ApiKey.API_VERSIONS, 3, 1, "fuzz", ApiVersionsRequest(client_software_name="x"))),
+    ]
+    for _ in range(300):
+        mutant = bytearray(chance.choice(originals))
+        for _ in range(chance.randint(1, 4)):
+            mutant[chance.randrange(4, len(mutant))] = chance.randrange(256)
+        with RawClient(broker) as client:
+            client.send(mutant)

@@ -1,0 +1,56 @@
+"""A broker as a process of its own, to be killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class BrokerProcess:
+    """`penstock serve` on a data folder and a fixed port, so that clients find it again after a restart."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self.bootstrap_servers = f"127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[str] | None = None
+        self.output: list[str] = []
+
+    def start(self) -> None:
+        """Returns when the broker says that it is ready."""
+        command = [sys.executable, "-m", "penstock.cli", "serve", "--http", "none"]
+        self._process = subprocess.Popen(
+            [*command, "--data-dir", str(self._data_dir), "--kafka", self.bootstrap_servers],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.output.append(line)
+            if line.startswith("ready"):
+                return
+        raise AssertionError("the broker did not start:\n" + "".join(self.output))
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        output, _ = process.communicate(timeout=60)
+        self.output.append(output)
+        return process.returncode

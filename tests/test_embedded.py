@@ -1,0 +1,98 @@
+"""A broker inside the process: quick to have, several at once, and gone without a trace."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock import Broker
+from penstock.errors import ConfigError, DataFolderInUse
+
+PATIENCE_SECONDS = 20.0
+
+
+def produce(broker: Broker, topic: str, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def end_offset(broker: Broker, topic: str) -> int:
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "x"})
+    end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_SECONDS)[1]
+    reader.close()
+    return int(end)
+
+
+def test_it_leaves_no_thread_no_port_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(threading.enumerate())
+    with Broker() as broker:
+        produce(broker, "t", "x")
+        host, port = broker.bootstrap_servers.split(":")
+    assert set(threading.enumerate()) - before == set()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_brokers_in_one_process_know_nothing_of_each_other() -> None:
+    with Broker() as one, Broker() as two:
+        produce(one, "mine", "x")
+        topics = (
+            AdminClient({"bootstrap.servers": two.bootstrap_servers})
+            .list_topics(timeout=PATIENCE_SECONDS)
+            .topics
+        )
+        assert "mine" not in topics
+
+
+def test_what_is_on_disk_is_there_again(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as first:
+        produce(first, "kept", "a", "b")
+    with Broker(data_dir=tmp_path) as second:
+        assert end_offset(second, "kept") == 2
+        produce(second, "kept", "c")
+    with Broker(data_dir=tmp_path) as third:
+        assert end_offset(third, "kept") == 3
+
+
+def test_a_data_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path):
+        with pytest.raises(DataFolderInUse, match=str(tmp_path)):
+            Broker(data_dir=tmp_path)
+    Broker(data_dir=tmp_path).close()
+
+
+def test_a_port_in_use_is_named_and_costs_nothing() -> None:
+    before = threading.active_count()
+    with Broker() as broker:
+        with pytest.raises(ConfigError, match=broker.bootstrap_servers):
+            Broker(kafka=broker.bootstrap_servers)
+    assert threading.active_count() == before
+
+
+def test_closing_twice_is_fine() -> None:
+    broker = Broker()
+    broker.close()
+    broker.close()
+
+
+def test_clients_that_are_connected_do_not_keep_it_from_closing() -> None:
+    broker = Broker()
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
+    reader.subscribe(["t"])
+    produce(broker, "t", "x")
+    reader.poll(0.2)
+    broker.close()
+    reader.close()
+
+
+def test_the_fixtures_of_the_pytest_plugin_work(penstock_broker: Broker, penstock_topic: str) -> None:
+    assert end_offset(penstock_broker, penstock_topic) == 0
+    produce(penstock_broker, penstock_topic, "x")
+    assert end_offset(penstock_broker, penstock_topic) == 1
