@@ -3,6 +3,7 @@
 Start with `layout`: it has the format byte by byte and the argument of recovery.
 """
 
+from penstock.log.compaction import CompactionPlan
 from penstock.log.data_folder import DataFolder
 from penstock.log.disk import Disk, File
 from penstock.log.flush import FlushTicket
@@ -12,6 +13,7 @@ from penstock.log.os_disk import OsDisk
 
 __all__ = [
     "Appended",
+    "CompactionPlan",
     "DataFolder",
     "Disk",
     "File",

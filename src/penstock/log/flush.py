@@ -55,3 +55,9 @@ class Capture:
         self.snapshot = snapshot
         self.segments = segments
         self.indexes = [(segment.head(), segment.load_index().copy()) for segment in segments]
+
+    def keep(self, segments: set[Segment]) -> None:
+        """Compaction and retention may have taken segments away since; their indexes must not come back."""
+        pairs = [pair for pair in zip(self.segments, self.indexes, strict=True) if pair[0] in segments]
+        self.segments = [segment for segment, _ in pairs]
+        self.indexes = [index for _, index in pairs]

@@ -22,6 +22,7 @@ from penstock.config import TopicConfig
 from penstock.errors import DiskFull, ErrorCode, KafkaError, StorageError
 from penstock.log.checkpoint import Checkpoint, CheckpointFacts, FlushPoint
 from penstock.log.chores import Chores
+from penstock.log.compaction import MAX_KEYS, CompactionPlan, Replacement, cleanable, is_due
 from penstock.log.disk import Disk
 from penstock.log.flush import Capture, FlushTicket
 from penstock.log.hints import Hints
@@ -32,9 +33,12 @@ from penstock.log.layout import (
     TERM_START,
     control_payload,
     offsets_of,
+    swap_name,
 )
+from penstock.log.lookup import first_at_or_after, greatest_timestamp
 from penstock.log.producers import UNSEEN, ProducerStates
-from penstock.log.recovery import LogState, Recovery, remove_segment
+from penstock.log.recovery import LogState, Recovery, finish_swap, remove_segment
+from penstock.log.retention import expired
 from penstock.log.segment import Segment
 from penstock.log.snapshot import SNAPSHOT_INTERVAL_BYTES, Snapshot, load_snapshot, snapshot_path
 from penstock.log.warm import WarmSegments
@@ -380,6 +384,25 @@ class Log:
             cut = following
         return cut, None
 
+    def find_timestamp(self, timestamp: int, limit: Offset) -> tuple[int, int, int] | None:
+        """(timestamp, offset, term) of the first record below `limit` that is not earlier than `timestamp`."""
+        found = first_at_or_after(self.segments, timestamp, self.start_offset, limit)
+        self._let_cool()
+        if found is None:
+            return None
+        return found.timestamp, found.offset, self.term_at(Offset(found.offset))
+
+    def max_timestamp(self, limit: Offset) -> tuple[int, int, int] | None:
+        """(timestamp, offset, term) of the latest record below `limit`; of equals, the first."""
+        newest = greatest_timestamp(self.segments, self.start_offset, limit)
+        return self.find_timestamp(newest, limit) if newest >= 0 else None
+
+    def _let_cool(self) -> None:
+        """After a search that may have opened many segments."""
+        for segment in self.segments[:-1]:
+            if not self._warm.holds(segment):
+                segment.cool()
+
     # --- flushing
 
     def begin_flush(self) -> FlushTicket | None:
@@ -480,6 +503,8 @@ class Log:
         ):
             self._save_checkpoint()
         capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.keep(set(self.segments))
         if capture is None and self._flushed == self._end_point() and self._capture_due():
             capture = self._take_capture()
         garbage = self._removable(capture)
@@ -651,6 +676,86 @@ class Log:
         self._unsaved = [other for other in self._unsaved if other is not segment]
         self._unflushed = [other for other in self._unflushed if other is not segment]
 
+    # --- retention
+
+    def expired(self, now_ms: int) -> list[Segment]:
+        """Segments that retention no longer keeps, oldest first."""
+        return expired(self.segments, self.config, self.flushed_offset, now_ms)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Drops what has expired; returns its bytes. The files go with the next `take_garbage`."""
+        self._state.producers.expire(now_ms)
+        segments = self.expired(now_ms)
+        if segments:
+            self.delete_prefix(Offset(segments[-1].next_offset))
+        return sum(segment.size for segment in segments)
+
+    # --- compaction
+
+    def plan_compaction(self, now_ms: int, *, max_keys: int = MAX_KEYS) -> CompactionPlan | None:
+        """A pass over the sealed segments, if one is due. Its `run` goes to a thread, then `finish_compaction`."""
+        config = self.config
+        if not config.cleanup_compact or self.failed is not None:
+            return None
+        sealed = [s for s in self.segments[:-1] if s.base_offset < self._flushed.base_offset]
+        segments = cleanable(sealed, config, self.cleaned_offset, now_ms)
+        if not segments or not is_due(segments, config, self.cleaned_offset, now_ms):
+            return None
+        if not self._disk.volatile and self._durable_snapshot_offset < segments[-1].next_offset:
+            # Positions move, so older snapshots will be of no use; `take_garbage` writes a newer one first.
+            self._captured_at = self._appended_bytes - SNAPSHOT_INTERVAL_BYTES
+            return None
+        return CompactionPlan(
+            self._disk,
+            self.path,
+            config,
+            segments=segments,
+            cleaned_offset=self.cleaned_offset,
+            producer_ends=self._state.producers.last_offsets(),
+            generation=self.generation,
+            now_ms=now_ms,
+            max_keys=max_keys,
+        )
+
+    def finish_compaction(self, plan: CompactionPlan) -> None:
+        """Puts the new segments in place, unless the log has changed under the plan. Blocks for a few flushes."""
+        if plan.generation != self.generation or not plan.complete or self.failed is not None:
+            plan.discard()
+            return
+        if self._chores is not None:
+            self._chores.cancel()
+        self.cleaned_offset = plan.cleaned_offset
+        self._checkpoint.save_durably(self._facts())
+        for replacement in plan.replacements:
+            self._replace(replacement)
+        for segment, horizon_ms in plan.horizons.items():
+            if segment.delete_horizon_ms != horizon_ms:
+                segment.load_index()
+                segment.delete_horizon_ms = horizon_ms
+                segment.index_saved = False
+                self._unsaved.append(segment)
+        self._bases = [segment.base_offset for segment in self.segments]
+        self._hints.clear()
+        self.generation += 1
+
+    def _replace(self, replacement: Replacement) -> None:
+        """The swap's new name is the point of no return; recovery finishes what comes after it."""
+        head = replacement.head
+        swap = swap_name(head.base_offset, head.next_offset)
+        self._disk.rename(replacement.path, f"{self.path}/{swap}")
+        self._disk.sync_dir(self.path)
+        finish_swap(self._disk, self.path, swap)
+        segment = self._new_segment(head.base_offset)
+        segment.adopt(head)
+        segment.index, segment.index_saved = replacement.entries, False
+        at = self.segments.index(replacement.sources[0])
+        self.segments[at : at + len(replacement.sources)] = [segment]
+        for old in replacement.sources:
+            self._warm.drop(old)
+            old.close()
+        gone = set(replacement.sources)
+        self._unsaved = [other for other in self._unsaved if other not in gone] + [segment]
+
     # --- opening and closing
 
     def _adopt(self, recovery: Recovery) -> None:
@@ -685,9 +790,7 @@ class Log:
             self._disk.sync_dir(self.path)
             self._disk.sync_dir(self.path.rpartition("/")[0])
         self._drop_prefix()
-        for segment in self.segments[:-1]:
-            if not self._warm.holds(segment):
-                segment.cool()
+        self._let_cool()
         if self.segments and not self._disk.volatile:
             self._save_checkpoint()
 

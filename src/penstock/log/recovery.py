@@ -64,13 +64,13 @@ class LogState:
         self.controls = list(snapshot.controls)
         self.producers.restore(snapshot.producers)
 
-    def replay(self, header: BatchHeader, payload: memoryview, *, gaps: bool) -> None:
+    def replay(self, header: BatchHeader, batch: memoryview, *, gaps: bool) -> None:
         """Takes the next batch of the log into account; raises ValueError if it cannot be the next one."""
         expected = self.end_offset
         if header.base_offset != expected and not (gaps and header.base_offset > expected):
             raise ValueError(f"offset {header.base_offset} where {expected} must follow")
         if header.is_zero_width:
-            self._replay_control(header, payload)
+            self._replay_control(header, batch[HEADER_SIZE:])
         elif header.leader_epoch != self.last_term:
             # The first batch after a deleted prefix is believed: its term's beginning is gone.
             if self.last_term != NO_TERM:
@@ -96,7 +96,7 @@ class LogState:
 
 
 def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and payload of every batch in a range of a file. Raises BadBatch where it stops making sense."""
+    """Position, header and bytes of every batch in a range of a file. Raises BadBatch where it stops making sense."""
     window, window_start = memoryview(b""), position
     while position < end:
         at = position - window_start
@@ -107,7 +107,7 @@ def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
             header = check_batch(window, at)
         except BatchError as problem:
             raise BadBatch(position, problem.message) from None
-        yield position, header, window[at + HEADER_SIZE : at + header.size]
+        yield position, header, window[at : at + header.size]
         position += header.size
 
 
@@ -334,9 +334,9 @@ class Recovery:
             self._end_here(previous, at - 1, previous.size, reason)
             return False
         try:
-            for here, header, payload in scan(segment.file, position, end):
+            for here, header, batch in scan(segment.file, position, end):
                 try:
-                    self.state.replay(header, payload, gaps=gaps)
+                    self.state.replay(header, batch, gaps=gaps)
                 except ValueError as problem:
                     raise BadBatch(here, str(problem)) from None
                 note(segment, here, header)

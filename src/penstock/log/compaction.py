@@ -1,0 +1,310 @@
+"""Compaction (`cleanup.policy=compact`): of each key only the last record stays.
+
+A log is a clean part, where compaction has been, and a dirty part behind it. One pass, in a thread:
+ 1. Read the dirty part and note the last offset of each key, until it ends or the map is full (MAX_KEYS).
+ 2. Rewrite the segments from the log's start: a record stays if the map knows no later one with its key. Offsets,
+    timestamps and the codec stay; a batch keeps its range of offsets, so readers find their way over the gaps.
+    Neighbours that have become small are merged.
+ 3. On the event loop again, `swap` puts the new segments in place of the old ones (layout.py: *.swap).
+The active segment is never touched, and neither is one that is not flushed.
+
+What else stays:
+- Control entries, all of them: Raft counts them.
+- The last batch of every live producer, without its records if they are all superseded: a header that says where its
+  sequence ended, from which a restart rebuilds duplicate detection.
+- A tombstone (a key with no value) for `delete.retention.ms` after the pass that first met it, so that a reader who is
+  behind can learn of the deletion. The time stands in the head of the segment's index; segments with different times
+  are not merged, else every pass would put it off. If the index is lost, the tombstones just stay for longer.
+A record without a key says nothing to compaction and goes, as in Kafka. A batch that cannot be read stays.
+
+Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one; two keys
+with one digest of 160 bits do not happen.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from penstock.batch import BatchHeader, Record, build_batch, read_header, read_records
+from penstock.config import TopicConfig
+from penstock.errors import BatchError, CorruptLog, StorageError
+from penstock.log.disk import Disk
+from penstock.log.index import IndexHead, SegmentIndex
+from penstock.log.layout import CLEANED_SUFFIX
+from penstock.log.recovery import BadBatch, note, scan
+from penstock.log.segment import Segment
+
+MAX_KEYS = 500_000
+DIGEST_SIZE = 20
+MAX_OFFSET_SPAN = 2**31 - 1
+
+
+class KeyMap:
+    """The last offset of each key. Says when it is full instead of growing on."""
+
+    __slots__ = ("_max_keys", "_offsets")
+
+    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+        self._offsets: dict[bytes, int] = {}
+        self._max_keys = max_keys
+
+    def put(self, key: bytes, offset: int) -> bool:
+        """False, and nothing is noted, if the key is new and there is no room for it."""
+        if len(key) >= DIGEST_SIZE:
+            key = blake2b(key, digest_size=DIGEST_SIZE).digest()
+        if len(self._offsets) >= self._max_keys and key not in self._offsets:
+            return False
+        self._offsets[key] = offset
+        return True
+
+    def supersedes(self, key: bytes, offset: int) -> bool:
+        """Whether a later record has this key."""
+        if len(key) >= DIGEST_SIZE:
+            key = blake2b(key, digest_size=DIGEST_SIZE).digest()
+        return self._offsets.get(key, -1) > offset
+
+
+class Source(NamedTuple):
+    """A segment as it was when the plan was made."""
+
+    segment: Segment
+    base_offset: int
+    next_offset: int
+    size: int
+    delete_horizon_ms: int
+
+
+class Replacement(NamedTuple):
+    """One new segment for one or more old ones."""
+
+    sources: list[Segment]
+    path: str
+    head: IndexHead
+    entries: SegmentIndex
+
+
+class Copied(NamedTuple):
+    """What rewriting one segment came to."""
+
+    tombstones: int
+    changed: bool
+
+
+class CompactionPlan:
+    """One pass over one log. `run` in a thread, then `Log.finish_compaction`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        config: TopicConfig,
+        *,
+        segments: Sequence[Segment],
+        cleaned_offset: int,
+        producer_ends: dict[int, int],
+        generation: int,
+        now_ms: int,
+        max_keys: int = MAX_KEYS,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._config = config
+        self._sources = [
+            Source(s, s.base_offset, s.next_offset, s.size, s.delete_horizon_ms) for s in segments
+        ]
+        self._dirty_from = cleaned_offset
+        self._producer_ends = producer_ends
+        self._now_ms = now_ms
+        self._new_horizon_ms = now_ms + config.delete_retention_ms
+        self._keys = KeyMap(max_keys)
+        self.generation = generation
+        self.cleaned_offset = cleaned_offset
+        """Up to where the log is clean after this pass."""
+        self.replacements: list[Replacement] = []
+        self.horizons: dict[Segment, int] = {}
+        """Segments that stay as they are, and when their tombstones may go."""
+        self.complete = False
+
+    def run(self) -> None:
+        """In a thread. Raises CorruptLog, DiskFull or StorageError; then nothing has changed."""
+        try:
+            self.cleaned_offset = self._read_keys()
+            for group in self._groups():
+                self._rewrite(group)
+            self.complete = True
+        except FileNotFoundError as problem:
+            raise StorageError(f"{self._folder}: a segment went while it was compacted") from problem
+        finally:
+            self._keys = KeyMap(0)
+
+    def discard(self) -> None:
+        """Removes what `run` wrote."""
+        for source in self._sources:
+            self._disk.remove(self._cleaned_path(source.base_offset))
+
+    def _cleaned_path(self, base_offset: int) -> str:
+        return Segment.sidecar(self._folder, base_offset, CLEANED_SUFFIX)
+
+    # --- the first reading: keys
+
+    def _read_keys(self) -> int:
+        """Fills the map from the dirty part; returns the offset up to which it was read."""
+        for source in self._sources:
+            if source.next_offset <= self._dirty_from:
+                continue
+            for _, header, batch in self._batches(source):
+                if header.next_offset <= self._dirty_from or header.control:
+                    continue
+                for record in _records(batch) or ():
+                    if record.key is not None and not self._keys.put(record.key, record.offset):
+                        return record.offset
+        return max(self._sources[-1].next_offset, self._dirty_from)
+
+    def _batches(self, source: Source) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        file = self._disk.open(source.segment.path)
+        try:
+            yield from scan(file, 0, source.size)
+        except BadBatch as problem:
+            raise CorruptLog(source.segment.path, problem.position, problem.reason) from None
+        finally:
+            file.close()
+
+    # --- the second reading: rewriting
+
+    def _groups(self) -> Iterator[list[Source]]:
+        """Neighbours whose bytes fit into one segment and whose tombstones may go at the same time."""
+        group: list[Source] = []
+        for source in self._sources:
+            if source.base_offset >= self.cleaned_offset:
+                break
+            if group and not self._fits(group, source):
+                yield group
+                group = []
+            group.append(source)
+        if group:
+            yield group
+
+    def _fits(self, group: list[Source], source: Source) -> bool:
+        size = sum(other.size for other in group) + source.size
+        horizons = {self._horizon(other) for other in [*group, source]} - {-1}
+        return (
+            size <= self._config.segment_bytes
+            and source.next_offset - group[0].base_offset <= MAX_OFFSET_SPAN
+            and len(horizons) <= 1
+        )
+
+    def _horizon(self, source: Source) -> int:
+        """When the tombstones of this segment may go, if it has any: -1 says it has none after this pass."""
+        if source.next_offset > self._dirty_from:
+            return self._new_horizon_ms
+        return -1 if source.delete_horizon_ms <= self._now_ms else source.delete_horizon_ms
+
+    def _rewrite(self, group: list[Source]) -> None:
+        target = Segment(self._disk, self._folder, group[0].base_offset, self._config.index_interval_bytes)
+        target.path = self._cleaned_path(target.base_offset)
+        target.create()
+        copied = [self._copy(source, target) for source in group]
+        has_tombstones = any(tombstones for tombstones, _ in copied)
+        target.delete_horizon_ms = max(map(self._horizon, group)) if has_tombstones else -1
+        if len(group) == 1 and not copied[0].changed:
+            self.horizons[group[0].segment] = target.delete_horizon_ms
+            target.close()
+            self._disk.remove(target.path)
+            return
+        target.next_offset = group[-1].next_offset
+        target.file.flush()
+        target.close()
+        sources = [source.segment for source in group]
+        assert target.index is not None
+        self.replacements.append(Replacement(sources, target.path, target.head(), target.index))
+
+    def _copy(self, source: Source, target: Segment) -> Copied:
+        """Writes what stays of one segment."""
+        dropping = source.next_offset <= self._dirty_from and 0 <= source.delete_horizon_ms <= self._now_ms
+        tombstones, changed = 0, False
+        for _, header, batch in self._batches(source):
+            kept, tombstones_here = self._clean(header, batch, dropping)
+            tombstones += tombstones_here
+            changed = changed or kept is not batch
+            if kept is not None:
+                position = target.size
+                target.file.append(kept)
+                note(target, position, read_header(kept))
+        return Copied(tombstones, changed)
+
+    def _clean(
+        self, header: BatchHeader, batch: memoryview, drop_tombstones: bool
+    ) -> tuple[bytes | memoryview | None, int]:
+        """What stays of a batch, None if nothing does, and the tombstones in it."""
+        records = None if header.control else _records(batch)
+        if records is None:
+            return batch, 0
+        kept = [record for record in records if self._stays(record, drop_tombstones)]
+        tombstones = sum(record.value is None for record in kept)
+        if len(kept) == len(records) and (kept or self._ends_producer(header)):
+            return batch, tombstones
+        if not kept and not self._ends_producer(header):
+            return None, 0
+        return _rebuild(header, kept), tombstones
+
+    def _ends_producer(self, header: BatchHeader) -> bool:
+        """Whether this is the last batch of a producer that the log still knows."""
+        return self._producer_ends.get(header.producer_id, -1) == header.last_offset
+
+    def _stays(self, record: Record, drop_tombstones: bool) -> bool:
+        if record.key is None:
+            # Not before it was looked at: the rest of the segment may still be dirty.
+            return record.offset >= self.cleaned_offset
+        if drop_tombstones and record.value is None:
+            return False
+        return not self._keys.supersedes(record.key, record.offset)
+
+
+def _records(batch: memoryview) -> list[Record] | None:
+    """None for a batch whose records cannot be read: its CRC is right, so its producer wrote it so."""
+    try:
+        return read_records(batch)
+    except BatchError:
+        return None
+
+
+def _rebuild(header: BatchHeader, records: list[Record]) -> bytes:
+    """The same batch with fewer records: offsets, times, codec, producer and term stay."""
+    return build_batch(
+        records,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        compression=header.compression,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        log_append_time=header.max_timestamp if header.log_append_time else None,
+        transactional=header.transactional,
+        last_offset_delta=header.last_offset_delta,
+    )
+
+
+def is_due(segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int, now_ms: int) -> bool:
+    """Whether a pass over these sealed segments is worth it."""
+    dirty = [segment for segment in segments if segment.next_offset > cleaned_offset]
+    total = sum(segment.size for segment in segments)
+    if dirty and total:
+        if sum(segment.size for segment in dirty) / total >= config.min_cleanable_dirty_ratio:
+            return True
+        oldest = min((s.first_timestamp for s in dirty if s.first_timestamp >= 0), default=now_ms)
+        if now_ms - oldest > config.max_compaction_lag_ms:
+            return True
+    return any(0 <= segment.delete_horizon_ms <= now_ms for segment in segments)
+
+
+def cleanable(
+    segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int, now_ms: int
+) -> list[Segment]:
+    """Those that a pass may look at: up to the first whose records are younger than `min.compaction.lag.ms`."""
+    result = []
+    for segment in segments:
+        is_young = segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+        if segment.next_offset > cleaned_offset and config.min_compaction_lag_ms > 0 and is_young:
+            break
+        result.append(segment)
+    return result
