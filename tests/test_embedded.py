@@ -62,17 +62,15 @@ def test_what_is_on_disk_is_there_again(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
-    with Broker(data_dir=tmp_path):
-        with pytest.raises(DataFolderInUse, match=str(tmp_path)):
-            Broker(data_dir=tmp_path)
+    with Broker(data_dir=tmp_path), pytest.raises(DataFolderInUse, match=str(tmp_path)):
+        Broker(data_dir=tmp_path)
     Broker(data_dir=tmp_path).close()
 
 
 def test_a_port_in_use_is_named_and_costs_nothing() -> None:
     before = threading.active_count()
-    with Broker() as broker:
-        with pytest.raises(ConfigError, match=broker.bootstrap_servers):
-            Broker(kafka=broker.bootstrap_servers)
+    with Broker() as broker, pytest.raises(ConfigError, match=broker.bootstrap_servers):
+        Broker(kafka=broker.bootstrap_servers)
     assert threading.active_count() == before
 
 

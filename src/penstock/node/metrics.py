@@ -6,7 +6,7 @@ LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 
 
 class ApiMetrics:
-    """One API's requests. `buckets[i]` counts those that took at most LATENCY_BUCKETS_SECONDS[i]; the last, all others."""
+    """One API's requests. `buckets[i]` counts those of at most LATENCY_BUCKETS_SECONDS[i]; the last, all others."""
 
     __slots__ = ("buckets", "errors", "requests", "seconds")
 

@@ -123,7 +123,7 @@ class Partition:
         return self.log.read(offset, max_bytes, limit=self.high_watermark, at_least_one=at_least_one)
 
     def end_of_term(self, term: Term) -> tuple[Term, Offset]:
-        """Where the reign `term` ended, or the nearest one before it. This leader's own has not ended: the log's end."""
+        """Where the reign `term` ended, or the nearest before it. This leader's own has not ended: the log's end."""
         if term == self.term:
             return self.term, self.log.end_offset
         return self.log.end_of_term(term)

@@ -16,7 +16,7 @@ async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> 
 
 
 def unsupported_version(code: ErrorCode) -> ApiVersionsResponse:
-    """The answer to a version of ApiVersions that is unknown here: only its own range, so that the client asks again."""
+    """The answer to a version of ApiVersions that is unknown here: its own range, so that the client asks again."""
     own = [row for row in advertised() if row.api_key == ApiKey.API_VERSIONS]
     return ApiVersionsResponse(error_code=code, api_keys=_rows(own))
 

@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(violation))
         except KafkaError as mistake:
             self.close(f"{header.api_key} v{header.api_version}: {mistake}")
-        except Exception:  # noqa: BLE001 - a bug must not take the other clients along; it is logged whole
+        except Exception:
             log.exception(
                 "a bug in answering API %s v%s of %s", header.api_key, header.api_version, self.peer
             )

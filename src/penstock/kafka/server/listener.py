@@ -1,4 +1,4 @@
-"""The listening Kafka port: admits connections, sweeps out those that hold too much for too long, dispatches requests."""
+"""The listening Kafka port: admits connections, sweeps out those that hold too much, dispatches requests."""
 
 import asyncio
 import logging
