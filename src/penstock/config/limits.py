@@ -66,7 +66,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 60_000
     max_client_id_bytes: Annotated[
-        int, Meta(ge=1, description="Client ids are stored with group members and shown in metrics.")
+        int,
+        Meta(ge=1, le=32_767, description="Client ids are stored with group members and shown in metrics."),
     ] = 1024
     max_topics: Annotated[
         int, Meta(ge=1, description="Topics are kept in memory on every node and listed whole in Metadata.")
@@ -105,7 +106,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Partitions that one group may have committed offsets for.")
     ] = 200_000
     max_group_id_bytes: Annotated[
-        int, Meta(ge=1, description="Group and member ids are part of every key in the offsets topic.")
+        int,
+        Meta(ge=1, le=32_767, description="Group and member ids are part of every key in the offsets topic."),
     ] = 4096
     max_group_protocols: Annotated[
         int, Meta(ge=1, description="Assignors that one member may offer; clients offer one to four.")
@@ -120,7 +122,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="One generation's assignments: they are one record in the offsets topic.")
     ] = 32 * MEBIBYTE
     max_offset_metadata_bytes: Annotated[
-        int, Meta(ge=0, description="A committed offset's free text; Kafka's offset.metadata.max.bytes.")
+        int,
+        Meta(
+            ge=0, le=32_767, description="A committed offset's free text; Kafka's offset.metadata.max.bytes."
+        ),
     ] = 4096
 
     def validate(self) -> None:

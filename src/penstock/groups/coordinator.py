@@ -1,0 +1,213 @@
+"""The group coordinator: all groups of one partition of the offsets topic.
+
+It is a state machine without a clock, chance, file or socket. Requests and the time come in; effects come
+out:
+
+- `Reply(token, result)`: answer the request that came with that token.
+- `Persist(id, records)`: append these records to the partition, in the order of the effects, and then call
+  `persisted(now_ms, id, ok)`, also in that order. Whatever depends on a write is held back until then.
+
+and `next_deadline_ms` says when to call `tick`. What can be answered from memory is returned directly.
+
+To start: `replay` every record of the partition from its beginning, then `loaded(now_ms)`, then serve.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from penstock.config import GroupSettings, Limits
+from penstock.errors import ErrorCode
+from penstock.groups.desk import EXPIRY_TIMER, Desk
+from penstock.groups.group import Group, StoredOffset
+from penstock.groups.joining import Joining
+from penstock.groups.membership import Membership
+from penstock.groups.offsets import Offsets
+from penstock.groups.rebalancing import Rebalancing
+from penstock.groups.states import GroupState
+from penstock.groups.storage import OffsetKey, decode_group, decode_key, decode_offset
+from penstock.groups.timers import Key
+from penstock.groups.values import (
+    CommitRequest,
+    CommittedOffset,
+    Effect,
+    GroupDescription,
+    GroupListing,
+    JoinRequest,
+    LeavingMember,
+    MemberDescription,
+    SyncRequest,
+)
+from penstock.types import TopicPartition
+
+CLASSIC = "classic"
+
+
+class Coordinator:
+    """Every method that returns effects takes the time as `now_ms`, which must never go back."""
+
+    def __init__(self, settings: GroupSettings | None = None, limits: Limits | None = None) -> None:
+        self._desk = Desk(settings or GroupSettings(), limits or Limits())
+        self._rebalancing = Rebalancing(self._desk)
+        self._joining = Joining(self._desk, self._rebalancing)
+        self._membership = Membership(self._desk, self._rebalancing)
+        self._offsets = Offsets(self._desk, self._rebalancing)
+
+    # Members
+
+    def join(self, now_ms: int, token: object, request: JoinRequest) -> list[Effect]:
+        self._joining.join(now_ms, token, request)
+        return self._desk.take_effects()
+
+    def sync(self, now_ms: int, token: object, request: SyncRequest) -> list[Effect]:
+        self._membership.sync(now_ms, token, request)
+        return self._desk.take_effects()
+
+    def heartbeat(
+        self, now_ms: int, group_id: str, member_id: str, generation: int, instance_id: str | None = None
+    ) -> ErrorCode:
+        return self._membership.heartbeat(now_ms, group_id, member_id, generation, instance_id)
+
+    def leave(
+        self, now_ms: int, token: object, group_id: str, leaving: Sequence[LeavingMember]
+    ) -> list[Effect]:
+        self._membership.leave(now_ms, token, group_id, leaving)
+        return self._desk.take_effects()
+
+    # Offsets
+
+    def commit_offsets(self, now_ms: int, token: object, request: CommitRequest) -> list[Effect]:
+        self._offsets.commit(now_ms, token, request)
+        return self._desk.take_effects()
+
+    def fetch_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group committed: of these partitions, or (None) all. What is missing was never committed.
+
+        `require_stable` asks to wait for offsets of open transactions, of which there are none here yet.
+        """
+        return self._offsets.fetch(group_id, partitions)
+
+    def delete_offsets(
+        self, now_ms: int, token: object, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> list[Effect]:
+        self._offsets.delete(token, group_id, partitions)
+        return self._desk.take_effects()
+
+    def topics_deleted(self, now_ms: int, topics: Collection[str]) -> list[Effect]:
+        self._offsets.topics_deleted(topics)
+        return self._desk.take_effects()
+
+    # Groups
+
+    def describe(self, group_id: str) -> GroupDescription | None:
+        group = self._desk.find(group_id)
+        return None if group is None else _describe(group)
+
+    def list_groups(
+        self, states: Collection[str] = (), group_types: Collection[str] = ()
+    ) -> list[GroupListing]:
+        """Groups in one of these states and of one of these types; none given means any.
+
+        Case does not matter.
+        """
+        wanted = {state.lower() for state in states}
+        if group_types and CLASSIC not in {each.lower() for each in group_types}:
+            return []
+        return [
+            GroupListing(group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or "")
+            for group in self._desk.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        ]
+
+    def delete_groups(self, now_ms: int, token: object, group_ids: Sequence[str]) -> list[Effect]:
+        self._offsets.delete_groups(token, group_ids)
+        return self._desk.take_effects()
+
+    # Time and disk
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due; None while there is nothing to wait for."""
+        return self._desk.timers.next_ms
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        for key in self._desk.timers.due(now_ms):
+            self._alarm(now_ms, key)
+        return self._desk.take_effects()
+
+    def persisted(self, now_ms: int, persist_id: int, ok: bool) -> list[Effect]:
+        """A write is durable, or has failed and is not in the log."""
+        self._desk.persisted(now_ms, persist_id, ok)
+        return self._desk.take_effects()
+
+    def _alarm(self, now_ms: int, key: Key) -> None:
+        if key == EXPIRY_TIMER:
+            self._offsets.expire(now_ms)
+            return
+        kind, group_id, *member_id = key
+        group = self._desk.groups[group_id]
+        if kind == "join":
+            self._rebalancing.join_timed_out(now_ms, group)
+        elif kind == "sync":
+            self._rebalancing.sync_timed_out(now_ms, group)
+        elif kind == "pending":
+            self._rebalancing.pending_timed_out(now_ms, group, member_id[0])
+        else:
+            self._rebalancing.session_timed_out(now_ms, group, group.members[member_id[0]])
+
+    # Start
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of the offsets topic, in order. UnknownFormat if it is none that this version writes."""
+        decoded = decode_key(key)
+        group = self._desk.find(decoded.group_id)
+        if group is None:
+            group = self._desk.groups[decoded.group_id] = Group(decoded.group_id, 0)
+        if isinstance(decoded, OffsetKey):
+            if value is None:
+                group.offsets.pop(decoded.topic_partition, None)
+            else:
+                group.offsets[decoded.topic_partition] = StoredOffset(decode_offset(value), 0)
+        elif value is None:
+            # Offsets are deleted by records of their own.
+            successor = self._desk.groups[decoded.group_id] = Group(decoded.group_id, 0)
+            successor.offsets = group.offsets
+        else:
+            group.restore(decode_group(value))
+
+    def loaded(self, now_ms: int) -> None:
+        """All records were replayed: sessions begin, and what was deleted altogether is dropped."""
+        for group in list(self._desk.groups.values()):
+            for member in group.members.values():
+                self._rebalancing.touch(now_ms, group, member)
+            self._desk.drop_if_never_used(now_ms, group)
+        if self._desk.groups:
+            interval_ms = self._desk.settings.offsets_retention_check_interval_ms
+            self._desk.timers.set(EXPIRY_TIMER, now_ms + interval_ms)
+
+
+def _describe(group: Group) -> GroupDescription:
+    stable = group.state is GroupState.STABLE
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_name=(group.protocol_name or "") if stable else "",
+        generation=group.generation,
+        leader=group.leader,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata(group.protocol_name) if stable else b"",
+                assignment=member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ),
+    )

@@ -1,0 +1,257 @@
+"""JoinGroup: who is let in, under which id, and whether that costs the others a rebalance.
+
+- A *new dynamic member* is told its id first (clients since JoinGroup v4) and then joins with it.
+- A *known member* that joins again with nothing new, while nobody rebalances, is told the generation it is
+  in: it has only lost an answer. A leader that joins again wants a rebalance, because it saw something
+  change.
+- A *static member* (one with an instance id) that comes back with no member id gets a new one and takes its
+  old place, and the old id is fenced off. In a stable group this needs no rebalance, so that a restart is
+  invisible to the others; but the new id must be durable before it is told, or a crash of ours would fence
+  off the wrong one.
+"""
+
+from msgspec.structs import replace
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups.desk import Desk, pending_timer, session_timer
+from penstock.groups.group import Group, Member, metadata_size
+from penstock.groups.rebalancing import Rebalancing, join_result
+from penstock.groups.states import GroupState
+from penstock.groups.storage import encode_group, encode_group_key
+from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from penstock.groups.values import NO_MEMBER, JoinRequest, JoinResult
+
+
+class Joining:
+    """Decides on JoinGroup requests."""
+
+    def __init__(self, desk: Desk, rebalancing: Rebalancing) -> None:
+        self._desk = desk
+        self._rebalancing = rebalancing
+
+    def join(self, now_ms: int, token: object, request: JoinRequest) -> None:
+        try:
+            self._check(request)
+            group = self._group_for(now_ms, request)
+            self._check_size(now_ms, group, request)
+            if request.member_id == NO_MEMBER:
+                self._join_new(now_ms, token, request, group)
+            else:
+                self._join_known(now_ms, token, request, group)
+        except KafkaError as refusal:
+            full = refusal.code is ErrorCode.GROUP_MAX_SIZE_REACHED
+            member_id = NO_MEMBER if full else request.member_id
+            self._desk.reply(token, JoinResult(error=refusal.code, member_id=member_id))
+
+    # What is refused whatever the group's state
+
+    def _check(self, request: JoinRequest) -> None:
+        settings, limits = self._desk.settings, self._desk.limits
+        check_group_id(request.group_id, limits.max_group_id_bytes)
+        shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+        if not shortest <= request.session_timeout_ms <= longest:
+            message = f"session timeout {request.session_timeout_ms} is not from {shortest} to {longest} ms"
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
+        names = [request.new_member_id, request.protocol_type, request.instance_id or ""]
+        names += [protocol.name for protocol in request.protocols]
+        if max(len(name.encode()) for name in names) > limits.max_group_id_bytes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a name is above limits.max_group_id_bytes")
+        if len(request.protocols) > limits.max_group_protocols:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "more protocols than limits.max_group_protocols")
+        if metadata_size(request.protocols) > limits.max_member_metadata_bytes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "metadata is above limits.max_member_metadata_bytes")
+
+    def _group_for(self, now_ms: int, request: JoinRequest) -> Group:
+        if request.member_id == NO_MEMBER:
+            full = ErrorCode.GROUP_MAX_SIZE_REACHED
+            return self._desk.open_group(now_ms, request.group_id, full=full)
+        return known_group(self._desk, request.group_id)
+
+    def _check_size(self, now_ms: int, group: Group, request: JoinRequest) -> None:
+        """As in Kafka, a place counts once it is taken: while members join, by those who have joined."""
+        limit = self._desk.limits.max_group_members
+        member = group.members.get(request.member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            has_place = member is not None and member.join_token is not None
+            full = not has_place and group.waiting_to_join >= limit
+        else:
+            full = member is None and len(group.members) >= limit
+        if not full and member is None and request.member_id not in group.pending:
+            full = len(group.pending) >= limit
+        if full:
+            if member is not None:
+                self._rebalancing.dismiss(group, member)
+                self._rebalancing.begin_or_complete(now_ms, group)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"limits.max_group_members is {limit}")
+
+    def _check_protocols(self, group: Group, request: JoinRequest) -> None:
+        if not group.supports(request.protocol_type, request.protocols):
+            message = f"{request.group_id}: no protocol in common with the other members"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+
+    def _check_metadata_room(self, group: Group, request: JoinRequest, member: Member | None) -> None:
+        freed = metadata_size(member.protocols) if member is not None else 0
+        total = group.metadata_bytes - freed + metadata_size(request.protocols)
+        if total > self._desk.limits.max_group_metadata_bytes:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group is above limits.max_group_metadata_bytes")
+
+    # New members
+
+    def _join_new(self, now_ms: int, token: object, request: JoinRequest, group: Group) -> None:
+        self._check_protocols(group, request)
+        old_id = group.static.get(request.instance_id) if request.instance_id is not None else None
+        if old_id is not None:
+            self._replace_static(now_ms, token, request, group, group.members[old_id])
+        elif request.instance_id is None and request.requires_known_member_id:
+            self._promise_id(now_ms, token, request, group)
+        else:
+            self._add(now_ms, token, request, group, request.new_member_id)
+
+    def _promise_id(self, now_ms: int, token: object, request: JoinRequest, group: Group) -> None:
+        member_id = request.new_member_id
+        self._desk.keep(now_ms, group)
+        group.pending.add(member_id)
+        self._desk.timers.set(pending_timer(group, member_id), now_ms + request.session_timeout_ms)
+        self._desk.reply(token, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+
+    def _add(self, now_ms: int, token: object, request: JoinRequest, group: Group, member_id: str) -> None:
+        self._check_metadata_room(group, request, None)
+        self._desk.keep(now_ms, group)
+        group.pending.discard(member_id)
+        self._desk.timers.cancel(pending_timer(group, member_id))
+        member = Member(member_id, request)
+        group.add(member, request.protocol_type)
+        group.wait_for_join(member, token)
+        group.new_member_added = True
+        self._rebalancing.touch(now_ms, group, member)
+        self._rebalancing.begin_or_complete(now_ms, group)
+
+    # Known members
+
+    def _join_known(self, now_ms: int, token: object, request: JoinRequest, group: Group) -> None:
+        if request.member_id in group.pending:
+            self._check_protocols(group, request)
+            self._add(now_ms, token, request, group, request.member_id)
+            return
+        member = known_member(group, request.member_id, request.instance_id)
+        self._check_protocols(group, request)
+        if self._has_nothing_new(group, member, request):
+            self._rebalancing.touch(now_ms, group, member)
+            self._desk.reply(token, join_result(group, member))
+        else:
+            self._rejoin(now_ms, token, request, group, member)
+
+    def _has_nothing_new(self, group: Group, member: Member, request: JoinRequest) -> bool:
+        if member.protocols != request.protocols:
+            return False
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return True
+        return group.state is GroupState.STABLE and member.member_id != group.leader
+
+    def _rejoin(self, now_ms: int, token: object, request: JoinRequest, group: Group, member: Member) -> None:
+        self._check_metadata_room(group, request, member)
+        group.update(member, request)
+        self._wait(group, member, token)
+        self._rebalancing.begin_or_complete(now_ms, group)
+
+    def _wait(self, group: Group, member: Member, token: object) -> None:
+        """The member waits with its newest request; an older one was surely given up: answered and
+        forgotten..
+
+        """
+        if member.join_token is not None:
+            older = JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+            self._desk.reply(group.end_join(member), older)
+        group.wait_for_join(member, token)
+
+    # Static members that come back
+
+    def _replace_static(
+        self, now_ms: int, token: object, request: JoinRequest, group: Group, member: Member
+    ) -> None:
+        self._check_metadata_room(group, request, member)
+        old_leader = group.leader
+        unchanged = self._reads_the_same(group, member, request)
+        self._fence(group, member)
+        group.rename(member, request.new_member_id)
+        group.update(member, request)
+        self._rebalancing.touch(now_ms, group, member)
+        if unchanged and group.state is GroupState.STABLE and group.choose_protocol() == group.protocol_name:
+            self._store_replacement(token, request, group, member, old_leader)
+        else:
+            self._wait(group, member, token)
+            self._rebalancing.begin_or_complete(now_ms, group)
+
+    def _fence(self, group: Group, member: Member) -> None:
+        """The client that holds the old id hears that another one has taken its place."""
+        self._desk.timers.cancel(session_timer(group, member.member_id))
+        error = ErrorCode.FENCED_INSTANCE_ID
+        if member.join_token is not None:
+            self._desk.reply(group.end_join(member), JoinResult(error=error, member_id=member.member_id))
+        self._rebalancing.end_member_sync(member, error)
+
+    def _reads_the_same(self, group: Group, member: Member, request: JoinRequest) -> bool:
+        """Whether the assignment still fits.
+
+        Only the topics are compared: assignors put more into the metadata, such as the partitions owned,
+        which a restart always changes.
+        """
+        if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return True
+        for protocol in request.protocols:
+            if protocol.name == group.protocol_name:
+                before = subscribed_topics(member.metadata(group.protocol_name))
+                return before == subscribed_topics(protocol.metadata)
+        return False
+
+    def _store_replacement(
+        self, token: object, request: JoinRequest, group: Group, member: Member, old_leader: str | None
+    ) -> None:
+        result = join_result(group, member)
+        if result.members and request.supports_skip_assignment:
+            result = replace(result, skip_assignment=True)
+        elif result.members:
+            # An older client that finds itself leader would assign, and nobody would take its assignment.
+            # Told the id that it had before, it takes itself for a follower.
+            result = replace(result, leader=old_leader or NO_MEMBER, members=())
+
+        def stored(_now_ms: int, ok: bool) -> None:
+            failure = JoinResult(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id=request.member_id)
+            self._desk.reply(token, result if ok else failure)
+
+        self._desk.persist(((encode_group_key(group.group_id), encode_group(group.stored())),), stored)
+
+
+def check_group_id(group_id: str, max_bytes: int) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+    if len(group_id.encode()) > max_bytes:
+        raise KafkaError(
+            ErrorCode.INVALID_GROUP_ID, f"the group id is above limits.max_group_id_bytes ({max_bytes})"
+        )
+
+
+def known_group(desk: Desk, group_id: str) -> Group:
+    """The group of somebody who claims to be a member."""
+    group = desk.find(group_id)
+    if group is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
+    return group
+
+
+def known_member(group: Group, member_id: str, instance_id: str | None) -> Member:
+    """The member with this id.
+
+    One with an instance id must hold the id that was last given to that instance.
+    """
+    if instance_id is not None:
+        current = group.static.get(instance_id)
+        if current is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id}: no instance {instance_id!r}")
+        if current != member_id:
+            message = f"{group.group_id}: instance {instance_id!r} is another member now"
+            raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, message)
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{group.group_id}: no member {member_id!r}")
+    return member

@@ -1,0 +1,341 @@
+"""Committed offsets: taken in, given out, deleted, expired.
+
+An offset counts from the moment it is durable, in the order of the writes: commits of one partition that are
+under way at the same time end up as the log has them, and a deletion takes only what was written before it.
+
+What expires, and when (the retention runs from the later of ...):
+
+- no members, but there were: the commit and the moment when the last member left;
+- never any members (consumers that assign partitions themselves): the commit;
+- consumers, stable: the commit, and only in topics that none of them reads;
+- anything else, such as a rebalance: nothing.
+
+An offset whose client set an expiry of its own goes at that time, under the same conditions. A group that is
+empty and has no offsets left is forgotten.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups.desk import EXPIRY_TIMER, Desk, pending_timer
+from penstock.groups.group import Group, StoredOffset
+from penstock.groups.joining import known_member
+from penstock.groups.rebalancing import Rebalancing
+from penstock.groups.states import GroupState
+from penstock.groups.storage import encode_group_key, encode_offset, encode_offset_key
+from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
+from penstock.groups.values import (
+    NO_GENERATION,
+    NO_MEMBER,
+    CommitRequest,
+    CommitResult,
+    CommittedOffset,
+    DeleteGroupsResult,
+    DeleteOffsetsResult,
+    OffsetToCommit,
+    Records,
+)
+from penstock.types import TopicPartition
+
+
+class Offsets:
+    """Decides on offsets and on the end of groups."""
+
+    def __init__(self, desk: Desk, rebalancing: Rebalancing) -> None:
+        self._desk = desk
+        self._rebalancing = rebalancing
+
+    # Commit
+
+    def commit(self, now_ms: int, token: object, request: CommitRequest) -> None:
+        try:
+            group = self._group_for(now_ms, request)
+            self._check_committer(now_ms, group, request)
+        except KafkaError as refusal:
+            errors = {TopicPartition(each.topic, each.partition): refusal.code for each in request.offsets}
+            self._desk.reply(token, CommitResult(errors=errors))
+            return
+        errors, accepted = self._sort(now_ms, group, request)
+        if accepted:
+            self._store(now_ms, token, group, errors, accepted)
+        else:
+            self._desk.reply(token, CommitResult(errors=errors))
+
+    def _group_for(self, now_ms: int, request: CommitRequest) -> Group:
+        if len(request.group_id.encode()) > self._desk.limits.max_group_id_bytes:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is above limits.max_group_id_bytes")
+        if request.generation > NO_GENERATION and self._desk.find(request.group_id) is None:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
+        return self._desk.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)
+
+    def _check_committer(self, now_ms: int, group: Group, request: CommitRequest) -> None:
+        """Members commit in their generation; anybody may while there are no members."""
+        if request.generation <= NO_GENERATION and group.state is GroupState.EMPTY:
+            return
+        anonymous = request.member_id == NO_MEMBER and request.instance_id is None
+        if request.generation <= NO_GENERATION and anonymous:
+            message = f"{group.group_id} has members: only they may commit"
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        member = known_member(group, request.member_id, request.instance_id)
+        if request.generation != group.generation:
+            message = f"{group.group_id} is in generation {group.generation}, not {request.generation}"
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, message)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            # Its partitions may already be another's in the new generation.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group.group_id} is rebalancing")
+        self._rebalancing.touch(now_ms, group, member)
+
+    def _sort(
+        self, now_ms: int, group: Group, request: CommitRequest
+    ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
+        errors: dict[TopicPartition, ErrorCode] = {}
+        accepted: dict[TopicPartition, CommittedOffset] = {}
+        room = self._desk.limits.max_group_offsets - len(
+            group.offsets.keys() | group.offsets_in_flight.keys()
+        )
+        expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
+        for each in request.offsets:
+            partition = TopicPartition(each.topic, each.partition)
+            known = (
+                partition in group.offsets or partition in group.offsets_in_flight or partition in accepted
+            )
+            errors[partition] = self._check_offset(each, known or room > 0)
+            if errors[partition] is ErrorCode.NONE:
+                room -= not known
+                accepted[partition] = CommittedOffset(
+                    offset=each.offset,
+                    leader_epoch=each.leader_epoch if expire_ms < 0 else -1,
+                    metadata=each.metadata,
+                    commit_timestamp_ms=now_ms,
+                    expire_timestamp_ms=expire_ms,
+                )
+        return errors, accepted
+
+    def _check_offset(self, offset: OffsetToCommit, has_room: bool) -> ErrorCode:
+        if len(offset.metadata.encode()) > self._desk.limits.max_offset_metadata_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if len(offset.topic.encode()) > self._desk.limits.max_group_id_bytes:
+            # Such a topic cannot exist, and its name would not fit into a key.
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE if has_room else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+    def _store(
+        self,
+        now_ms: int,
+        token: object,
+        group: Group,
+        errors: dict[TopicPartition, ErrorCode],
+        accepted: dict[TopicPartition, CommittedOffset],
+    ) -> None:
+        self._desk.keep(now_ms, group)
+        for partition in accepted:
+            group.offsets_in_flight[partition] = group.offsets_in_flight.get(partition, 0) + 1
+
+        def stored(now_ms: int, ok: bool) -> None:
+            _landed(group, accepted)
+            if ok:
+                _take_in(group, accepted, persist_id)
+            else:
+                errors.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                self._desk.drop_if_never_used(now_ms, group)
+            self._desk.reply(token, CommitResult(errors=errors))
+
+        group_id = group.group_id
+        records = [
+            (encode_offset_key(group_id, tp), encode_offset(offset)) for tp, offset in accepted.items()
+        ]
+        persist_id = self._desk.persist_all(records, stored)
+
+    # Fetch
+
+    def fetch(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        group = self._desk.find(group_id)
+        if group is None:
+            return {}
+        wanted = (
+            group.offsets if partitions is None else [each for each in partitions if each in group.offsets]
+        )
+        return {partition: group.offsets[partition].committed for partition in wanted}
+
+    # Delete
+
+    def delete(self, token: object, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        group = self._desk.find(group_id)
+        if group is None:
+            self._desk.reply(token, DeleteOffsetsResult(error=ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        if group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            self._desk.reply(token, DeleteOffsetsResult(error=ErrorCode.NON_EMPTY_GROUP))
+            return
+        errors = {partition: _deletable(group, partition) for partition in partitions}
+        doomed = [each for each in partitions if errors[each] is ErrorCode.NONE and each in group.offsets]
+        if not doomed:
+            self._desk.reply(token, DeleteOffsetsResult(errors=errors))
+            return
+
+        def deleted(_now_ms: int, ok: bool) -> None:
+            if ok:
+                _take_out(group, doomed, persist_id)
+            else:
+                errors.update(dict.fromkeys(doomed, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._desk.reply(token, DeleteOffsetsResult(errors=errors))
+
+        persist_id = self._desk.persist_all(_tombstones(group, doomed), deleted)
+
+    def delete_groups(self, token: object, group_ids: Sequence[str]) -> None:
+        errors = {group_id: self._group_deletable(group_id) for group_id in group_ids}
+        doomed = [
+            self._desk.groups[group_id] for group_id, error in errors.items() if error is ErrorCode.NONE
+        ]
+        if not doomed:
+            self._desk.reply(token, DeleteGroupsResult(errors=errors))
+            return
+        for group in doomed:
+            self._forget(group)
+
+        def deleted(now_ms: int, ok: bool) -> None:
+            for group in doomed:
+                if ok:
+                    group.move_to(GroupState.DEAD, now_ms)
+                else:
+                    errors[group.group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                    self._put_back(now_ms, group)
+            self._desk.reply(token, DeleteGroupsResult(errors=errors))
+
+        records = [record for group in doomed for record in _all_tombstones(group)]
+        self._desk.persist_all(records, deleted)
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """What was committed for topics that are gone means nothing for later topics of the same name."""
+        names = frozenset(topics)
+        for group in self._desk.groups.values():
+            partitions = group.offsets.keys() | group.offsets_in_flight.keys()
+            self._remove(group, sorted(each for each in partitions if each.topic in names))
+
+    def _group_deletable(self, group_id: str) -> ErrorCode:
+        group = self._desk.find(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
+
+    def _forget(self, group: Group) -> None:
+        for member_id in group.pending:
+            self._desk.timers.cancel(pending_timer(group, member_id))
+        group.pending.clear()
+        del self._desk.groups[group.group_id]
+
+    def _put_back(self, now_ms: int, group: Group) -> None:
+        """The deletion was not written, so the log still has the group.
+
+        What came up in its place meanwhile is newer.
+        """
+        current = self._desk.find(group.group_id)
+        if current is None:
+            self._desk.keep(now_ms, group)
+            return
+        for partition, stored in group.offsets.items():
+            current.offsets.setdefault(partition, stored)
+
+    # Expiry
+
+    def expire(self, now_ms: int) -> None:
+        """Lets go of what has expired, and looks again after a while."""
+        for group in list(self._desk.groups.values()):
+            expired = [
+                partition for partition in _may_expire(group) if self._has_expired(now_ms, group, partition)
+            ]
+            if expired:
+                self._remove(group, expired)
+            elif group.is_idle:
+                self._end(now_ms, group)
+        if self._desk.groups:
+            deadline_ms = now_ms + self._desk.settings.offsets_retention_check_interval_ms
+            self._desk.timers.set(EXPIRY_TIMER, deadline_ms)
+
+    def _has_expired(self, now_ms: int, group: Group, partition: TopicPartition) -> bool:
+        committed = group.offsets[partition].committed
+        if committed.expire_timestamp_ms >= 0:
+            return now_ms >= committed.expire_timestamp_ms
+        since_ms = committed.commit_timestamp_ms
+        if group.state is GroupState.EMPTY and group.protocol_type is not None:
+            since_ms = max(since_ms, group.state_timestamp_ms)
+        return now_ms - since_ms >= self._desk.settings.offsets_retention_ms
+
+    def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
+        """Writes deletions and, once they are durable, lets go; then perhaps of the group, too."""
+        if not partitions:
+            return
+
+        def removed(now_ms: int, ok: bool) -> None:
+            if ok:
+                _take_out(group, partitions, persist_id)
+                if group.is_idle and self._desk.find(group.group_id) is group:
+                    self._end(now_ms, group)
+
+        persist_id = self._desk.persist_all(_tombstones(group, partitions), removed)
+
+    def _end(self, now_ms: int, group: Group) -> None:
+        """An empty group with nothing to keep is forgotten.
+
+        If the write is lost, it is found and ended again.
+        """
+        self._forget(group)
+        group.move_to(GroupState.DEAD, now_ms)
+        if group.generation > 0:
+            self._desk.persist(((encode_group_key(group.group_id), None),), lambda now_ms, ok: None)
+
+
+def _may_expire(group: Group) -> Iterator[TopicPartition]:
+    """The offsets whose time counts at all."""
+    if group.state is GroupState.EMPTY:
+        kept: frozenset[str] | None = frozenset()
+    elif group.state is GroupState.STABLE:
+        kept = group.subscribed_topics()
+    else:
+        kept = None
+    if kept is not None:
+        # A commit under way makes the offset young again, so its partition is left alone until then.
+        yield from (
+            each for each in group.offsets if each.topic not in kept and each not in group.offsets_in_flight
+        )
+
+
+def _deletable(group: Group, partition: TopicPartition) -> ErrorCode:
+    if not group.members:
+        return ErrorCode.NONE
+    topics = group.subscribed_topics()
+    if topics is None or partition.topic in topics:
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return ErrorCode.NONE
+
+
+def _landed(group: Group, partitions: Iterable[TopicPartition]) -> None:
+    for partition in partitions:
+        group.offsets_in_flight[partition] -= 1
+        if not group.offsets_in_flight[partition]:
+            del group.offsets_in_flight[partition]
+
+
+def _take_in(group: Group, accepted: dict[TopicPartition, CommittedOffset], persist_id: int) -> None:
+    for partition, offset in accepted.items():
+        current = group.offsets.get(partition)
+        if current is None or current.persist_id < persist_id:
+            group.offsets[partition] = StoredOffset(offset, persist_id)
+
+
+def _take_out(group: Group, partitions: Iterable[TopicPartition], persist_id: int) -> None:
+    for partition in partitions:
+        current = group.offsets.get(partition)
+        if current is not None and current.persist_id < persist_id:
+            del group.offsets[partition]
+
+
+def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Records:
+    return tuple((encode_offset_key(group.group_id, partition), None) for partition in partitions)
+
+
+def _all_tombstones(group: Group) -> Records:
+    partitions = sorted(group.offsets.keys() | group.offsets_in_flight.keys())
+    return (*_tombstones(group, partitions), (encode_group_key(group.group_id), None))

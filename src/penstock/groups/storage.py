@@ -1,0 +1,255 @@
+"""What the offsets topic holds, byte by byte: Kafka's own layout, so that tools which read that topic
+understand it.
+
+All numbers are big-endian. `str` is an int16 length and UTF-8 bytes, `str?` the same with length -1 for null,
+`bytes` an int32 length and the bytes.
+
+A committed offset (one record per group, topic and partition):
+
+    key     int16 1 | str group | str topic | int32 partition
+    value   int16 3 | int64 offset | int32 leader epoch | str metadata | int64 commit time (ms)
+            int16 1 | int64 offset | str metadata | int64 commit time | int64 expiry time
+                      the second when the client asked for an expiry of its own; it has no leader epoch
+
+A group's generation (one record per group, written when an assignment is made, when a static member changes
+its member id, and when the last member goes):
+
+    key     int16 2 | str group
+    value   int16 3 | str protocol type | int32 generation | str? protocol | str? leader
+            | int64 time of the last state change (ms) | int32 number of members | members
+    member  str member id | str? instance id | str client id | str client host | int32 rebalance timeout (ms)
+            | int32 session timeout (ms) | bytes subscription | bytes assignment
+
+A null value deletes what its key names. The topic is compacted, so a reader applies records in order and the
+last one of each key wins. Bytes that are none of this were written by a later version: UnknownFormat, never a
+silent skip.
+"""
+
+import struct
+
+import msgspec
+
+from penstock.errors import UnknownFormat
+from penstock.groups.values import CommittedOffset
+from penstock.types import TopicPartition
+
+OFFSET_KEY_VERSION = 1
+GROUP_KEY_VERSION = 2
+VALUE_VERSION = 3
+EXPIRING_VALUE_VERSION = 1
+
+
+class OffsetKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Names one committed offset."""
+
+    group_id: str
+    topic_partition: TopicPartition
+
+
+class GroupKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Names one group's generation."""
+
+    group_id: str
+
+
+class StoredMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a stored generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class StoredGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's generation as it is stored."""
+
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[StoredMember, ...]
+
+
+def encode_offset_key(group_id: str, partition: TopicPartition) -> bytes:
+    return b"".join(
+        (
+            struct.pack(">h", OFFSET_KEY_VERSION),
+            _string(group_id),
+            _string(partition.topic),
+            struct.pack(">i", partition.partition),
+        )
+    )
+
+
+def encode_offset(offset: CommittedOffset) -> bytes:
+    metadata = _string(offset.metadata)
+    if offset.expire_timestamp_ms >= 0:
+        head = struct.pack(">hq", EXPIRING_VALUE_VERSION, offset.offset)
+        return head + metadata + struct.pack(">qq", offset.commit_timestamp_ms, offset.expire_timestamp_ms)
+    head = struct.pack(">hqi", VALUE_VERSION, offset.offset, offset.leader_epoch)
+    return head + metadata + struct.pack(">q", offset.commit_timestamp_ms)
+
+
+def encode_group_key(group_id: str) -> bytes:
+    return struct.pack(">h", GROUP_KEY_VERSION) + _string(group_id)
+
+
+def encode_group(group: StoredGroup) -> bytes:
+    parts = [
+        struct.pack(">h", VALUE_VERSION),
+        _string(group.protocol_type),
+        struct.pack(">i", group.generation),
+        _string(group.protocol_name),
+        _string(group.leader),
+        struct.pack(">qi", group.state_timestamp_ms, len(group.members)),
+    ]
+    for member in group.members:
+        parts += (
+            _string(member.member_id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
+            _blob(member.subscription),
+            _blob(member.assignment),
+        )
+    return b"".join(parts)
+
+
+def decode_key(data: bytes) -> OffsetKey | GroupKey:
+    reader = _Reader(data)
+    version = reader.int16()
+    if version in (0, OFFSET_KEY_VERSION):
+        group_id = reader.string()
+        key = OffsetKey(group_id=group_id, topic_partition=TopicPartition(reader.string(), reader.int32()))
+        reader.finish()
+        return key
+    if version == GROUP_KEY_VERSION:
+        group_key = GroupKey(group_id=reader.string())
+        reader.finish()
+        return group_key
+    raise reader.unknown(f"key version {version}")
+
+
+def decode_offset(data: bytes) -> CommittedOffset:
+    reader = _Reader(data)
+    version = reader.int16()
+    if version not in (EXPIRING_VALUE_VERSION, VALUE_VERSION):
+        raise reader.unknown(f"offset value version {version}")
+    offset = CommittedOffset(
+        offset=reader.int64(),
+        leader_epoch=reader.int32() if version == VALUE_VERSION else -1,
+        metadata=reader.string(),
+        commit_timestamp_ms=reader.int64(),
+        expire_timestamp_ms=reader.int64() if version == EXPIRING_VALUE_VERSION else -1,
+    )
+    reader.finish()
+    return offset
+
+
+def decode_group(data: bytes) -> StoredGroup:
+    reader = _Reader(data)
+    version = reader.int16()
+    if version != VALUE_VERSION:
+        raise reader.unknown(f"group value version {version}")
+    group = StoredGroup(
+        protocol_type=reader.string(),
+        generation=reader.int32(),
+        protocol_name=reader.nullable_string(),
+        leader=reader.nullable_string(),
+        state_timestamp_ms=reader.int64(),
+        members=tuple(_read_member(reader) for _ in range(reader.int32())),
+    )
+    reader.finish()
+    return group
+
+
+def offsets_partition(group_id: str, partitions: int) -> int:
+    """The partition of the offsets topic that a group lives in, as Kafka and its tools compute it."""
+    code = 0
+    utf16 = group_id.encode("utf-16-be", "surrogatepass")
+    for (unit,) in struct.iter_unpack(">H", utf16):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    # Java's abs of the smallest int is negative, and Kafka makes it 0.
+    signed = code - (1 << 32) if code >= 1 << 31 else code
+    return 0 if signed == -(1 << 31) else abs(signed) % partitions
+
+
+def _read_member(reader: "_Reader") -> StoredMember:
+    return StoredMember(
+        member_id=reader.string(),
+        instance_id=reader.nullable_string(),
+        client_id=reader.string(),
+        client_host=reader.string(),
+        rebalance_timeout_ms=reader.int32(),
+        session_timeout_ms=reader.int32(),
+        subscription=reader.blob(),
+        assignment=reader.blob(),
+    )
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _blob(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+class _Reader:
+    """Reads fields one after the other, and no byte that is not there."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def int16(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise self.unknown("null where text should be")
+        return text
+
+    def nullable_string(self) -> str | None:
+        length = self.int16()
+        if length == -1:
+            return None
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise self.unknown("text that is not UTF-8") from None
+
+    def blob(self) -> bytes:
+        return self._take(self.int32())
+
+    def finish(self) -> None:
+        if self._position != len(self._data):
+            raise self.unknown(f"{len(self._data) - self._position} bytes too many")
+
+    def unknown(self, what: str) -> UnknownFormat:
+        return UnknownFormat(f"a record of the offsets topic has {what}; start the version that wrote it")
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise self.unknown("too few bytes")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken

@@ -1,0 +1,30 @@
+"""Which topics a consumer reads: the one part of a member's metadata that the broker looks into.
+
+For groups of protocol type `consumer`, metadata begins with int16 version | int32 number of topics | topics,
+each an int16 length and UTF-8 bytes. What follows differs by version and is between the consumers. It is the
+clients' own format, so a surprise in it is no error: the answer is then "unknown", and nothing is decided by
+it.
+"""
+
+import struct
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics that a consumer subscribed to, or None if its metadata cannot be read."""
+    try:
+        version, count = struct.unpack_from(">hi", metadata, 0)
+        if version < 0 or count < 0:
+            return None
+        topics, position = [], 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            position += 2
+            if length < 0 or position + length > len(metadata):
+                return None
+            topics.append(metadata[position : position + length].decode())
+            position += length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

@@ -1,0 +1,330 @@
+"""A stage for groups: clients that act and remember like real ones, a clock that is turned by hand, and a
+disk that is prompt, slow or full. What happens on it reads as a transcript."""
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+
+from penstock.config import GroupSettings, Limits
+from penstock.errors import ErrorCode
+from penstock.groups import (
+    CommitRequest,
+    CommitResult,
+    CommittedOffset,
+    Coordinator,
+    Effect,
+    GroupDescription,
+    JoinRequest,
+    JoinResult,
+    LeaveResult,
+    LeavingMember,
+    OffsetToCommit,
+    Persist,
+    Protocol,
+    Result,
+    SyncRequest,
+    SyncResult,
+)
+from penstock.types import TopicPartition
+
+GROUP = "billing"
+PROMPT = GroupSettings(initial_rebalance_delay_ms=0)
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+DAY_MS = 86_400_000
+
+
+def subscription(*topics: str, extra: bytes = b"") -> bytes:
+    """What a consumer says of itself: version 0, its topics, no user data."""
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", len(extra)) + extra
+
+
+class Scene:
+    """One coordinator, its disk and its clock."""
+
+    def __init__(
+        self, settings: GroupSettings = PROMPT, limits: Limits | None = None, now_ms: int = 1_000_000
+    ) -> None:
+        self.settings = settings
+        self.limits = limits or Limits()
+        self.coordinator = Coordinator(settings, self.limits)
+        self.now_ms = now_ms
+        self.replies: dict[int, Result] = {}
+        self.open_tokens: set[int] = set()
+        self.durable: list[tuple[bytes, bytes | None]] = []
+        self.in_flight: list[Persist] = []
+        self.disk = "prompt"
+        self.clients: list[Client] = []
+        self._tokens: Iterator[int] = itertools.count(1)
+        self._ids: Iterator[int] = itertools.count(1)
+
+    def client(self, name: str, **about: object) -> "Client":
+        client = Client(self, name, **about)  # type: ignore[arg-type]
+        self.clients.append(client)
+        return client
+
+    def new_token(self) -> int:
+        token = next(self._tokens)
+        self.open_tokens.add(token)
+        return token
+
+    def new_id(self, name: str) -> str:
+        return f"{name}-{next(self._ids)}"
+
+    def happens(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.in_flight.append(effect)
+                continue
+            assert isinstance(effect.token, int)
+            assert effect.token in self.open_tokens, "answered twice, or never asked"
+            self.open_tokens.remove(effect.token)
+            self.replies[effect.token] = effect.result
+            for client in self.clients:
+                client.hears(effect.token, effect.result)
+        if self.disk != "slow":
+            self.flush()
+
+    def flush(self, writes: int | None = None) -> None:
+        """The disk gets on with what it was asked to write; a full one fails."""
+        ok = self.disk != "full"
+        done, self.in_flight = self.in_flight[:writes], self.in_flight[len(self.in_flight[:writes]) :]
+        for persist in done:
+            if ok:
+                self.durable += persist.records
+            self.happens(self.coordinator.persisted(self.now_ms, persist.id, ok))
+
+    def passes(self, duration_ms: int) -> None:
+        """Time goes by, and every deadline on the way is kept."""
+        end_ms = self.now_ms + duration_ms
+        while (deadline_ms := self.coordinator.next_deadline_ms) is not None and deadline_ms <= end_ms:
+            assert deadline_ms >= self.now_ms, "a deadline that was not dealt with"
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.happens(self.coordinator.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    def restarted(self) -> "Scene":
+        """The same place after a crash: only what was durable is there."""
+        scene = Scene(self.settings, self.limits, self.now_ms)
+        for key, value in self.durable:
+            scene.coordinator.replay(key, value)
+        scene.coordinator.loaded(scene.now_ms)
+        scene.durable = list(self.durable)
+        scene._ids = self._ids
+        return scene
+
+    def group(self, group_id: str = GROUP) -> GroupDescription:
+        description = self.coordinator.describe(group_id)
+        assert description is not None
+        return description
+
+    def offsets(self, group_id: str = GROUP) -> dict[TopicPartition, CommittedOffset]:
+        return self.coordinator.fetch_offsets(group_id)
+
+    def state(self) -> dict[str, object]:
+        """Everything that a client could find out."""
+        names = sorted(listing.group_id for listing in self.coordinator.list_groups())
+        return {name: (self.group(name), self.offsets(name)) for name in names}
+
+    # Requests that come from operators rather than from members
+
+    def deletes_groups(self, *group_ids: str) -> Result | None:
+        token = self.new_token()
+        self.happens(self.coordinator.delete_groups(self.now_ms, token, group_ids))
+        return self.replies.get(token)
+
+    def deletes_offsets(self, *partitions: TopicPartition, group_id: str = GROUP) -> Result | None:
+        token = self.new_token()
+        self.happens(self.coordinator.delete_offsets(self.now_ms, token, group_id, partitions))
+        return self.replies.get(token)
+
+    def deletes_topics(self, *topics: str) -> None:
+        self.happens(self.coordinator.topics_deleted(self.now_ms, topics))
+
+    def removes_members(self, *members: LeavingMember, group_id: str = GROUP) -> LeaveResult:
+        token = self.new_token()
+        self.happens(self.coordinator.leave(self.now_ms, token, group_id, members))
+        result = self.replies[token]
+        assert isinstance(result, LeaveResult)
+        return result
+
+
+class Client:
+    """A consumer. It remembers its member id, its generation and its leader from the answers that it gets."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        name: str,
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+        topics: Sequence[str] = ("orders",),
+        protocols: Sequence[str] = ("range",),
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 9,
+    ) -> None:
+        self.scene = scene
+        self.name = name
+        self.group_id = group_id
+        self.instance_id = instance_id
+        self.protocols = tuple(Protocol(protocol, subscription(*topics)) for protocol in protocols)
+        self.session_ms = session_ms
+        self.rebalance_ms = rebalance_ms
+        self.version = version
+        self.member_id = ""
+        self.generation = -1
+        self.token = 0
+        self._joined: JoinResult | None = None
+
+    def asks_to_join(self, **changes: object) -> "Client":
+        """One JoinGroup."""
+        fields: dict[str, object] = {
+            "group_id": self.group_id,
+            "member_id": self.member_id,
+            "new_member_id": self.scene.new_id(self.name),
+            "instance_id": self.instance_id,
+            "client_id": self.name,
+            "client_host": "127.0.0.1",
+            "protocol_type": "consumer",
+            "protocols": self.protocols,
+            "session_timeout_ms": self.session_ms,
+            "rebalance_timeout_ms": self.rebalance_ms,
+            "requires_known_member_id": self.version >= 4,
+            "supports_skip_assignment": self.version >= 9,
+            **changes,
+        }
+        request = JoinRequest(**fields)  # type: ignore[arg-type]
+        self.scene.happens(self.scene.coordinator.join(self.scene.now_ms, self._new_token(), request))
+        return self
+
+    def joins(self, **changes: object) -> "Client":
+        """JoinGroup as a client does it: once more with the id that it is told to use."""
+        self.asks_to_join(**changes)
+        if self.is_answered and self.joined.error is ErrorCode.MEMBER_ID_REQUIRED:
+            self.asks_to_join(**changes)
+        return self
+
+    def syncs(self, assignments: dict[str, bytes] | None = None, **changes: object) -> "Client":
+        fields: dict[str, object] = {
+            "group_id": self.group_id,
+            "generation": self.generation,
+            "member_id": self.member_id,
+            "instance_id": self.instance_id,
+            "assignments": assignments or {},
+            **changes,
+        }
+        request = SyncRequest(**fields)  # type: ignore[arg-type]
+        self.scene.happens(self.scene.coordinator.sync(self.scene.now_ms, self._new_token(), request))
+        return self
+
+    def assigns(self, **shares: bytes) -> "Client":
+        """SyncGroup as the leader does it: `alice=b"0,1"` by the members' names."""
+        members = [member.member_id for member in self.joined.members]
+        by_name = {member_id.rpartition("-")[0]: member_id for member_id in members}
+        return self.syncs({by_name[name]: share for name, share in shares.items()})
+
+    def heartbeats(self) -> ErrorCode:
+        return self.scene.coordinator.heartbeat(
+            self.scene.now_ms, self.group_id, self.member_id, self.generation, self.instance_id
+        )
+
+    def leaves(self) -> ErrorCode:
+        leaving = LeavingMember(member_id=self.member_id, instance_id=self.instance_id)
+        result = self.scene.removes_members(leaving, group_id=self.group_id)
+        return result.error or result.members[0].error
+
+    def commits(
+        self, topic: str = "orders", partition: int = 0, offset: int = 1, **changes: object
+    ) -> "Client":
+        one = OffsetToCommit(topic=topic, partition=partition, offset=offset)
+        fields: dict[str, object] = {
+            "group_id": self.group_id,
+            "generation": self.generation,
+            "member_id": self.member_id,
+            "instance_id": self.instance_id,
+            "offsets": (one,),
+            **changes,
+        }
+        request = CommitRequest(**fields)  # type: ignore[arg-type]
+        self.scene.happens(
+            self.scene.coordinator.commit_offsets(self.scene.now_ms, self._new_token(), request)
+        )
+        return self
+
+    # What the client has heard
+
+    @property
+    def is_answered(self) -> bool:
+        return self.token in self.scene.replies
+
+    @property
+    def joined(self) -> JoinResult:
+        """What the last answered JoinGroup said."""
+        assert self._joined is not None
+        return self._joined
+
+    @property
+    def error(self) -> ErrorCode:
+        """The error of the last answer; a commit's is that of its one partition."""
+        result = self.scene.replies[self.token]
+        if isinstance(result, CommitResult):
+            (error,) = result.errors.values()
+            return error
+        assert isinstance(result, JoinResult | SyncResult)
+        return result.error
+
+    @property
+    def assignment(self) -> bytes:
+        result = self.scene.replies[self.token]
+        assert isinstance(result, SyncResult)
+        assert result.error is ErrorCode.NONE
+        return result.assignment
+
+    @property
+    def is_leader(self) -> bool:
+        return self.joined.leader == self.member_id
+
+    def forgets(self) -> "Client":
+        """The process restarts: it is nobody's member, but its instance id is in its configuration."""
+        self.member_id, self.generation = "", -1
+        return self
+
+    def _new_token(self) -> int:
+        self.token = self.scene.new_token()
+        return self.token
+
+    def hears(self, token: int, result: Result) -> None:
+        if token != self.token or not isinstance(result, JoinResult):
+            return
+        self._joined = result
+        if result.error in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self.member_id = result.member_id
+        if result.error is ErrorCode.NONE:
+            self.generation = result.generation
+
+
+def stable(scene: Scene, *clients: Client) -> None:
+    """All of them join, the leader gives each a share named after it, all sync."""
+    for client in clients:
+        client.joins()
+    rejoin(*clients)
+
+
+def rejoin(*clients: Client) -> None:
+    """Whoever was answered an older generation joins again, until all are in the newest; then they sync."""
+    for _ in range(3):
+        newest = max(client.joined.generation for client in clients if client.is_answered)
+        late = [client for client in clients if client.is_answered and client.joined.generation < newest]
+        waiting = [client for client in clients if not client.is_answered]
+        if not late and not waiting:
+            break
+        for client in [client for client in clients if client.is_answered]:
+            client.joins()
+    leader = next(client for client in clients if client.is_leader)
+    leader.assigns(**{client.name: client.name.encode() for client in clients})
+    for client in clients:
+        if client is not leader:
+            client.syncs()
