@@ -13,6 +13,7 @@ from typing import Self
 import uvloop
 
 from penstock.config import Address, GroupSettings, Limits, NodeConfig
+from penstock.log import Disk
 from penstock.service import Service
 
 ANY_PORT = Address("127.0.0.1", 0)
@@ -40,7 +41,9 @@ class Broker:
         topic_defaults: dict[str, str] | None = None,
         groups: GroupSettings | None = None,
         limits: Limits | None = None,
+        disk: Disk | None = None,
     ) -> None:
+        """`disk` replaces the file system, so that a test can make it fail."""
         config = NodeConfig(
             node_id=node_id,
             memory=data_dir is None,
@@ -53,7 +56,7 @@ class Broker:
             groups=groups or GroupSettings(initial_rebalance_delay_ms=0),
             limits=limits or Limits(),
         )
-        self._thread = _BrokerThread(config)
+        self._thread = _BrokerThread(config, disk)
         self._thread.start_and_wait()
 
     @property
@@ -85,8 +88,9 @@ class Broker:
 class _BrokerThread:
     """The thread with the event loop that the service lives on."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, disk: Disk | None) -> None:
         self._config = config.validate()
+        self._disk = disk
         self._thread = threading.Thread(target=self._main, name="penstock-broker", daemon=True)
         self._started = threading.Event()
         self._problem: BaseException | None = None
@@ -113,7 +117,7 @@ class _BrokerThread:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         try:
-            self.service = Service(self._config)
+            self.service = Service(self._config, disk=self._disk)
             await self.service.start()
         except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread
             self._problem = problem

@@ -9,6 +9,7 @@ import msgspec
 from penstock.config import Address, NodeConfig
 from penstock.errors import ConfigError
 from penstock.kafka.server import KafkaListener
+from penstock.log import Disk
 from penstock.node import Node
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ LISTEN_BACKLOG = 1024
 class Service:
     """Opens the ports, starts the node, and stops both in the other order. Lives on the running event loop."""
 
-    def __init__(self, config: NodeConfig, *, eager_http: bool = False) -> None:
+    def __init__(self, config: NodeConfig, *, eager_http: bool = False, disk: Disk | None = None) -> None:
         self.config = config.validate()
+        self._disk = disk
         self.node: Node | None = None
         self._eager_http = eager_http
         self._listener: KafkaListener | None = None
@@ -39,7 +41,7 @@ class Service:
             if self.config.http is not None:
                 self._http_socket = _listen(self.config.http, "http")
                 self.http_address = _bound(self._http_socket, self.config.http)
-            node = Node(self._with_bound_ports())
+            node = Node(self._with_bound_ports(), disk=self._disk)
             await node.start()
             self.node = node
             self._listener = KafkaListener(node)

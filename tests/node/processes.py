@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -39,6 +41,11 @@ class BrokerProcess:
             if line.startswith("ready"):
                 return
         raise AssertionError("the broker did not start:\n" + "".join(self.output))
+
+    def memory_bytes(self) -> int:
+        """What the process holds in memory now."""
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).memory_info().rss)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

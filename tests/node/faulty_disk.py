@@ -1,0 +1,59 @@
+"""A real disk that fails on request."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.batch import Buffer
+from penstock.errors import DiskFull, StorageError
+from penstock.log import File, OsDisk
+
+
+class FaultyDisk(OsDisk):
+    """`full`: no write finds space. `broken_flush`: flushing a file whose path contains it fails."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
+        self.full = False
+        self.broken_flush: str | None = None
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return FaultyFile(super().open(path, create=create), self, path)
+
+
+class FaultyFile:
+    """A file of a FaultyDisk."""
+
+    def __init__(self, file: File, disk: FaultyDisk, path: str) -> None:
+        self._file = file
+        self._disk = disk
+        self._path = path
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def append(self, data: Buffer | Sequence[Buffer]) -> None:
+        self._check_space()
+        self._file.append(data)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        self._check_space()
+        self._file.write_at(position, data)
+
+    def flush(self) -> None:
+        if self._disk.broken_flush is not None and self._disk.broken_flush in self._path:
+            raise StorageError(f"{self._path}: flush failed (injected)")
+        self._file.flush()
+
+    def read_at(self, position: int, count: int) -> bytes:
+        return self._file.read_at(position, count)
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _check_space(self) -> None:
+        if self._disk.full:
+            raise DiskFull(f"{self._path}: no space left (injected)")

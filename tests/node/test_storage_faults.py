@@ -1,0 +1,152 @@
+"""Disks that are full, break or rot: the client is told, everything else goes on."""
+
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Broker
+from penstock.batch import Record, build_batch
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.kafka.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.kafka.raw import RawClient
+from tests.node.faulty_disk import FaultyDisk
+
+
+def produce(client: RawClient, topic: str, value: bytes, acks: int = -1) -> int:
+    batch = bytearray(build_batch([Record(0, 1_700_000_000_000, None, value, ())]))
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+    answer = client.call(ApiKey.PRODUCE, 9, ProduceRequest(acks=acks, timeout_ms=20_000, topic_data=[data]))
+    assert isinstance(answer, ProduceResponse)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def fetch(client: RawClient, topic: str) -> tuple[int, bytes]:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 24)
+    topics = [FetchTopic(topic=topic, partitions=[wanted])]
+    answer = client.call(
+        ApiKey.FETCH, 11, FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 24, topics=topics)
+    )
+    assert isinstance(answer, FetchResponse)
+    found = answer.responses[0].partitions[0]
+    return found.error_code, bytes(found.records or b"")
+
+
+def create(client: RawClient, *names: str) -> list[int]:
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    answer = client.call(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=topics))
+    assert isinstance(answer, CreateTopicsResponse)
+    return [topic.error_code for topic in answer.topics]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> FaultyDisk:
+    return FaultyDisk(tmp_path / "data")
+
+
+@pytest.fixture
+def client(tmp_path: Path, disk: FaultyDisk) -> Iterator[RawClient]:
+    with Broker(data_dir=tmp_path / "data", disk=disk) as broker, RawClient(broker) as connected:
+        create(connected, "one", "two")
+        yield connected
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself(
+    client: RawClient, disk: FaultyDisk
+) -> None:
+    assert produce(client, "one", b"before") == ErrorCode.NONE
+    disk.full = True
+    for acks in (-1, 1):
+        assert produce(client, "one", b"refused", acks) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert create(client, "three") == [ErrorCode.KAFKA_STORAGE_ERROR]
+    code, records = fetch(client, "one")
+    assert code == ErrorCode.NONE
+    assert b"before" in records
+    disk.full = False
+    assert produce(client, "one", b"after") == ErrorCode.NONE
+    assert create(client, "three") == [ErrorCode.NONE]
+    _, records = fetch(client, "one")
+    assert b"after" in records
+    assert b"refused" not in records
+
+
+def test_a_failed_flush_halts_its_partition_and_no_other(client: RawClient, disk: FaultyDisk) -> None:
+    assert produce(client, "one", b"before") == ErrorCode.NONE
+    disk.broken_flush = "one-0"
+    assert produce(client, "one", b"lost") == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.broken_flush = None
+    assert produce(client, "one", b"never again until restart") == ErrorCode.KAFKA_STORAGE_ERROR
+    code, records = fetch(client, "one")
+    assert code == ErrorCode.NONE
+    assert b"before" in records
+    assert b"lost" not in records
+    assert produce(client, "two", b"fine") == ErrorCode.NONE
+
+
+def test_a_rotten_segment_is_named_and_takes_no_other_topic_offline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        create(client, "rotten", "sound")
+        for topic in ("rotten", "sound"):
+            for number in range(20):
+                assert produce(client, topic, b"value %d" % number) == ErrorCode.NONE
+    segment = next((tmp_path / "topics" / "rotten-0").glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    position = content.index(b"value 7")
+    content[position] ^= 0xFF
+    segment.write_bytes(content)
+    (tmp_path / "meta" / "clean").unlink(missing_ok=True)
+    for leftover in segment.parent.glob("*"):
+        if leftover.suffix in (".index", ".timeindex", ".snapshot"):
+            leftover.unlink()
+    with caplog.at_level(logging.ERROR), Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        assert fetch(client, "rotten")[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert produce(client, "rotten", b"x") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert b"value 19" in fetch(client, "sound")[1]
+        assert produce(client, "sound", b"x") == ErrorCode.NONE
+    assert segment.name in caplog.text
+    assert "byte" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_file_system_that_is_really_full_behaves_the_same(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mount is not allowed here: {mounted.stderr.decode().strip()}")
+    try:
+        _fill_and_free(tmp_path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def _fill_and_free(folder: Path) -> None:
+    ballast = folder / "ballast"
+    with Broker(data_dir=folder / "data") as broker, RawClient(broker) as client:
+        create(client, "t")
+        assert produce(client, "t", b"first") == ErrorCode.NONE
+        free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+        ballast.write_bytes(b"\0" * (free - 64 * 1024))
+        codes = [produce(client, "t", b"x" * 100_000) for _ in range(3)]
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+        assert b"first" in fetch(client, "t")[1]
+        ballast.unlink()
+        assert produce(client, "t", b"after") == ErrorCode.NONE
+        assert b"after" in fetch(client, "t")[1]
