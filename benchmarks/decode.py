@@ -22,7 +22,6 @@ from penstock.batch import Record, _scan, build_batch, read_records, scan_batch
 
 try:
     import pyarrow
-    from pyarrow import compute
 except ImportError:
     pyarrow = None
 
@@ -65,17 +64,14 @@ def with_records(batch: bytes) -> int:
 
 
 def with_columns(batch: bytes) -> int:
-    header, payload, columns = scan_batch(batch)
+    _header, payload, columns = scan_batch(batch)
     if pyarrow is not None:
         # The payload as one array of 4n - 1 slices; every fourth is a key, every fourth from 2 a value.
         parts = from_buffers(pyarrow.binary(), columns.rows * 4 - 1, columns.slices, payload)
         parts.take(every_fourth(columns.rows, 0))
         parts.take(every_fourth(columns.rows, 2))
-        deltas = from_buffers(pyarrow.int32(), columns.rows, columns.offset_deltas)
-        compute.add(deltas.cast(pyarrow.int64()), header.base_offset)
-        compute.add(
-            from_buffers(pyarrow.int64(), columns.rows, columns.timestamp_deltas), header.base_timestamp
-        )
+        from_buffers(pyarrow.int64(), columns.rows, columns.offsets)
+        from_buffers(pyarrow.int64(), columns.rows, columns.timestamps)
     return columns.rows
 
 

@@ -237,12 +237,13 @@ def test_stamping_changes_offset_and_term_and_keeps_the_checksum():
 
 
 def test_headers_are_walked_until_an_incomplete_tail():
-    batch = with_fields()
-    whole = batch * 3
-    positions = [pos for pos, _ in iter_headers(whole)]
-    assert positions == [0, 75, 150]
-    for cut in (1, 14, 15, 74):
-        assert [pos for pos, _ in iter_headers(memoryview(whole)[:-cut])] == [0, 75]
+    batches = [with_fields(base_offset=n, batch_length=63 + n) for n in range(5)]
+    whole = b"".join(batches)
+    found = list(iter_headers(whole))
+    assert [pos for pos, _ in found] == [0, 75, 151, 228, 306]
+    assert [header for _, header in found] == [check_batch(batch) for batch in batches]
+    for cut in (1, 17, 18, 78):
+        assert list(iter_headers(memoryview(whole)[:-cut])) == found[:-1]
     assert list(iter_headers(b"")) == []
 
 

@@ -38,9 +38,11 @@ def compiled(module: ModuleType) -> bool:
     return not str(module.__file__).endswith(".py")
 
 
-def outcome(module: ModuleType, payload: bytes, count: int, last_offset_delta: int) -> tuple[object, ...]:
+def outcome(
+    module: ModuleType, payload: bytes, count: int, last_offset_delta: int, base_timestamp: int = 1000
+) -> tuple[object, ...]:
     try:
-        return tuple(module.scan(payload, 0, len(payload), count, last_offset_delta))
+        return tuple(module.scan(payload, 0, len(payload), count, 10, last_offset_delta, base_timestamp))
     except BatchError as error:
         return (error.code, error.message)
 
@@ -68,7 +70,7 @@ def field(data: bytes) -> bytes:
 
 def refusal(scanner: ModuleType, payload: bytes, *, count: int = 1, last_offset_delta: int = 0) -> BatchError:
     with pytest.raises(BatchError) as caught:
-        scanner.scan(payload, 0, len(payload), count, last_offset_delta)
+        scanner.scan(payload, 0, len(payload), count, 0, last_offset_delta, 0)
     return caught.value
 
 
@@ -76,7 +78,7 @@ def refusal(scanner: ModuleType, payload: bytes, *, count: int = 1, last_offset_
 def test_columns_say_where_keys_and_values_are(scanner):
     first = record(key=field(b"key"), value=field(b"value"))
     second = record(offset_delta=varint(1), timestamp_delta=varint(-300), value=field(b"x" * 200))
-    columns = scanner.scan(first + second, 0, len(first + second), 2, 1)
+    columns = scanner.scan(first + second, 0, len(first + second), 2, 2**40, 1, 10_000)
     slices = struct.unpack("<8i", columns.slices)
     payload = first + second
     assert payload[slices[0] : slices[1]] == b"key"
@@ -85,9 +87,8 @@ def test_columns_say_where_keys_and_values_are(scanner):
     assert payload[slices[6] : slices[7]] == b"x" * 200
     assert list(slices) == sorted(slices)
     assert columns.nulls == bytes([0, 1])
-    assert struct.unpack("<2q", columns.timestamp_deltas) == (0, -300)
-    assert struct.unpack("<2i", columns.offset_deltas) == (0, 1)
-    assert (columns.min_timestamp_delta, columns.max_timestamp_delta) == (-300, 0)
+    assert struct.unpack("<2q", columns.timestamps) == (10_000, 9_700)
+    assert struct.unpack("<2q", columns.offsets) == (2**40, 2**40 + 1)
     assert (columns.rows, columns.header_slices, columns.header_nulls) == (2, b"", b"")
     assert struct.unpack("<3i", columns.header_ends) == (0, 0, 0)
 
@@ -99,7 +100,7 @@ def test_headers_are_columns_too(scanner):
     payload = (
         record(headers=two) + record(offset_delta=varint(1)) + record(offset_delta=varint(2), headers=one)
     )
-    columns = scanner.scan(payload, 0, len(payload), 3, 2)
+    columns = scanner.scan(payload, 0, len(payload), 3, 0, 2, 0)
     assert struct.unpack("<4i", columns.header_ends) == (0, 2, 2, 3)
     slices = struct.unpack("<12i", columns.header_slices)
     parts = [payload[slices[n] : slices[n + 1]] for n in range(0, 12, 2)]
@@ -111,28 +112,51 @@ def test_headers_are_columns_too(scanner):
 @both
 def test_positions_count_from_the_start_of_the_buffer(scanner):
     payload = record(key=field(b"key"))
-    columns = scanner.scan(b"12345" + payload + b"67", 5, 5 + len(payload), 1, 0)
+    columns = scanner.scan(b"12345" + payload + b"67", 5, 5 + len(payload), 1, 0, 0, 0)
     start, end, *_ = struct.unpack("<4i", columns.slices)
     assert (b"12345" + payload)[start:end] == b"key"
 
 
 @both
 @pytest.mark.parametrize(
-    ("delta", "encoded"),
+    ("base", "encoded", "timestamp"),
     [
-        (2**63 - 1, b"\xfe" + b"\xff" * 8 + b"\x01"),
-        (-(2**63), b"\xff" * 9 + b"\x01"),
-        (-1, b"\x01"),
-        (63, b"\x7e"),
-        (64, b"\x80\x01"),
-        (5, b"\x8a\x80\x80\x00"),
+        (0, b"\xfe" + b"\xff" * 8 + b"\x01", 2**63 - 1),
+        (-1, b"\xfe" + b"\xff" * 8 + b"\x01", 2**63 - 2),
+        (2**63 - 1, b"\xff" * 9 + b"\x01", -1),
+        (2**63 - 1, b"\x00", 2**63 - 1),
+        (0, b"\x01", -1),
+        (0, b"\x7e", 63),
+        (0, b"\x80\x01", 64),
+        (0, b"\x80\x80\x01", 8192),
+        (0, b"\x8a\x80\x80\x00", 5),
     ],
 )
-def test_timestamps_use_all_64_bits(scanner, delta, encoded):
+def test_timestamps_use_all_64_bits(scanner, base, encoded, timestamp):
     payload = record(timestamp_delta=encoded)
-    columns = scanner.scan(payload, 0, len(payload), 1, 0)
-    assert struct.unpack("<q", columns.timestamp_deltas) == (delta,)
-    assert (columns.min_timestamp_delta, columns.max_timestamp_delta) == (min(delta, 0), max(delta, 0))
+    columns = scanner.scan(payload, 0, len(payload), 1, 0, 0, base)
+    assert struct.unpack("<q", columns.timestamps) == (timestamp,)
+
+
+@both
+@pytest.mark.parametrize(
+    ("base", "delta"), [(0, -2), (1, 2**63 - 1), (2**63 - 1, 1), (-1, -1), (5, -7), (1000, -(2**63))]
+)
+def test_timestamps_beyond_64_bits_or_before_minus_one_are_refused(scanner, base, delta):
+    payload = record(timestamp_delta=varint(delta))
+    with pytest.raises(BatchError, match=f"record 0: timestamp_delta={delta}") as caught:
+        scanner.scan(payload, 0, len(payload), 1, 0, 0, base)
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+@both
+@pytest.mark.parametrize(
+    ("base_offset", "last_offset_delta", "base_timestamp"),
+    [(-1, 0, 0), (0, -1, 0), (2**63 - 1, 1, 0), (0, 0, -2), (-(2**63), 0, 0)],
+)
+def test_impossible_bases_are_refused(scanner, base_offset, last_offset_delta, base_timestamp):
+    with pytest.raises(BatchError, match="base_offset"):
+        scanner.scan(EMPTY_RECORD, 0, 7, 1, base_offset, last_offset_delta, base_timestamp)
 
 
 @both
@@ -196,12 +220,12 @@ def test_a_wrong_count_is_refused_before_or_after_the_walk(scanner, count):
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (3, 2), (0, 8), (8, 8), (0, 2**31)])
 def test_a_range_outside_the_buffer_is_refused(scanner, start, end):
     with pytest.raises(BatchError, match="expected a range within 7 bytes"):
-        scanner.scan(EMPTY_RECORD, start, end, 1, 0)
+        scanner.scan(EMPTY_RECORD, start, end, 1, 0, 0, 0)
 
 
 @both
 def test_nothing_is_a_valid_scan_of_nothing(scanner):
-    columns = scanner.scan(b"", 0, 0, 0, 0)
+    columns = scanner.scan(b"", 0, 0, 0, 0, 0, 0)
     assert (columns.rows, columns.slices, columns.header_ends) == (0, b"", b"\0\0\0\0")
 
 
@@ -218,9 +242,13 @@ def test_compiled_and_plain_code_build_and_find_the_same(records):
     payload = _rows.encode_rows(records, 0, base)
     assert payload == PLAIN_ROWS.encode_rows(records, 0, base)
     last = records[-1].offset
-    found = outcome(_scan, payload, len(records), last)
-    assert found == outcome(PLAIN_SCAN, payload, len(records), last)
-    assert found[0] == len(records)
+    found = outcome(_scan, payload, len(records), last, base)
+    assert found == outcome(PLAIN_SCAN, payload, len(records), last, base)
+    columns = PLAIN_SCAN.Columns(*found)
+    rows = [(10 + row.offset, *row[1:]) for row in records]
+    assert (
+        _rows.decode_rows(payload, _scan.Columns(*found)) == PLAIN_ROWS.decode_rows(payload, columns) == rows
+    )
 
 
 @needs_compiled
@@ -232,7 +260,8 @@ def test_compiled_and_plain_code_refuse_the_same_in_the_same_words(records, data
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(payload[: data.draw(st.integers(0, len(payload)) | st.just(len(payload)))])
     count, last = data.draw(st.integers(0, len(records) + 1)), data.draw(st.integers(0, 20))
-    assert outcome(_scan, cut, count, last) == outcome(PLAIN_SCAN, cut, count, last)
+    base = data.draw(st.sampled_from([records[0].timestamp, -1, 2**63 - 1]))
+    assert outcome(_scan, cut, count, last, base) == outcome(PLAIN_SCAN, cut, count, last, base)
 
 
 @needs_compiled

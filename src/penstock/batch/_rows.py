@@ -29,8 +29,8 @@ def encode_rows(rows: Sequence[Row], base_offset: int, base_timestamp: int) -> b
         if not -1 <= timestamp <= MAX_INT64:
             raise ValueError(f"timestamp={timestamp}: expected -1 .. 2**63 - 1")
         last_delta = offset - base_offset
-        offset_delta: i64 = i64(last_delta)
-        timestamp_delta: i64 = i64(timestamp - base_timestamp)
+        offset_delta: i64 = last_delta
+        timestamp_delta: i64 = timestamp - base_timestamp
         names = [name.encode("utf-8", "surrogateescape") for name, _ in headers] if headers else []
         size: i64 = 1 + _number_size(timestamp_delta) + _number_size(offset_delta)
         size += _field_size(key) + _field_size(value) + _number_size(len(headers))
@@ -49,21 +49,19 @@ def encode_rows(rows: Sequence[Row], base_offset: int, base_timestamp: int) -> b
     return out.getvalue()
 
 
-def decode_rows(
-    data: bytes, columns: Columns, base_offset: i64, base_timestamp: i64, live: bool
-) -> list[Row]:
-    """One row per record. `live` is false where all records have the batch's own time."""
+def decode_rows(data: bytes, columns: Columns) -> list[Row]:
+    """One row per record."""
     slices = columns.slices
     nulls = columns.nulls
-    offset_deltas = columns.offset_deltas
-    timestamp_deltas = columns.timestamp_deltas
+    offsets = columns.offsets
+    timestamps = columns.timestamps
     headers = _decode_headers(data, columns) if columns.header_nulls else []
     none: Headers = ()
     rows: list[Row] = []
     count: i64 = columns.rows
     index: i64 = 0
     while index < count:
-        null: i64 = i64(nulls[index])
+        null: i64 = nulls[index]
         at: i64 = index * 16
         key: bytes | None = None
         value: bytes | None = None
@@ -71,10 +69,8 @@ def decode_rows(
             key = data[read_i32_le(slices, at) : read_i32_le(slices, at + 4)]
         if not null & NULL_VALUE:
             value = data[read_i32_le(slices, at + 8) : read_i32_le(slices, at + 12)]
-        offset: i64 = base_offset + i64(read_i32_le(offset_deltas, index * 4))
-        timestamp: i64 = base_timestamp
-        if live:
-            timestamp += read_i64_le(timestamp_deltas, index * 8)
+        offset: i64 = read_i64_le(offsets, index * 8)
+        timestamp: i64 = read_i64_le(timestamps, index * 8)
         rows.append((offset, timestamp, key, value, headers[index] if headers else none))
         index += 1
     return rows

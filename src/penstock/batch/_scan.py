@@ -17,13 +17,14 @@ A record, after the batch was decompressed (varints are zigzag, least significan
 start, key end, value start, value end), which rise from first to last. So the whole payload is one
 BinaryArray of 4n - 1 slices with `slices` as its offsets; taking 0, 4, 8 ... gives the keys, 2, 6, 10 ...
 the values, without a Python object per record. Headers have columns of the same form, and `header_ends`
-cuts them into one list per record.
+cuts them into one list per record. Offsets and timestamps are absolute int64, Arrow arrays as they are: an
+addition afterwards would cost more than the walk.
 
 mypyc compiles this file; uncompiled it does the same, about a hundred times slower. It is written for that
 compiler: i64 locals are machine words, an index into `bytes` is one bounds check and one load, BytesWriter
-appends in two nanoseconds (an array.array or a list would box every number). A varint and the position
-after it come back in one word, (position << 32) | value, because a tuple would be slower; so no payload may
-reach 2 GiB.
+appends in two nanoseconds (an array.array or a list would box every number; so would a u8 that is not
+declared as one). A varint and the position after it come back in one word, (position << 32) | value, so no
+payload may reach 2 GiB.
 
 Trust: every length is checked against the bytes that remain in its record, and the record's own against the
 payload. A varint itself may run over its record's end, though never over the payload's (an index raises);
@@ -38,6 +39,7 @@ from mypy_extensions import i32, i64, u8
 from penstock.errors import BatchError, ErrorCode
 
 MAX_PAYLOAD: Final = 0x7FFFFFFF
+MAX_INT64: Final = 0x7FFFFFFFFFFFFFFF
 MIN_RECORD_SIZE: Final = 7
 NULL_KEY: Final = 1
 NULL_VALUE: Final = 2
@@ -53,45 +55,65 @@ class Columns(NamedTuple):
     """int32 x 4 per record: key start, key end, value start, value end. A null has start == end."""
     nulls: bytes
     """One byte per record: NULL_KEY | NULL_VALUE."""
-    timestamp_deltas: bytes
-    """int64 per record."""
-    offset_deltas: bytes
-    """int32 per record, rising."""
+    timestamps: bytes
+    """int64 per record, ms."""
+    offsets: bytes
+    """int64 per record, rising."""
     header_ends: bytes
     """int32 per record and one more in front: how many headers the records up to here have."""
     header_slices: bytes
     """int32 x 4 per header, as `slices`."""
     header_nulls: bytes
     """One byte per header: 0 or NULL_VALUE."""
-    min_timestamp_delta: int
-    max_timestamp_delta: int
 
 
-def scan(data: bytes, start: i64, end: i64, count: i64, last_offset_delta: i64) -> Columns:
+def scan(
+    data: bytes,
+    start: i64,
+    end: i64,
+    count: i64,
+    base_offset: i64,
+    last_offset_delta: i64,
+    base_timestamp: i64,
+) -> Columns:
     """Walks `count` records that fill data[start:end] exactly; BatchError if they do not."""
     if not 0 <= start <= end <= len(data) or end > MAX_PAYLOAD:
         raise BatchError(f"records at {start}..{end}: expected a range within {len(data)} bytes")
     if not 0 <= count * MIN_RECORD_SIZE <= end - start:
         raise BatchError(f"record_count={count}: expected at most {(end - start) // MIN_RECORD_SIZE} here")
+    if base_offset < 0 or base_timestamp < -1 or not 0 <= last_offset_delta <= MAX_INT64 - base_offset:
+        raise BatchError(
+            f"base_offset={base_offset}, last_offset_delta={last_offset_delta}, base_timestamp={base_timestamp}: "
+            "expected at least 0, 0 and -1, and offsets below 2**63"
+        )
     try:
-        return _walk(data, start, end, count, last_offset_delta)
+        return _walk(data, start, end, count, base_offset, last_offset_delta, base_timestamp)
     except IndexError:
         raise BatchError(
             f"records of {end - start} bytes: expected {count} records, and the last one is cut"
         ) from None
 
 
-def _walk(data: bytes, start: i64, end: i64, count: i64, last_offset_delta: i64) -> Columns:
+def _walk(
+    data: bytes,
+    start: i64,
+    end: i64,
+    count: i64,
+    base_offset: i64,
+    last_offset_delta: i64,
+    base_timestamp: i64,
+) -> Columns:
     slices = BytesWriter()
     nulls = BytesWriter()
-    timestamp_deltas = BytesWriter()
-    offset_deltas = BytesWriter()
+    timestamps = BytesWriter()
+    offsets = BytesWriter()
     header_ends = BytesWriter()
     header_slices = BytesWriter()
     header_nulls = BytesWriter()
     headers: i64 = 0
-    least_timestamp: i64 = 0
-    greatest_timestamp: i64 = 0
+    max_int64: i64 = MAX_INT64
+    least_time: i64 = -1 - base_timestamp
+    most_time: i64 = max_int64 - base_timestamp if base_timestamp > 0 else max_int64
     last_delta: i64 = -1
     pos: i64 = start
     index: i64 = 0
@@ -108,23 +130,24 @@ def _walk(data: bytes, start: i64, end: i64, count: i64, last_offset_delta: i64)
         if data[pos] < 0x80 or data[pos + 1] < 0x80:  # at most 8 seconds after the first record
             word = _varint(data, pos)
             raw = word & _LOW_32
-            timestamp: i64 = (raw >> 1) ^ -(raw & 1)
+            time_delta: i64 = (raw >> 1) ^ -(raw & 1)
             pos = word >> 32
         else:
-            timestamp = _varlong(data, pos)
+            time_delta = _varlong(data, pos)
             pos = _varlong_end(data, pos)
-        write_i64_le(timestamp_deltas, timestamp)
-        if timestamp < least_timestamp:
-            least_timestamp = timestamp
-        elif timestamp > greatest_timestamp:
-            greatest_timestamp = timestamp
+        if time_delta < least_time or time_delta > most_time:
+            raise BatchError(
+                f"record {index}: timestamp_delta={time_delta}: expected {least_time} .. {most_time}",
+                ErrorCode.INVALID_TIMESTAMP,
+            )
+        write_i64_le(timestamps, base_timestamp + time_delta)
 
         word = _varint(data, pos)
         raw = word & _LOW_32
         if raw & 1 or raw >> 1 <= last_delta or raw >> 1 > last_offset_delta:
             raise _refused(index, "offset_delta", raw, last_delta + 1, last_offset_delta)
         last_delta = raw >> 1
-        write_i32_le(offset_deltas, i32(last_delta))
+        write_i64_le(offsets, base_offset + last_delta)
 
         null: u8 = 0
         word = _field(data, word >> 32, record_end, index, "key length")
@@ -158,13 +181,11 @@ def _walk(data: bytes, start: i64, end: i64, count: i64, last_offset_delta: i64)
         rows=count,
         slices=slices.getvalue(),
         nulls=nulls.getvalue(),
-        timestamp_deltas=timestamp_deltas.getvalue(),
-        offset_deltas=offset_deltas.getvalue(),
+        timestamps=timestamps.getvalue(),
+        offsets=offsets.getvalue(),
         header_ends=header_ends.getvalue(),
         header_slices=header_slices.getvalue(),
         header_nulls=header_nulls.getvalue(),
-        min_timestamp_delta=least_timestamp,
-        max_timestamp_delta=greatest_timestamp,
     )
 
 
@@ -210,19 +231,19 @@ def _field(data: bytes, pos: i64, end: i64, index: i64, name: str) -> i64:
 
 def _varint(data: bytes, pos: i64) -> i64:
     """(position after it << 32) | the varint's 32 bits, still zigzag."""
-    byte: i64 = i64(data[pos])
+    byte: i64 = data[pos]
     if byte < 0x80:
         return (pos + 1) << 32 | byte
     raw: i64 = byte & 0x7F
     pos += 1
-    byte = i64(data[pos])
+    byte = data[pos]
     if byte < 0x80:  # two bytes hold up to 8191: most lengths and deltas
         return (pos + 1) << 32 | byte << 7 | raw
     raw |= (byte & 0x7F) << 7
     shift: i64 = 14
     while True:
         pos += 1
-        byte = i64(data[pos])
+        byte = data[pos]
         if shift == 28 and byte > 0x0F:
             raise BatchError(f"varint at byte {pos - 4}: expected at most 32 bits", ErrorCode.INVALID_RECORD)
         raw |= (byte & 0x7F) << shift
@@ -237,7 +258,7 @@ def _varlong(data: bytes, pos: i64) -> i64:
     raw: i64 = 0
     shift: i64 = 0
     while True:
-        byte: i64 = i64(data[pos])
+        byte: i64 = data[pos]
         if shift == 63 and byte > 1:
             raise BatchError(f"varlong at byte {pos - 9}: expected at most 64 bits", ErrorCode.INVALID_RECORD)
         raw |= (byte & 0x7F) << shift
@@ -250,7 +271,7 @@ def _varlong(data: bytes, pos: i64) -> i64:
 
 def _varlong_end(data: bytes, pos: i64) -> i64:
     """The position after a varlong that `_varlong` has read."""
-    while i64(data[pos]) >= 0x80:
+    while data[pos] >= 0x80:
         pos += 1
     return pos + 1
 

@@ -6,6 +6,7 @@ back. Consumers that want columns (Arrow) use `scan_batch` and never make an obj
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from struct import Struct
 from typing import NamedTuple
 
 from penstock.batch._rows import Headers, decode_rows, encode_rows
@@ -25,9 +26,8 @@ from penstock.batch.header import (
     check_batch,
     seal,
 )
-from penstock.errors import BatchError, ErrorCode
 
-MAX_TIMESTAMP = 2**63 - 1
+_INT64_LE = Struct("<q")
 
 
 class Record(NamedTuple):
@@ -60,8 +60,12 @@ def scan_batch(
     else:
         payload = decompress(header.compression, memoryview(buf)[start:end], max_bytes=max_bytes)
         start, end = 0, len(payload)
-    columns = scan(payload, start, end, header.record_count, header.last_offset_delta)
-    _check_timestamps(header, columns)
+    last_delta = max(header.last_offset_delta, 0)
+    columns = scan(
+        payload, start, end, header.record_count, header.base_offset, last_delta, header.base_timestamp
+    )
+    if header.log_append_time:
+        columns = columns._replace(timestamps=_INT64_LE.pack(header.max_timestamp) * columns.rows)
     return header, payload, columns
 
 
@@ -72,10 +76,8 @@ def validate_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRE
 
 def read_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
     """The records of the batch at `pos`, each length checked; a zero-width batch has none."""
-    header, payload, columns = scan_batch(buf, pos, max_bytes=max_bytes)
-    base_timestamp = header.max_timestamp if header.log_append_time else header.base_timestamp
-    rows = decode_rows(payload, columns, header.base_offset, base_timestamp, not header.log_append_time)
-    return list(map(_new_record, rows))
+    _header, payload, columns = scan_batch(buf, pos, max_bytes=max_bytes)
+    return list(map(_new_record, decode_rows(payload, columns)))
 
 
 def build_batch(
@@ -154,13 +156,3 @@ def _last_delta(rows: list[Record], base_offset: int, wanted: int | None) -> int
     if wanted is None or wanted < last_delta:
         raise ValueError(f"last_offset_delta={wanted}: expected at least {last_delta}, the last record's")
     return wanted
-
-
-def _check_timestamps(header: BatchHeader, columns: Columns) -> None:
-    base = header.base_timestamp
-    if base + columns.min_timestamp_delta < -1 or base + columns.max_timestamp_delta > MAX_TIMESTAMP:
-        raise BatchError(
-            f"timestamp_delta={columns.min_timestamp_delta} .. {columns.max_timestamp_delta}: "
-            f"expected times from -1 to 2**63 - 1 with base_timestamp={base}",
-            ErrorCode.INVALID_TIMESTAMP,
-        )
