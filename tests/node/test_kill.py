@@ -113,8 +113,8 @@ def read_all(bootstrap_servers: str) -> dict[int, list[bytes]]:
     }
     stored: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
     reader.assign([TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
-    while any(len(stored[index]) < ends[index] for index in stored):
-        batch = reader.consume(10_000, timeout=PATIENCE_SECONDS)
+    while missing := sum(ends.values()) - sum(len(values) for values in stored.values()):
+        batch = reader.consume(min(missing, 10_000), timeout=PATIENCE_SECONDS)
         assert batch, f"reading stopped at {[len(values) for values in stored.values()]} of {ends}"
         for message in batch:
             assert message.error() is None, message.error()

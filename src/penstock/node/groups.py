@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 from penstock.batch import Record, build_batch, check_batch, iter_headers, read_records
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.config import GroupSettings, Limits
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.groups import (
     CommitRequest,
     CommitResult,
@@ -80,10 +80,9 @@ class GroupManager:
                 self._drivers[index] = driver
 
     async def ensure_topic(self) -> None:
-        """Creates the offsets topic when the first group shows up."""
+        """Creates the offsets topic when the first group shows up. The node calls `load` once it is there."""
         if OFFSETS_TOPIC not in self._metadata.state.topics:
             await self._metadata.create_internal_topic(OFFSETS_TOPIC, self._settings.offsets_topic_partitions)
-            self.load()
 
     def stop(self) -> None:
         for driver in self._drivers.values():
@@ -92,29 +91,43 @@ class GroupManager:
     # --- members
 
     async def join(self, request: JoinRequest) -> JoinResult:
-        driver = await self._home(request.group_id)
+        try:
+            driver = await self._home(request.group_id)
+        except KafkaError as refusal:
+            return JoinResult(error=refusal.code, member_id=request.member_id)
         return await driver.ask(JoinResult, lambda now, token: driver.core.join(now, token, request))
 
     async def sync(self, request: SyncRequest) -> SyncResult:
-        driver = await self._home(request.group_id)
+        try:
+            driver = await self._home(request.group_id)
+        except KafkaError as refusal:
+            return SyncResult(error=refusal.code)
         return await driver.ask(SyncResult, lambda now, token: driver.core.sync(now, token, request))
 
     async def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
-        driver = await self._home(group_id)
+        try:
+            driver = await self._home(group_id)
+        except KafkaError as refusal:
+            return refusal.code
         return driver.core.heartbeat(driver.now_ms, group_id, member_id, generation, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveResult:
-        driver = await self._home(group_id)
-        return await driver.ask(
-            LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members)
-        )
+        try:
+            driver = await self._home(group_id)
+        except KafkaError as refusal:
+            return LeaveResult(error=refusal.code)
+        return await driver.ask(LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members))
 
     # --- offsets
 
     async def commit(self, request: CommitRequest) -> CommitResult:
-        driver = await self._home(request.group_id)
+        try:
+            driver = await self._home(request.group_id)
+        except KafkaError as refusal:
+            partitions = (TopicPartition(offset.topic, offset.partition) for offset in request.offsets)
+            return CommitResult(errors=dict.fromkeys(partitions, refusal.code))
         return await driver.ask(
             CommitResult, lambda now, token: driver.core.commit_offsets(now, token, request)
         )
@@ -127,7 +140,10 @@ class GroupManager:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> DeleteOffsetsResult:
-        driver = await self._home(group_id)
+        try:
+            driver = await self._home(group_id)
+        except KafkaError as refusal:
+            return DeleteOffsetsResult(error=refusal.code)
         return await driver.ask(
             DeleteOffsetsResult,
             lambda now, token: driver.core.delete_offsets(now, token, group_id, partitions),
@@ -168,7 +184,10 @@ class GroupManager:
         return codes
 
     async def _delete_one(self, group_id: str) -> DeleteGroupsResult:
-        driver = await self._home(group_id)
+        try:
+            driver = await self._home(group_id)
+        except KafkaError as refusal:
+            return DeleteGroupsResult(errors={group_id: refusal.code})
         return await driver.ask(
             DeleteGroupsResult, lambda now, token: driver.core.delete_groups(now, token, [group_id])
         )
@@ -180,7 +199,11 @@ class GroupManager:
         return offsets_partition(group_id, topic.partitions) if topic is not None else -1
 
     async def _home(self, group_id: str) -> "_Driver":
-        await self.ensure_topic()
+        """The group's coordinator; KafkaError tells the client to look for it again later."""
+        try:
+            await self.ensure_topic()
+        except StorageError as refused:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)) from refused
         driver = self._drivers.get(self._index(group_id))
         if driver is None:
             raise KafkaError(

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from penstock.cluster import METADATA_TOPIC, ClusterState, PlacementRules
+from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterState, PlacementRules
 from penstock.config import NodeConfig, TopicConfig, static_broker_configs
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
@@ -154,6 +154,8 @@ class Node:
             else:
                 self.partitions.open_topic(name, topic.partitions, topic.config)
                 self.partitions.reconfigure(name, topic.config)
+        if OFFSETS_TOPIC in names:
+            self.groups.load()
 
     def _open_topics(self) -> None:
         topics = self.metadata.state.topics.values()
