@@ -1,7 +1,9 @@
-"""Work on files that nobody waits for, done by a thread: save indexes and a snapshot, then remove what has expired.
+"""Work on files that nobody waits for, done by a thread: save indexes and a snapshot, then remove what has
+expired.
 
-The order is the point. What a removed segment contributed to the state of producers and terms survives only in a
-snapshot, and that it was removed on purpose only in the checkpoint; so both are on the disk before it goes.
+The order is the point. What a removed segment contributed to the state of producers and terms survives only
+in a snapshot, and that it was removed on purpose only in the checkpoint; so both are on the disk before it
+goes.
 """
 
 import threading
@@ -52,7 +54,8 @@ class Chores:
             self.done = True
 
     def cancel(self) -> None:
-        """Returns when no step is running and none will: a snapshot of what is truncated must not appear later."""
+        """Returns when no step is running and none will: a snapshot of what is truncated must not appear
+        later."""
         with self._lock:
             self._cancelled = True
 

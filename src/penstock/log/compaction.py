@@ -2,23 +2,27 @@
 
 A log is a clean part, where compaction has been, and a dirty part behind it. One pass, in a thread:
  1. Read the dirty part and note the last offset of each key, until it ends or the map is full (MAX_KEYS).
- 2. Rewrite the segments from the log's start: a record stays if the map knows no later one with its key. Offsets,
-    timestamps and the codec stay; a batch keeps its range of offsets, so readers find their way over the gaps.
-    Neighbours that have become small are merged.
+ 2. Rewrite the segments from the log's start: a record stays if the map knows no later one with its key.
+ Offsets,
+    timestamps and the codec stay; a batch keeps its range of offsets, so readers find their way over the
+    gaps. Neighbours that have become small are merged.
  3. On the event loop again, `swap` puts the new segments in place of the old ones (layout.py: *.swap).
 The active segment is never touched, and neither is one that is not flushed.
 
 What else stays:
 - Control entries, all of them: Raft counts them.
-- The last batch of every live producer, without its records if they are all superseded: a header that says where its
+- The last batch of every live producer, without its records if they are all superseded: a header that says
+where its
   sequence ended, from which a restart rebuilds duplicate detection.
-- A tombstone (a key with no value) for `delete.retention.ms` after the pass that first met it, so that a reader who is
-  behind can learn of the deletion. The time stands in the head of the segment's index; segments with different times
-  are not merged, else every pass would put it off. If the index is lost, the tombstones just stay for longer.
+- A tombstone (a key with no value) for `delete.retention.ms` after the pass that first met it, so that a
+reader who is
+  behind can learn of the deletion. The time stands in the head of the segment's index; segments with
+  different times are not merged, else every pass would put it off. If the index is lost, the tombstones just
+  stay for longer.
 A record without a key says nothing to compaction and goes, as in Kafka. A batch that cannot be read stays.
 
-Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one; two keys
-with one digest of 160 bits do not happen.
+Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one;
+two keys with one digest of 160 bits do not happen.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +36,11 @@ from penstock.log.disk import Disk
 from penstock.log.index import IndexHead, SegmentIndex
 from penstock.log.layout import CLEANED_SUFFIX
 from penstock.log.recovery import BadBatch, note, scan
+from penstock.log.rolling import MAX_OFFSET_SPAN
 from penstock.log.segment import Segment
 
 MAX_KEYS = 500_000
 DIGEST_SIZE = 20
-MAX_OFFSET_SPAN = 2**31 - 1
 
 
 class KeyMap:
@@ -300,7 +304,8 @@ def is_due(segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int
 def cleanable(
     segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int, now_ms: int
 ) -> list[Segment]:
-    """Those that a pass may look at: up to the first whose records are younger than `min.compaction.lag.ms`."""
+    """Those that a pass may look at: up to the first whose records are younger than
+    `min.compaction.lag.ms`."""
     result = []
     for segment in segments:
         is_young = segment.max_timestamp > now_ms - config.min_compaction_lag_ms

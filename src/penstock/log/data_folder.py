@@ -3,7 +3,8 @@
 DATA/
   lock             held with flock while a node runs
   meta/format      "penstock 1\n": the version of everything below. Refused when it is another.
-  meta/identity    MessagePack array (Identity) behind a CRC-32C of 4 bytes, big-endian: cluster, node, terms used up
+  meta/identity    MessagePack array (Identity) behind a CRC-32C of 4 bytes, big-endian: cluster, node, terms
+  used up
   meta/clean       there is one if the last node that ran here stopped in good order
   topics/          one folder per partition (layout.py)
   topics/*.deleted partitions on their way out: removed on sight

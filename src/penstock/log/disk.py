@@ -1,10 +1,12 @@
-"""The seam between the log and a disk: everything that the log does to files goes through these two protocols.
+"""The seam between the log and a disk: everything that the log does to files goes through these two
+protocols.
 
-Three implementations of equal standing: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed) and
-`sim.SimDisk` (forgets on a power cut what was not flushed, and breaks on request).
+Three implementations of equal standing: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed)
+and `sim.SimDisk` (forgets on a power cut what was not flushed, and breaks on request).
 
 What an implementation promises, and no more:
- 1. A write is seen by later reads at once; after a crash of the machine it may be there in part, in any order of
+ 1. A write is seen by later reads at once; after a crash of the machine it may be there in part, in any order
+ of
     512-byte sectors, until `flush` of that file has returned.
  2. A file's name (created, renamed, removed) may be forgotten by such a crash until `sync_dir` of its folder.
  3. `append` writes all or raises: a short write is cut off again, so the file never ends in half a batch that
@@ -22,7 +24,8 @@ from typing import Protocol
 from penstock.batch import Buffer
 
 SECTOR_SIZE = 512
-"""The unit that a disk writes whole or not at all. Larger ones (4 KiB) are multiples, so they are safer still."""
+"""The unit that a disk writes whole or not at all. Larger ones (4 KiB) are multiples, so they are safer
+still."""
 
 
 class File(Protocol):
@@ -99,8 +102,8 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Old content or new content, never a mixture. Not `durable`: for what can be rebuilt; after a crash of the
-        machine the file may hold anything, so it must carry a checksum."""
+        """Old content or new content, never a mixture. Not `durable`: for what can be rebuilt; after a crash
+        of the machine the file may hold anything, so it must carry a checksum."""
         ...
 
     def lock(self, path: str) -> Lock:

@@ -9,23 +9,25 @@ TOPIC-PARTITION/
   *.tmp, *.cleaned unfinished work of a process that died: removed on sight
   BASE-END.swap    a compacted segment that replaces all segments of that range: finished on sight
 
-BASE.log         batches in Kafka's format v2 as they travel (penstock.batch.header has the bytes), offsets rising
-                 without gaps, unless compacted. Besides what clients wrote there are *control entries*: batches of
-                 zero width (last_offset_delta -1, no records) that clients never see. Their payload:
+BASE.log           batches in Kafka's format v2 as they travel (penstock.batch.header has the bytes), offsets rising
+                   without gaps, unless compacted. Besides what clients wrote there are *control entries*: batches
+                   of zero width (last_offset_delta -1, no records) that clients never see. Their payload:
      61   1  kind: 0 a new term begins here, 1 the caller's own
-     62   4  term          both stand in the batch's header too, but the CRC of a batch covers neither ...
-     66   8  offset        ... of these two fields there, and it does here
+     62   4  term            both stand in the batch's header too, but the CRC of a batch covers neither ...
+     66   8  offset          ... of these two fields there, and it does here
      74      the caller's payload (kind 1)
-                 A term begins with an entry of kind 0, so every batch's term can be checked against it.
+                   A term begins with an entry of kind 0, so every batch's term can be checked against it.
 
-checkpoint       two slots of 512 bytes (a sector: written whole or not at all), used in turn; the higher sequence
-                 of the valid ones counts. A slot:
+checkpoint         two slots of 512 bytes (a sector: written whole or not at all), used in turn; the higher sequence
+                   of the valid ones counts. A slot:
       0   4  "PCKP"          4   2  version, 1        6   2  zero
       8   8  sequence
      16   8  start_offset    the first offset that readers may see
      24   8  first_base      BASE of the first segment; segments before it are to be removed
      32   8  start_controls  control entries before first_base
-     40   8  flushed offset, 48   8  ... its segment's BASE, 56   8  ... its position: all before it is on the disk
+     40   8  flushed offset: all below it is on the disk, which means ...
+     48   8  ... in the segment with this BASE ...
+     56   8  ... all before this position
      64   8  cleaned_offset  segments that begin below it may have gaps: compaction has been there
      72   4  CRC-32C of the 72 bytes before
 
@@ -39,36 +41,35 @@ BASE.index and BASE.timeindex share a head:
      56   4  control entries in the segment           60   4  number of index entries
      64   4  CRC-32C of the entries                   68   4  CRC-32C of the 68 bytes before
   then the entries, column by column:
-     .index      4 each: offset - BASE;  then 4 each: position of that batch in BASE.log
+     .index      4 each: offset - BASE;  then 4 each: position of that batch in BASE.log. A control entry always has
+                 an index entry, and so has the batch after it: this is how a reader finds where to stop.
      .timeindex  8 each: a timestamp;    then 4 each: offset - BASE. No record below the offset is later than that.
-                 Control entries always have an index entry, and so has the batch after one: this is how a reader
-                 finds where to stop.
 
 OFFSET.snapshot
       0   4  "PSNP"          4   2  version, 1        6   2  zero
       8   4  body length    12   4  CRC-32C of the body
-     16      body: a MessagePack array (snapshot.Snapshot): position of OFFSET, terms and where they start, offsets
-             of the control entries, idempotent producers.
+     16      body: a MessagePack array (snapshot.Snapshot): position of OFFSET, the log's start, terms and where they
+             begin, offsets of the control entries, idempotent producers
 
-How recovery reads it
+A torn tail and a corrupt log
   A power cut keeps any subset of the sectors that were not flushed. So in the unflushed part a bad batch may well be
   followed by good ones: that is no corruption but a tail that was torn, and nobody was promised any of it. In the
-  flushed part every byte was promised, and a wrong one is a lie of the disk. Looking at the bytes alone, the two
-  cannot be told apart; they are told apart by the *flushed line*, the greater of the checkpoint's flushed position
-  and the newest snapshot's. Both are written only after the flush that they speak of has returned, so the line is
-  never too high: below it, whatever is wrong is CorruptLog with file and position; above it, the log ends at the first
-  thing that is wrong. The line may be too low (a checkpoint is written every CHECKPOINT_INTERVAL_BYTES, at every
-  housekeeping and on close, and is not itself flushed): then rot in the last flushed bytes before a crash would be
-  taken for a torn tail. That window is the price of not paying a second flush per flush; a majority of other replicas
-  covers it in a cluster.
-  Truncation moves the line down, durably and before the first byte goes, because new bytes will take the old one's
-  place unflushed.
+  flushed part every byte was promised, and a wrong one is a lie of the disk. From the bytes alone the two cannot be
+  told apart. They are told apart by the *flushed line*, the greater of the checkpoint's flushed position and the
+  newest snapshot's. Both are written only after the flush that they speak of has returned, so the line is never too
+  high: below it, whatever is wrong is CorruptLog with file and position; above it, the log ends at the first thing
+  that is wrong. The line may be too low: a checkpoint is written for every CHECKPOINT_INTERVAL_BYTES, at every
+  housekeeping and on close, and not itself flushed. Rot in the bytes between, before a crash, is taken for a torn
+  tail. That window of a megabyte or a few seconds is the price of not paying a second flush for each flush.
+  Truncation moves the line down, durably and before the first byte goes, because new bytes will stand there that are
+  not flushed.
 
+How recovery reads it
   1. Unfinished swaps are finished and temporary files removed.
-  2. The newest valid snapshot is loaded; segments wholly below start_offset and below it are of no more use.
+  2. The newest valid snapshot is loaded. Segments wholly below start_offset and below it are of no more use.
      Without a snapshot, the scan starts at the first segment with nothing known.
-  3. Segments before the snapshot: the head of .index must fit the file's size and the next segment's BASE,
-     or the segment is scanned and its indexes rebuilt.
+  3. Segments before the snapshot: the head of .index must fit the file's size and the next segment's BASE, or the
+     segment is scanned and its indexes are rebuilt.
   4. From the snapshot's position on every batch is read: length, CRC, offset after offset (rising, where compaction
      has been), term equal to the term last begun. This rebuilds indexes, terms, controls and producers.
   5. At the first thing wrong: CorruptLog below the line, else the file is cut there and later segments are removed.

@@ -1,7 +1,7 @@
 """Finding records by time. The time index says where to begin; then batches are opened until one fits.
 
-Timestamps are the producers' and need not rise, so "the first record at or after T" is the first in the order of
-offsets whose timestamp is T or later, as Kafka has it.
+Timestamps are the producers' and need not rise, so "the first record at or after T" is the first in the order
+of offsets whose timestamp is T or later, as Kafka has it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """A disk in memory: for topics with `penstock.storage=memory`, embedded brokers and tests.
 
-A file is a list of chunks, so that growing never copies what is there and truncation or removal gives the memory
-back at once. Small appends share a chunk until it is CHUNK_SIZE long; a large one is a chunk of its own.
+A file is a list of chunks, so that growing never copies what is there and truncation or removal gives the
+memory back at once. Small appends share a chunk until it is CHUNK_SIZE long; a large one is a chunk of its
+own.
 """
 
 import posixpath

@@ -1,6 +1,7 @@
 """Opening a log after whatever happened to it. `layout` has the argument; here is the procedure.
 
-Two kinds of wrong bytes leave this room in two ways: `CorruptLog` for what was flushed, a shorter log for what was not.
+Two kinds of wrong bytes leave this room in two ways: `CorruptLog` for what was flushed, a shorter log for
+what was not.
 """
 
 from collections.abc import Iterator
@@ -96,7 +97,8 @@ class LogState:
 
 
 def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and bytes of every batch in a range of a file. Raises BadBatch where it stops making sense."""
+    """Position, header and bytes of every batch in a range of a file. Raises BadBatch where it stops making
+    sense."""
     window, window_start = memoryview(b""), position
     while position < end:
         at = position - window_start
@@ -127,7 +129,8 @@ def _read_window(file: File, position: int, end: int) -> memoryview:
 
 
 class Recovery:
-    """Reads one log's folder. After `run`, `segments`, `state`, `checkpoint` and `start_offset` describe it."""
+    """Reads one log's folder. After `run`, `segments`, `state`, `checkpoint` and `start_offset` describe
+    it."""
 
     def __init__(self, disk: Disk, folder: str, interval: int, *, repair: bool) -> None:
         self._disk = disk
@@ -136,12 +139,14 @@ class Recovery:
         self._repair = repair
         self._names: list[str] = []
         self._line = FlushPoint(0, 0, 0)
+        self._file_sizes: dict[Segment, int] = {}
         self.checkpoint = Checkpoint(disk, folder)
         self.segments: list[Segment] = []
         self.state = LogState()
         self.start_offset = 0
-        self.snapshot_offset = -1
-        """Of the snapshot that was used; -1 if there was none."""
+        self.start_controls = 0
+        self.scanned_bytes = 0
+        """What the newest snapshot did not cover."""
         self.leftovers: list[Segment] = []
         """Segments that only wait for their removal."""
         self.unsaved: list[Segment] = []
@@ -158,13 +163,22 @@ class Recovery:
             return
         self.segments = [self._segment(base) for base in bases]
         snapshot = self._choose_snapshot()
+        facts = self.checkpoint.facts
+        first_base, start_controls, start_offset = facts.first_base, facts.start_controls, facts.start_offset
         if snapshot is not None:
-            self._set_leftovers_aside(snapshot.offset)
-        self.start_offset = max(self.checkpoint.facts.start_offset, self.segments[0].base_offset)
+            if snapshot.start_offset > start_offset:
+                start_offset = snapshot.start_offset
+                first_base, start_controls = snapshot.first_base, snapshot.start_controls
+            self._set_leftovers_aside(min(start_offset, snapshot.offset))
+        self.start_offset = max(start_offset, self.segments[0].base_offset)
         self._draw_line(snapshot)
         first = self._restore(snapshot) if snapshot is not None else self._begin_without()
         self._scan_from(first, snapshot.position if snapshot is not None else 0)
         self.state.terms.delete_prefix(self.start_offset)
+        # Leftovers that had to be read again are counted in both.
+        self.start_controls = start_controls - sum(
+            segment.control_count for segment in self.segments if segment.base_offset < first_base
+        )
         if self.state.end_offset < max(self._line.offset, self.start_offset):
             reason = (
                 f"the log ends before offset {self.state.end_offset}, and {self._line.offset} was flushed"
@@ -194,9 +208,9 @@ class Recovery:
                 if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
                     self._disk.remove(self._path(name))
 
-    def _set_leftovers_aside(self, known_offset: int) -> None:
-        """Segments of a deleted prefix, some of which may be gone already. Only a snapshot makes them dispensable."""
-        limit = min(self.checkpoint.facts.start_offset, known_offset)
+    def _set_leftovers_aside(self, limit: int) -> None:
+        """Segments of a deleted prefix, some of which may be gone already. Only a snapshot makes them
+        dispensable."""
         while len(self.segments) > 1 and self.segments[1].base_offset <= limit:
             self.leftovers.append(self.segments.pop(0))
 
@@ -210,13 +224,14 @@ class Recovery:
 
     def _segment(self, base_offset: int) -> Segment:
         segment = Segment(self._disk, self._folder, base_offset, self._interval)
-        segment.size = self._disk.size(segment.path)
+        segment.size = self._file_sizes[segment] = self._disk.size(segment.path)
         return segment
 
     # --- where to begin, and what was promised
 
     def _choose_snapshot(self) -> Snapshot | None:
-        """The newest that is whole and fits a segment; compaction moves positions, so not one from before it."""
+        """The newest that is whole and fits a segment; compaction moves positions, so not one from before
+        it."""
         by_base = {segment.base_offset: segment for segment in self.segments}
         offsets = offsets_of(self._names, SNAPSHOT_SUFFIX)
         chosen = None
@@ -269,7 +284,6 @@ class Recovery:
         self.state.restore(snapshot)
         present = sum(segment.control_count for segment in self.segments[: number + 1])
         del self.state.controls[: len(self.state.controls) - present]
-        self.snapshot_offset = snapshot.offset
         return number
 
     def _restore_sealed(self, segment: Segment, next_base: int) -> None:
@@ -291,8 +305,8 @@ class Recovery:
             and head.base_offset == segment.base_offset
             and head.log_size >= snapshot.position
         ):
-            index = segment.load_index()
-            index.truncate(snapshot.position)
+            segment.size = snapshot.position
+            segment.load_index().truncate(snapshot.position)
             segment.resume(snapshot.position, snapshot.offset, snapshot.control_count)
         else:
             self._index_only(segment, snapshot.position)
@@ -313,7 +327,7 @@ class Recovery:
     def _scan_from(self, number: int, position: int) -> None:
         for at in range(number, len(self.segments)):
             segment = self.segments[at]
-            end = segment.size
+            end = self._file_sizes[segment]
             if at > number:
                 position = 0
             if position == 0:
@@ -340,6 +354,7 @@ class Recovery:
                 except ValueError as problem:
                     raise BadBatch(here, str(problem)) from None
                 note(segment, here, header)
+                self.scanned_bytes += header.size
         except BadBatch as problem:
             self._end_here(segment, at, problem.position, problem.reason)
             return False

@@ -1,7 +1,7 @@
 """What a log no longer has to keep: segments past `retention.ms` or `retention.bytes`.
 
-Whole segments go, oldest first, and only such as are flushed. Age is the age of a segment's latest record, by the
-records' own timestamps, so a log in which nothing is written still empties; the last segment may go too.
+Whole segments go, oldest first, and only such as are flushed. Age is the age of a segment's latest record, by
+the records' own timestamps, so a log in which nothing is written still empties; the last segment may go too.
 """
 
 from penstock.config import TopicConfig
@@ -39,7 +39,8 @@ def _count_by_age(segments: list[Segment], retention_ms: int, now_ms: int) -> in
 
 
 def _count_by_size(segments: list[Segment], config: TopicConfig) -> int:
-    """As many as can go with at least `retention.bytes` left. The active one stays: it is still being filled."""
+    """As many as can go with at least `retention.bytes` left. The active one stays: it is still being
+    filled."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

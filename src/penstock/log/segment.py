@@ -1,8 +1,8 @@
 """One segment: a file of batches, its indexes, and what is known about both.
 
-A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file and index
-at hand; a sealed one opens them when somebody reads there and `cool` lets go of them again, so that a log of any
-length costs a bounded number of descriptors and bytes.
+A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file
+and index at hand; a sealed one opens them when somebody reads there and `cool` lets go of them again, so that
+a log of any length costs a bounded number of descriptors and bytes.
 
 `note` is the one place where a batch enters the books, whether it was just appended or read by recovery: so
 recovered indexes are equal to those that were lost, and replicas roll at the same offsets.
@@ -99,6 +99,11 @@ class Segment:
                 raise StorageError(f"{self.path} is gone") from problem
         return self._file
 
+    def open_for_appending(self) -> None:
+        """The active segment has both at hand always, so that `append` need not ask."""
+        self.load_index()
+        self._file = self.file
+
     def pin(self) -> File:
         """The file, which stays open until `unpin`: a flush in another thread holds its descriptor."""
         self._pins += 1
@@ -147,7 +152,8 @@ class Segment:
         self.next_offset = next_offset
 
     def note_control(self, position: int, size: int, offset: int) -> None:
-        """A control entry stands at `position`. Of several before one batch, the first has the index entry."""
+        """A control entry stands at `position`. Of several before one batch, the first has the index
+        entry."""
         assert self.index is not None
         relative = offset - self.base_offset
         if self.index.first_at(relative) is None:
@@ -268,7 +274,8 @@ class Segment:
             position += header.size
 
     def locate(self, offset: int) -> int:
-        """The position of the first batch whose last offset is `offset` or later; the end if there is none."""
+        """The position of the first batch whose last offset is `offset` or later; the end if there is
+        none."""
         entry_offset, position = self.load_index().floor(offset - self.base_offset)
         if entry_offset + self.base_offset == offset and (position or not self.control_count):
             return position

@@ -6,6 +6,7 @@ says of producers, terms and controls cannot be derived from records that are go
 below the newest.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Self
 
@@ -14,14 +15,13 @@ from crc32c import crc32c
 
 from penstock.errors import CorruptLog
 from penstock.log.disk import Disk
-from penstock.log.layout import FORMAT_VERSION, SNAPSHOT_SUFFIX, check_format, file_name
-from penstock.log.producers import ProducerRow
+from penstock.log.layout import FORMAT_VERSION, SNAPSHOT_SUFFIX, check_format, file_name, offsets_of
+from penstock.log.producers import UNSEEN, ProducerRow, ProducerStates
+from penstock.log.segment import Segment
 
 MAGIC = b"PSNP"
 HEAD = Struct(">4sHHII")
 KEPT_SNAPSHOTS = 2
-SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
-"""What recovery has to read at most, about: a tenth of a second."""
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -32,6 +32,11 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The segment that holds, or will hold, the batch at `offset` ..."""
     position: int
     """... and where in it."""
+    start_offset: int
+    """As in the checkpoint; so are the next two. A checkpoint that was lost must not bring back what terms
+    and controls no longer cover."""
+    first_base: int
+    start_controls: int
     last_term: int
     terms: list[tuple[int, int]]
     controls: list[int]
@@ -67,3 +72,37 @@ def load_snapshot(disk: Disk, folder: str, offset: int) -> Snapshot | None:
         return Snapshot.decode(path, disk.read_file(path))
     except (CorruptLog, FileNotFoundError, msgspec.ValidationError):
         return None
+
+
+def remove_snapshots_above(disk: Disk, folder: str, base_offset: int, position: int) -> None:
+    """Durably: those that speak of bytes at or after this position are about to be wrong."""
+    removed = False
+    for offset in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
+        snapshot = load_snapshot(disk, folder, offset)
+        if snapshot is None or (snapshot.base_offset, snapshot.position) > (base_offset, position):
+            disk.remove(snapshot_path(folder, offset))
+            removed = True
+    if removed:
+        disk.sync_dir(folder)
+
+
+def rebuild_producers(
+    disk: Disk, folder: str, segments: Sequence[Segment], cleaned_offset: int, producers: ProducerStates
+) -> None:
+    """From the newest snapshot whose segment compaction has not changed since, then batch by batch."""
+    producers.restore([])
+    position, remaining = 0, list(segments)
+    for offset in reversed(offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX)):
+        snapshot = load_snapshot(disk, folder, offset)
+        if snapshot is None or snapshot.base_offset < cleaned_offset:
+            continue
+        later = [segment for segment in segments if segment.base_offset >= snapshot.base_offset]
+        if later and later[0].base_offset == snapshot.base_offset:
+            producers.restore(snapshot.producers)
+            position, remaining = snapshot.position, later
+            break
+    for segment in remaining:
+        for _, header in segment.headers(position, segment.size):
+            if header.producer_id >= 0:
+                producers.record(header, header.base_offset, UNSEEN)
+        position = 0

@@ -1,0 +1,187 @@
+"""The segments of a log in their order: finding offsets, reading bytes, and letting go of what nobody reads.
+
+A sequential reader finds its next position among the hints; any other read is one bisection among the
+segments, one in a sparse index and a few headers. So the cost of a read does not depend on the length of the
+log.
+"""
+
+from bisect import bisect_left, bisect_right
+
+from penstock.log.hints import Hints
+from penstock.log.segment import Segment
+
+MAX_WARM = 4
+"""Sealed segments that are kept open, per log: two readers that lag, each crossing from one segment to the
+next. Bounds descriptors and index memory."""
+
+
+class SegmentChain:
+    """Segments without a hole between them. The last one is the active one, if there is any."""
+
+    __slots__ = ("_warm", "active", "bases", "controls", "hints", "segments")
+
+    def __init__(self, segments: list[Segment], controls: list[int]) -> None:
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1] if segments else None
+        self.controls = controls
+        """Offsets of the control entries in these segments, in order; the log adds and removes."""
+        self.hints = Hints()
+        self._warm: dict[Segment, None] = {}
+        """Sealed segments that were read lately, the latest last."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # --- changing
+
+    def add(self, segment: Segment) -> None:
+        """It becomes the active one."""
+        if self.active is not None:
+            self._use_sealed(self.active)
+        self.segments.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+
+    def drop_first(self) -> Segment:
+        segment = self.segments.pop(0)
+        del self.bases[0]
+        del self.controls[: segment.control_count]
+        self._forget([segment])
+        return segment
+
+    def drop_after(self, at: int) -> list[Segment]:
+        """Makes segment number `at` the active one; returns those behind it."""
+        dropped = self.segments[at + 1 :]
+        del self.segments[at + 1 :]
+        del self.bases[at + 1 :]
+        self.active = self.segments[at]
+        self._warm.pop(self.active, None)
+        self._forget(dropped)
+        return dropped
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Sealed segments by one with the same offsets."""
+        at = self.segments.index(old[0])
+        self.segments[at : at + len(old)] = [new]
+        self.bases = [segment.base_offset for segment in self.segments]
+        self._forget(old)
+
+    def _forget(self, segments: list[Segment]) -> None:
+        self.hints.clear()
+        for segment in segments:
+            self._warm.pop(segment, None)
+            segment.close()
+
+    # --- open files and indexes
+
+    def use(self, segment: Segment) -> None:
+        """Somebody reads there: it stays open, and the one that was not read for longest is closed
+        instead."""
+        if segment is not self.active:
+            self._use_sealed(segment)
+
+    def _use_sealed(self, segment: Segment) -> None:
+        self._warm.pop(segment, None)
+        self._warm[segment] = None
+        if len(self._warm) > MAX_WARM:
+            coldest = next(iter(self._warm))
+            del self._warm[coldest]
+            coldest.cool()
+
+    def let_cool(self) -> None:
+        """After work that may have opened many segments."""
+        for segment in self.segments[:-1]:
+            if segment not in self._warm:
+                segment.cool()
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> bytes:
+        """Whole batches from the one that holds `offset`, which is in the log, and below `limit`."""
+        segment, position = self.hints.get(offset) or self._find(offset)
+        if position >= segment.size:
+            segment, position = self._find(offset)
+        stop, next_offset = self._end_of_read(segment, offset, limit)
+        end = stop
+        if stop - position > max_bytes:
+            end, cut_offset = self._shorten(segment, position, position + max_bytes, at_least_one)
+            if end < stop:
+                next_offset = cut_offset
+        if end <= position:
+            return b""
+        if next_offset is not None:
+            self.hints.put(next_offset, segment, end)
+        return segment.file.read_at(position, end - position)
+
+    def _find(self, offset: int) -> tuple[Segment, int]:
+        """The segment and position of the first batch that ends at or after `offset`."""
+        at = bisect_right(self.bases, offset) - 1
+        while True:
+            segment = self.segments[at]
+            self.use(segment)
+            position = segment.locate(offset)
+            # Compaction may have removed all from here to the segment's end.
+            if position < segment.size or at + 1 == len(self.segments):
+                return segment, position
+            at += 1
+
+    def _end_of_read(self, segment: Segment, offset: int, limit: int) -> tuple[int, int | None]:
+        """The position where a read of this segment must stop, and the offset that follows there, if
+        known."""
+        stop = limit if limit < segment.next_offset else segment.next_offset
+        controls = self.controls
+        if controls and controls[-1] > offset:
+            control = controls[bisect_right(controls, offset)]
+            if control <= stop:
+                self.use(segment)
+                position = segment.load_index().first_at(control - segment.base_offset)
+                if position is not None:
+                    return position, None
+        if stop == segment.next_offset:
+            return segment.size, stop
+        hint = self.hints.get(stop)
+        if hint is not None and hint[0] is segment:
+            return hint[1], stop
+        self.use(segment)
+        return segment.locate(stop), stop
+
+    def _shorten(
+        self, segment: Segment, position: int, end: int, at_least_one: bool
+    ) -> tuple[int, int | None]:
+        """The last place before `end` where a batch begins, as far as the index knows; else by the
+        headers."""
+        self.use(segment)
+        relative, cut = segment.load_index().floor_position(end)
+        if cut > position:
+            return cut, relative + segment.base_offset
+        cut = position
+        for at, header in segment.headers(position, end):
+            following = at + header.size
+            if following > end:
+                if at == position and at_least_one:
+                    return following, header.next_offset
+                return cut, header.base_offset
+            cut = following
+        return cut, None
+
+    # --- cutting
+
+    def place_to_cut(self, offset: int) -> tuple[int, int, int]:
+        """Where to cut so that nothing at or after `offset` is left: the number of the segment that will be
+        last, the position where it will end, and the offset there, which is lower if `offset` is within a
+        batch."""
+        at = max(bisect_left(self.bases, offset) - 1, 0)
+        segment = self.segments[at]
+        index = segment.load_index()
+        position = segment.locate(offset)
+        end_offset = segment.base_offset
+        for _, header in segment.headers(index.floor_position(position - 1)[1] if position else 0, position):
+            end_offset = max(end_offset, header.next_offset)
+        if end_offset < offset and position < segment.size:
+            # Within a batch. The new end may be a segment's first offset, with control entries before it.
+            return self.place_to_cut(end_offset)
+        # Control entries at the new end go too: they stand before what goes.
+        controls = index.first_at(end_offset - segment.base_offset)
+        return at, position if controls is None else min(position, controls), end_offset

@@ -1,0 +1,102 @@
+"""What the tests of the log share: batches to write, and ways to read a whole log."""
+
+from collections.abc import Iterator
+
+from penstock.batch import BatchHeader, Record, build_batch, check_produced, iter_headers, read_records
+from penstock.config import TopicConfig
+from penstock.log import Appended, Log
+from penstock.types import Offset, Term
+
+NOW_MS = 1_700_000_000_000
+FOLDER = "topics/orders-0"
+
+
+def batch(
+    *values: bytes | None,
+    key: bytes | None = b"k",
+    keys: list[bytes | None] | None = None,
+    timestamp: int = NOW_MS,
+    producer: tuple[int, int, int] | None = None,
+    compression: int = 0,
+) -> tuple[bytearray, BatchHeader]:
+    """A batch as a client would send it. `producer`: id, epoch, first sequence."""
+    names = keys or [key] * len(values)
+    records = [Record(i, timestamp + i, names[i], value) for i, value in enumerate(values)]
+    producer_id, epoch, sequence = producer or (-1, -1, -1)
+    data = bytearray(
+        build_batch(
+            records,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            compression=compression,
+        )
+    )
+    return data, check_produced(data)
+
+
+def append(
+    log: Log, *values: bytes | None, term: int = 1, now_ms: int = NOW_MS, **options: object
+) -> Appended:
+    data, header = batch(*(values or (b"v",)), **options)  # type: ignore[arg-type]
+    return log.append(data, header, Term(term), now_ms)
+
+
+def flush(log: Log) -> None:
+    ticket = log.begin_flush()
+    if ticket is not None:
+        ticket.run()
+        log.finish_flush(ticket)
+
+
+def tidy(log: Log) -> None:
+    """What the node's housekeeping does, twice: the second look enters what the first one did."""
+    for _ in range(2):
+        chores = log.take_garbage()
+        if chores is not None:
+            chores()
+    assert log.take_garbage() is None
+
+
+def compact(log: Log, now_ms: int = NOW_MS, **options: int) -> bool:
+    """One pass of compaction, with the snapshot that it waits for. Whether there was one."""
+    plan = log.plan_compaction(now_ms, **options)
+    if plan is None:
+        tidy(log)
+        plan = log.plan_compaction(now_ms, **options)
+    if plan is None:
+        return False
+    plan.run()
+    log.finish_compaction(plan)
+    return True
+
+
+def stored(log: Log, max_bytes: int = 1000) -> Iterator[tuple[BatchHeader, bytes]]:
+    """All batches that a reader gets, from the log's start to its end."""
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = log.read(offset, max_bytes, limit=log.end_offset)
+        if not data:
+            return
+        for position, header in iter_headers(data):
+            yield header, data[position : position + header.size]
+            offset = Offset(header.next_offset)
+
+
+def records(log: Log) -> list[Record]:
+    """All records that a reader gets. Those before the start may share a batch with the first: a client skips
+    them."""
+    return [r for _, data in stored(log) for r in read_records(data) if r.offset >= log.start_offset]
+
+
+def offsets(log: Log) -> list[int]:
+    return [record.offset for record in records(log)]
+
+
+def config(**settings: object) -> TopicConfig:
+    return TopicConfig(**settings)  # type: ignore[arg-type]
+
+
+def producer_state(log: Log) -> list[tuple[object, ...]]:
+    """Everything about producers but when they were last seen."""
+    return sorted((row[0], row[1], tuple(map(tuple, row[3]))) for row in log.producers.rows())
