@@ -180,3 +180,13 @@ def test_topics_and_partitions_have_limits_that_are_named() -> None:
         answer = client.call(ApiKey.METADATA, 4, request)
         assert isinstance(answer, MetadataResponse)
         assert answer.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_a_client_that_does_not_read_does_not_keep_the_broker_from_stopping() -> None:
+    broker = tight()
+    with RawClient(broker) as writer, RawClient(broker, receive_buffer=4096) as sleeper:
+        create(writer, "big")
+        fill(writer, "big", 8)
+        sleeper.request(ApiKey.FETCH, 11, fetch_all("big"))
+        wait_for_stuck_connection(broker)
+        broker.close()

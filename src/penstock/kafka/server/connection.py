@@ -138,13 +138,17 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("closing %s: %s", self.peer, reason)
             self.closed = True
             self._queue.clear()
-            self._transport.abort()
+            self.abort()
 
     def shut_down(self) -> None:
         """The broker stops: what was answered is sent, then the connection ends."""
         self.closed = True
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     # --- requests
 

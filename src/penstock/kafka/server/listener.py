@@ -18,6 +18,8 @@ log = logging.getLogger("penstock.kafka")
 
 SWEEP_SECONDS = 1.0
 BACKLOG = 1024
+STOP_SECONDS = 2.0
+"""How long clients may take to read what they were answered when the broker stops."""
 
 Buffers = list[bytes | bytearray | memoryview]
 
@@ -36,6 +38,7 @@ class KafkaListener:
         self._connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Future[None] | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serves the given listening sockets until `stop`."""
@@ -50,8 +53,18 @@ class KafkaListener:
             self._server.close()
         for connection in list(self._connections):
             connection.shut_down()
+        await self._wait_for_goodbyes()
         if self._server is not None:
             await self._server.wait_closed()
+
+    async def _wait_for_goodbyes(self) -> None:
+        """What was answered is sent, unless its client does not take it in time."""
+        if not self._connections:
+            return
+        self._all_gone = self.loop.create_future()
+        await asyncio.wait([self._all_gone], timeout=STOP_SECONDS)
+        for connection in list(self._connections):
+            connection.abort()
 
     # --- connections
 
@@ -66,6 +79,8 @@ class KafkaListener:
     def forget(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self.metrics.connections = len(self._connections)
+        if not self._connections and self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
 
     def _sweep(self) -> None:
         """Once a second: closes idle, stuck and, when all together hold too much, the greediest connections."""
