@@ -1,0 +1,1 @@
+"""`penstock bench`: load from processes of its own, so that a client's cost is apart from the broker's."""

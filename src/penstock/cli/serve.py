@@ -1,0 +1,149 @@
+"""`penstock serve`: one node, until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from penstock.cli.connection import key_values
+from penstock.cli.help import examples
+from penstock.cli.problem import Misconfigured, Problem
+from penstock.config import NodeConfig, load_node_config
+from penstock.errors import ConfigError, DataFolderInUse, DiskFull, PenstockError, StorageError, UnknownFormat
+
+CLIENT_VARIABLES = frozenset({"PENSTOCK_BOOTSTRAP"})
+"""PENSTOCK_* variables that say nothing about a node."""
+
+START_HINTS: dict[type[PenstockError], str] = {
+    DataFolderInUse: "another broker has this folder: stop it, or choose another with --data-dir",
+    UnknownFormat: "use the version that wrote this folder, or another folder with --data-dir",
+    StorageError: "look at the folder's permissions and at the disk's free space",
+    DiskFull: "make room on the disk, or choose another folder with --data-dir",
+}
+
+
+@click.command(
+    epilog=examples(
+        "penstock serve",
+        "penstock serve --memory --kafka 127.0.0.1:0 --http none",
+        "penstock serve --data-dir /srv/penstock --kafka 0.0.0.0:9092 --advertise broker.example.org:9092",
+        "penstock serve --config penstock.toml --set num_partitions=6 --set limits.max_connections=500",
+    )
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="PENSTOCK_CONFIG",
+    show_envvar=True,
+    help="A TOML file that says the same things as these flags, and more.",
+)
+@click.option("--data-dir", metavar="DIR", help="Where messages are kept.  [default: penstock-data]")
+@click.option(
+    "--memory", is_flag=True, default=None, help="Keep everything in memory instead; nothing survives."
+)
+@click.option("--node-id", type=int, help="This node's number.  [default: 1]")
+@click.option("--kafka", metavar="HOST:PORT", help="Where Kafka clients connect.  [default: 127.0.0.1:9092]")
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="The address that clients are told, when it is another one."
+)
+@click.option("--http", metavar="HOST:PORT|none", help="Health and metrics.  [default: 127.0.0.1:8080]")
+@click.option("--no-auto-create", is_flag=True, help="Topics must be created; using one does not make it.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other setting, as often as needed."
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
+def serve(
+    config_file: Path | None,
+    data_dir: str | None,
+    memory: bool | None,
+    node_id: int | None,
+    kafka: str | None,
+    advertise: str | None,
+    http: str | None,
+    no_auto_create: bool,
+    settings: tuple[str, ...],
+    log_level: str | None,
+) -> None:
+    """Run a broker until Ctrl-C or SIGTERM.
+
+    Prints its listeners, then a line that starts with "ready" when clients can use it. Flags win over
+    PENSTOCK_* variables, these over the config file. Port 0 means any free port.
+    """
+    flags: dict[str, object] = {
+        **key_values(settings),
+        "data_dir": data_dir,
+        "memory": memory,
+        "node_id": node_id,
+        "kafka": kafka,
+        "advertise": advertise,
+        "http": http,
+        "auto_create_topics": False if no_auto_create else None,
+        "log_level": log_level,
+    }
+    run(_load(config_file, flags))
+
+
+def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:
+    environment = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
+    try:
+        return load_node_config(
+            flags=flags,
+            environment=environment,
+            toml_text=config_file.read_text() if config_file else "",
+            toml_name=str(config_file or ""),
+        )
+    except (OSError, UnicodeDecodeError) as failure:
+        raise Misconfigured(f"cannot read {config_file}: {failure}") from None
+    except ConfigError as failure:
+        raise Misconfigured(
+            str(failure), "`penstock serve --help`; docs/configuration.md has every setting"
+        ) from None
+
+
+def run(config: NodeConfig) -> None:
+    """Serves until a signal comes."""
+    import uvloop
+
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its comings and goings are ours, told already
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, time.perf_counter()))
+    except PenstockError as failure:
+        raise Problem(str(failure), START_HINTS.get(type(failure), "")) from None
+
+
+async def _serve(config: NodeConfig, began_seconds: float) -> None:
+    from penstock.service import Service
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    service = Service(config, eager_http=True)
+    await service.start()
+    try:
+        _announce(config, service.kafka_address, service.http_address, time.perf_counter() - began_seconds)
+        await stop.wait()
+    finally:
+        await service.stop()
+    click.echo("stopped")
+
+
+def _announce(config: NodeConfig, kafka: object, http: object, seconds: float) -> None:
+    click.echo(f"kafka   {kafka}")
+    if config.advertise is not None:
+        click.echo(f"        clients are told {config.advertise}")
+    if http is not None:
+        click.echo(f"http    http://{http}")
+    click.echo(f"data    {'in memory' if config.memory else os.path.abspath(config.data_dir)}")
+    click.echo(f"ready   in {seconds * 1000:.0f} ms; Ctrl-C stops it")
