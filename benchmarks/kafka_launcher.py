@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Self
 
-from startup import free_port, seconds_until_serving
+from start_time import free_port, seconds_until_serving
 
 VERSION = "4.2.1"
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from startup import free_port, seconds_until_serving
+from start_time import free_port, seconds_until_serving
 
 from penstock.cli.problem import Problem
 
