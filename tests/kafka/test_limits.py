@@ -12,7 +12,7 @@ from penstock.batch import Record, build_batch
 from penstock.config import Limits
 from penstock.errors import ErrorCode
 from penstock.kafka.server.connection import Connection
-from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest
 from penstock.kafka.wire.messages.create_topics import (
     CreatableTopic,
@@ -162,8 +162,12 @@ def test_requests_sent_ahead_without_end_stop_being_read() -> None:
             topics=[MetadataRequestTopic(name="x" * 30_000)], allow_auto_topic_creation=False
         )
         with pytest.raises(socket.timeout):  # the socket's buffers fill up, the broker's memory does not
-            for _ in range(2000):
-                client.request(ApiKey.METADATA, 4, big)
+            flood(client, big)
+
+
+def flood(client: RawClient, request: Message) -> None:
+    for _ in range(2000):
+        client.request(ApiKey.METADATA, 4, request)
 
 
 def test_topics_and_partitions_have_limits_that_are_named() -> None:
