@@ -263,6 +263,14 @@ def test_zstd_from_a_client_too_old_to_read_it_is_refused(client: RawClient, uni
     )
 
 
+def test_acks_all_is_refused_where_more_replicas_are_wanted_than_there_are(
+    client: RawClient, unique: Unique
+) -> None:
+    name = unique("insync")
+    create(client, name, min_insync_replicas="2")
+    assert code_of(produce(client, name, record())) == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_produce_versions_with_the_old_record_formats_are_answered_with_an_error(
     client: RawClient, unique: Unique, version: int

@@ -118,7 +118,9 @@ class GroupManager:
             driver = await self._home(group_id)
         except KafkaError as refusal:
             return LeaveResult(error=refusal.code)
-        return await driver.ask(LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members))
+        return await driver.ask(
+            LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members)
+        )
 
     # --- offsets
 

@@ -35,6 +35,7 @@ class Partition:
         "closed",
         "config",
         "high_watermark",
+        "in_sync_replicas",
         "log",
         "name",
         "term",
@@ -55,6 +56,7 @@ class Partition:
         self.config = config
         self.term = term
         self.closed = False
+        self.in_sync_replicas = 1
         self.high_watermark: Offset = log.end_offset
         """Exclusive: the first offset that readers may not see yet. What recovery kept is on the disk."""
         self._clock = clock
@@ -74,6 +76,14 @@ class Partition:
             self._pending_bytes += header.size
             self._mark_dirty(self)
         return appended
+
+    def check_in_sync(self) -> None:
+        """Refuses acks=all where the topic wants more replicas than there are: the promise could not be kept."""
+        if self.config.min_insync_replicas > self.in_sync_replicas:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.name}: min.insync.replicas={self.config.min_insync_replicas}, in sync: {self.in_sync_replicas}",
+            )
 
     def committed(self, appended: Appended) -> asyncio.Future[None] | None:
         """A future for the moment this append can no longer be lost, or None when that has come already."""

@@ -73,6 +73,8 @@ def _answer(
         _check_request(request, context.api_version)
         topic = resolve_topic(context.node, name, topic_id, internal=False)
         partition = context.node.partition(topic, data.index)
+        if request.acks == ACKS_ALL:
+            partition.check_in_sync()
         batch, header = _checked(data, partition, context.api_version)
         batch, header = _as_topic_wants(batch, header, partition.config, context.node.clock.wall_ms())
         appended = partition.append(batch, header)
