@@ -73,6 +73,21 @@ class Scene:
         return f"{name}-{next(self._ids)}"
 
     def happens(self, effects: list[Effect]) -> None:
+        self._collect(effects)
+        if self.disk != "slow":
+            self.flush()
+
+    def flush(self, writes: int | None = None) -> None:
+        """The disk gets on with what it was asked to write, in that order; a full one fails."""
+        ok = self.disk != "full"
+        while self.in_flight and writes != 0:
+            writes = None if writes is None else writes - 1
+            persist = self.in_flight.pop(0)
+            if ok:
+                self.durable += persist.records
+            self._collect(self.coordinator.persisted(self.now_ms, persist.id, ok))
+
+    def _collect(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Persist):
                 self.in_flight.append(effect)
@@ -83,17 +98,6 @@ class Scene:
             self.replies[effect.token] = effect.result
             for client in self.clients:
                 client.hears(effect.token, effect.result)
-        if self.disk != "slow":
-            self.flush()
-
-    def flush(self, writes: int | None = None) -> None:
-        """The disk gets on with what it was asked to write; a full one fails."""
-        ok = self.disk != "full"
-        done, self.in_flight = self.in_flight[:writes], self.in_flight[len(self.in_flight[:writes]) :]
-        for persist in done:
-            if ok:
-                self.durable += persist.records
-            self.happens(self.coordinator.persisted(self.now_ms, persist.id, ok))
 
     def passes(self, duration_ms: int) -> None:
         """Time goes by, and every deadline on the way is kept."""

@@ -4,8 +4,8 @@ It is a state machine without a clock, chance, file or socket. Requests and the 
 out:
 
 - `Reply(token, result)`: answer the request that came with that token.
-- `Persist(id, records)`: append these records to the partition, in the order of the effects, and then call
-  `persisted(now_ms, id, ok)`, also in that order. Whatever depends on a write is held back until then.
+- `Persist(id, records)`: append these records to the partition, in the order of the effects, and call
+  `persisted(now_ms, id, ok)` once for each. Whatever depends on a write is held back until then.
 
 and `next_deadline_ms` says when to call `tick`. What can be answered from memory is returned directly.
 
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode
 from penstock.groups.desk import EXPIRY_TIMER, Desk
-from penstock.groups.group import Group, StoredOffset
+from penstock.groups.group import Group
 from penstock.groups.joining import Joining
 from penstock.groups.membership import Membership
 from penstock.groups.offsets import Offsets
@@ -171,7 +171,7 @@ class Coordinator:
             if value is None:
                 group.offsets.pop(decoded.topic_partition, None)
             else:
-                group.offsets[decoded.topic_partition] = StoredOffset(decode_offset(value), 0)
+                group.offsets[decoded.topic_partition] = decode_offset(value)
         elif value is None:
             # Offsets are deleted by records of their own.
             successor = self._desk.groups[decoded.group_id] = Group(decoded.group_id, 0)

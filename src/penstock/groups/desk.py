@@ -29,19 +29,20 @@ class Desk:
         self._effects: list[Effect] = []
         self._last_persist_id = 0
         self._in_flight: dict[int, WhenPersisted] = {}
+        self._reports: dict[int, bool] = {}
+        """Writes that were reported before an older one was."""
 
     def reply(self, token: object, result: Result) -> None:
         self._effects.append(Reply(token=token, result=result))
 
-    def persist(self, records: Records, then: WhenPersisted) -> int:
+    def persist(self, records: Records, then: WhenPersisted) -> None:
         """Asks for a write; `then` hears how it went. Ids grow in the order of the writes."""
         self._last_persist_id += 1
         self._in_flight[self._last_persist_id] = then
         self._effects.append(Persist(id=self._last_persist_id, records=records))
-        return self._last_persist_id
 
-    def persist_all(self, records: Sequence[tuple[bytes, bytes | None]], then: WhenPersisted) -> int:
-        """As `persist`, in writes of bounded size; `then` hears once, of all. Returns the last write's id."""
+    def persist_all(self, records: Sequence[tuple[bytes, bytes | None]], then: WhenPersisted) -> None:
+        """As `persist`, in writes of bounded size; `then` hears once, of all."""
         chunks = [
             records[at : at + PERSIST_RECORDS_MAX] for at in range(0, len(records), PERSIST_RECORDS_MAX)
         ]
@@ -52,10 +53,16 @@ class Desk:
             if len(outcomes) == len(chunks):
                 then(now_ms, all(outcomes))
 
-        return [self.persist(tuple(chunk), one_persisted) for chunk in chunks][-1]
+        for chunk in chunks:
+            self.persist(tuple(chunk), one_persisted)
 
     def persisted(self, now_ms: int, persist_id: int, ok: bool) -> None:
-        self._in_flight.pop(persist_id)(now_ms, ok)
+        """Hears of writes in any order, and passes the news on in the order in which they were asked for:
+        what is in memory has to come about as what is in the log did."""
+        assert persist_id in self._in_flight
+        self._reports[persist_id] = ok
+        while self._in_flight and (first := next(iter(self._in_flight))) in self._reports:
+            self._in_flight.pop(first)(now_ms, self._reports.pop(first))
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []

@@ -13,8 +13,6 @@ Invariants, cited in the tests:
 from collections import Counter
 from collections.abc import Iterable
 
-import msgspec
-
 from penstock.groups.states import TRANSITIONS, GroupState
 from penstock.groups.storage import StoredGroup, StoredMember
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
@@ -83,16 +81,6 @@ class Member:
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
 
 
-class StoredOffset(msgspec.Struct, frozen=True):
-    """A committed offset and the write that made it durable: a deletion that was written before it must not
-    take it..
-
-    """
-
-    committed: CommittedOffset
-    persist_id: int
-
-
 class Group:
     """One group's state."""
 
@@ -122,7 +110,7 @@ class Group:
         """
         self.new_member_added = False
         self.assignment_in_flight = False
-        self.offsets: dict[TopicPartition, StoredOffset] = {}
+        self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.offsets_in_flight: dict[TopicPartition, int] = {}
         """How many commits of each partition are being written."""
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups.desk import EXPIRY_TIMER, Desk, pending_timer
-from penstock.groups.group import Group, StoredOffset
+from penstock.groups.group import Group
 from penstock.groups.joining import known_member
 from penstock.groups.rebalancing import Rebalancing
 from penstock.groups.states import GroupState
@@ -90,9 +90,8 @@ class Offsets:
     ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
         errors: dict[TopicPartition, ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
-        room = self._desk.limits.max_group_offsets - len(
-            group.offsets.keys() | group.offsets_in_flight.keys()
-        )
+        coming = sum(partition not in group.offsets for partition in group.offsets_in_flight)
+        room = self._desk.limits.max_group_offsets - len(group.offsets) - coming
         expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
         for each in request.offsets:
             partition = TopicPartition(each.topic, each.partition)
@@ -134,7 +133,7 @@ class Offsets:
         def stored(now_ms: int, ok: bool) -> None:
             _landed(group, accepted)
             if ok:
-                _take_in(group, accepted, persist_id)
+                group.offsets.update(accepted)
             else:
                 errors.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 self._desk.drop_if_never_used(now_ms, group)
@@ -144,7 +143,7 @@ class Offsets:
         records = [
             (encode_offset_key(group_id, tp), encode_offset(offset)) for tp, offset in accepted.items()
         ]
-        persist_id = self._desk.persist_all(records, stored)
+        self._desk.persist_all(records, stored)
 
     # Fetch
 
@@ -157,7 +156,7 @@ class Offsets:
         wanted = (
             group.offsets if partitions is None else [each for each in partitions if each in group.offsets]
         )
-        return {partition: group.offsets[partition].committed for partition in wanted}
+        return {partition: group.offsets[partition] for partition in wanted}
 
     # Delete
 
@@ -177,12 +176,12 @@ class Offsets:
 
         def deleted(_now_ms: int, ok: bool) -> None:
             if ok:
-                _take_out(group, doomed, persist_id)
+                _take_out(group, doomed)
             else:
                 errors.update(dict.fromkeys(doomed, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             self._desk.reply(token, DeleteOffsetsResult(errors=errors))
 
-        persist_id = self._desk.persist_all(_tombstones(group, doomed), deleted)
+        self._desk.persist_all(_tombstones(group, doomed), deleted)
 
     def delete_groups(self, token: object, group_ids: Sequence[str]) -> None:
         errors = {group_id: self._group_deletable(group_id) for group_id in group_ids}
@@ -255,7 +254,7 @@ class Offsets:
             self._desk.timers.set(EXPIRY_TIMER, deadline_ms)
 
     def _has_expired(self, now_ms: int, group: Group, partition: TopicPartition) -> bool:
-        committed = group.offsets[partition].committed
+        committed = group.offsets[partition]
         if committed.expire_timestamp_ms >= 0:
             return now_ms >= committed.expire_timestamp_ms
         since_ms = committed.commit_timestamp_ms
@@ -270,11 +269,11 @@ class Offsets:
 
         def removed(now_ms: int, ok: bool) -> None:
             if ok:
-                _take_out(group, partitions, persist_id)
+                _take_out(group, partitions)
                 if group.is_idle and self._desk.find(group.group_id) is group:
                     self._end(now_ms, group)
 
-        persist_id = self._desk.persist_all(_tombstones(group, partitions), removed)
+        self._desk.persist_all(_tombstones(group, partitions), removed)
 
     def _end(self, now_ms: int, group: Group) -> None:
         """An empty group with nothing to keep is forgotten.
@@ -318,18 +317,9 @@ def _landed(group: Group, partitions: Iterable[TopicPartition]) -> None:
             del group.offsets_in_flight[partition]
 
 
-def _take_in(group: Group, accepted: dict[TopicPartition, CommittedOffset], persist_id: int) -> None:
-    for partition, offset in accepted.items():
-        current = group.offsets.get(partition)
-        if current is None or current.persist_id < persist_id:
-            group.offsets[partition] = StoredOffset(offset, persist_id)
-
-
-def _take_out(group: Group, partitions: Iterable[TopicPartition], persist_id: int) -> None:
+def _take_out(group: Group, partitions: Iterable[TopicPartition]) -> None:
     for partition in partitions:
-        current = group.offsets.get(partition)
-        if current is not None and current.persist_id < persist_id:
-            del group.offsets[partition]
+        group.offsets.pop(partition, None)
 
 
 def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Records:

@@ -36,7 +36,7 @@ class Rebalancing:
 
     def begin(self, now_ms: int, group: Group) -> None:
         was_empty = group.state is GroupState.EMPTY
-        self._end_sync(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._end_sync(now_ms, group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.move_to(GroupState.PREPARING_REBALANCE, now_ms)
         if was_empty:
             self._begin_first(now_ms, group)
@@ -125,7 +125,7 @@ class Rebalancing:
 
     def assignment_lost(self, now_ms: int, group: Group) -> None:
         """The leader's assignments could not be stored: nobody gets one, and the group tries again."""
-        self._end_sync(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._end_sync(now_ms, group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.begin(now_ms, group)
 
     def _begin_first(self, now_ms: int, group: Group) -> None:
@@ -145,8 +145,10 @@ class Rebalancing:
                 self.dismiss(group, member)
         if group.members and not group.elect_joined_leader():
             # Only static members are left and none of them is back. They have their sessions to come back in,
-            # and a generation without anybody to lead it would be of no use to them.
-            self._desk.timers.set(join_timer(group), now_ms + group.rebalance_timeout_ms)
+            # and a generation without anybody to lead it would be of no use to them. (A client may ask for a
+            # rebalance timeout of 0, hence the second bound.)
+            wait_ms = max(group.rebalance_timeout_ms, self._desk.settings.min_session_timeout_ms)
+            self._desk.timers.set(join_timer(group), now_ms + wait_ms)
             return
         group.initial_remaining_ms = None
         group.generation += 1
@@ -174,13 +176,16 @@ class Rebalancing:
         record = (encode_group_key(group.group_id), encode_group(group.stored()))
         self._desk.persist((record,), lambda now_ms, ok: None)
 
-    def _end_sync(self, group: Group, error: ErrorCode) -> None:
+    def _end_sync(self, now_ms: int, group: Group, error: ErrorCode) -> None:
         """Whoever waits for an assignment of this generation waits in vain."""
         self._desk.timers.cancel(sync_timer(group))
         group.pending_sync.clear()
         group.assignment_in_flight = False
         for member in group.members.values():
-            self.end_member_sync(member, error)
+            if member.sync_token is not None:
+                # It was not silent, it waited for us: its session begins again with the answer.
+                self.touch(now_ms, group, member)
+                self.end_member_sync(member, error)
 
 
 def join_result(group: Group, member: Member) -> JoinResult:
