@@ -10,7 +10,7 @@ from uuid import UUID
 
 from penstock.batch import BatchHeader, check_produced, read_records, recompress
 from penstock.config import TopicConfig
-from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
+from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -189,17 +189,25 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
 
 
 async def _await_commits(waiting: _Waiting, timeout_ms: int) -> None:
-    """Waits for all commits together; what is not committed in time is answered as such, and may still commit."""
-    await asyncio.wait([future for _, future in waiting], timeout=max(timeout_ms, 1) / 1000)
-    for answer, future in waiting:
-        if not future.done():
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-            answer.error_message = f"not flushed within {timeout_ms} ms"
-        elif (error := future.exception()) is not None:
-            answer.error_code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-            answer.error_message = str(error)
-            if not isinstance(error, PenstockError):
-                raise error
+    """Waits for all commits; what is not committed in time is answered as such, and may still commit."""
+    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 1) / 1000, _time_out, waiting, timeout_ms)
+    try:
+        for answer, committed in waiting:
+            try:
+                await committed
+            except KafkaError as mistake:
+                answer.error_code, answer.error_message = mistake.code, mistake.message
+            except StorageError as refused:
+                answer.error_code, answer.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
+    finally:
+        timer.cancel()
+
+
+def _time_out(waiting: _Waiting, timeout_ms: int) -> None:
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {timeout_ms} ms")
+    for _, committed in waiting:
+        if not committed.done():
+            committed.set_exception(late)
 
 
 def _fail_unanswered(response: ProduceResponse) -> None:

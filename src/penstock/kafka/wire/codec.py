@@ -66,8 +66,8 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
 
 
 def decode_request(header: RequestHeader, frame: Buffer) -> Message:
-    """The request in a frame. Bytes after its last field are ignored, as Kafka does: librdkafka's request for all topics
-    has some (it writes the null array of Metadata v9 and later in four bytes instead of one)."""
+    """The request in a frame. Bytes after its last field are ignored, as Kafka does: librdkafka's request for all
+    topics has some (it writes the null array of Metadata v9 and later in four bytes instead of one)."""
     key = header.api_key, header.api_version
     decoder = _request_decoders.get(key)
     if decoder is None:
