@@ -216,6 +216,20 @@ def test_deciding_changes_nothing() -> None:
     assert state.snapshot() == before
 
 
+def test_what_happens_to_a_copy_does_not_happen_to_the_state() -> None:
+    state = state_with("orders", rules=THREE_NODES)
+    before, twin = state.snapshot(), state.copy()
+    assert twin.snapshot() == before
+    assert twin.topics == state.topics
+    create(twin, "a.b")
+    twin.apply(decisions.delete_topic(twin, "orders")[0])
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "collides"):
+        create(twin, "a_b", topic_id=uuid(98))
+    assert state.snapshot() == before
+    assert (state.partition_count, twin.partition_count) == (2, 1)
+    create(state, "a_b")
+
+
 def test_a_record_applied_again_changes_nothing() -> None:
     state = state_with("orders")
     created = TopicCreated(name="orders", topic_id=uuid(1), assignments=[[1], [1]], configs={})

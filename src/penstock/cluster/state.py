@@ -68,6 +68,19 @@ class ClusterState:
         """
         return _APPLY[type(record)](self, record)
 
+    def copy(self) -> "ClusterState":
+        """A state to try things on: what a request's first wish decides, its second one must see."""
+        twin = ClusterState(self.node_id, self._static)
+        twin.next_producer_id, twin.partition_count = self.next_producer_id, self.partition_count
+        twin._topics, twin._names, twin._collisions = (
+            dict(self._topics),
+            dict(self._names),
+            dict(self._collisions),
+        )
+        twin._node_configs = dict(self._node_configs)
+        twin._set_broker()
+        return twin
+
     def snapshot(self) -> Snapshot:
         """The state as one record: applied to any other state of the same node, it makes that one equal to
         this..

@@ -135,9 +135,17 @@ class GroupManager:
         )
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All committed offsets of a group; none for a group that is not known."""
-        driver = self._drivers.get(self._index(group_id))
-        return driver.core.fetch_offsets(group_id) if driver is not None else {}
+        """All committed offsets of a group; none for a group that is not known.
+
+        KafkaError if they cannot be known: taken for "none", consumers would start over.
+        """
+        index = self._index(group_id)
+        if index < 0:
+            return {}
+        if index not in self._drivers:
+            message = f"the coordinator of {group_id!r} is offline"
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+        return self._drivers[index].core.fetch_offsets(group_id)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]

@@ -72,12 +72,17 @@ class _Change:
 
     def _decide_all(self, state: ClusterState) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
+        # On a copy, where each wish sees what those before it have led to: limits used up, names that collide.
+        trial = state.copy()
         for index, decide in self._wanted:
             try:
-                self.decided[index] = decide(state)
-                records.extend(self.decided[index])
+                self.decided[index] = decide(trial)
             except KafkaError as mistake:
                 self.errors[index] = mistake
+                continue
+            for record in self.decided[index]:
+                trial.apply(record)
+            records.extend(self.decided[index])
         return [] if self._validate_only else records
 
 
