@@ -53,7 +53,7 @@ class Broker:
             auto_create_topics=auto_create_topics,
             num_partitions=num_partitions,
             topic_defaults=topic_defaults or {},
-            groups=groups or GroupSettings(initial_rebalance_delay_ms=0),
+            groups=groups or GroupSettings(),
             limits=limits or Limits(),
         )
         self._thread = _BrokerThread(config, disk)

@@ -10,7 +10,7 @@ from penstock.errors import ConfigError
 
 FILE = """
 [groups]
-initial_rebalance_delay_ms = 0
+initial_rebalance_delay_ms = 1500
 
 [topic_defaults]
 "cleanup.policy" = ["compact", "delete"]
@@ -46,7 +46,7 @@ def test_tables_reach_groups_limits_and_topic_defaults_from_file_and_environment
             "PENSTOCK_AUTO_CREATE_TOPICS": "false",
         },
     )
-    assert config.groups == GroupSettings(initial_rebalance_delay_ms=0)
+    assert config.groups == GroupSettings(initial_rebalance_delay_ms=1500)
     assert config.limits == Limits(max_connections=7)
     assert config.topic_defaults == {"cleanup.policy": "compact,delete", "retention.ms": "2000"}
     assert config.auto_create_topics is False

@@ -12,7 +12,7 @@ from penstock.batch import Record, build_batch
 from penstock.config import Limits
 from penstock.errors import ErrorCode
 from penstock.kafka.server.connection import Connection
-from penstock.kafka.wire import ApiKey, Message
+from penstock.kafka.wire import ApiKey, Message, encode_request, join
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest
 from penstock.kafka.wire.messages.create_topics import (
     CreatableTopic,
@@ -163,6 +163,12 @@ def test_requests_sent_ahead_without_end_stop_being_read() -> None:
         )
         with pytest.raises(socket.timeout):  # the socket's buffers fill up, the broker's memory does not
             flood(client, big)
+
+
+def test_a_client_id_over_the_limit_is_closed() -> None:
+    with tight(max_client_id_bytes=10) as broker, RawClient(broker) as client:
+        client.send(join(encode_request(ApiKey.API_VERSIONS, 0, 1, "x" * 11, ApiVersionsRequest())))
+        assert client.is_closed_by_broker()
 
 
 def flood(client: RawClient, request: Message) -> None:

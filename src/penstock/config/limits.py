@@ -40,20 +40,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="One Fetch answer, whatever the client asks for; Kafka's default is 55 MiB.",
         ),
     ] = 55 * MEBIBYTE
-    max_response_bytes: Annotated[
-        int,
-        Meta(
-            ge=KIBIBYTE,
-            le=2**31 - 1,
-            description="One answer of any kind, so that one client cannot fill memory.",
-        ),
-    ] = 100 * MEBIBYTE
     max_request_memory_bytes: Annotated[
         int,
-        Meta(ge=MEBIBYTE, description="All requests in memory at once; reading pauses when it is used up."),
+        Meta(
+            ge=MEBIBYTE,
+            description="All requests in memory at once; past it the clients that hold most are closed.",
+        ),
     ] = 512 * MEBIBYTE
     max_response_memory_bytes: Annotated[
-        int, Meta(ge=MEBIBYTE, description="All answers not yet sent; fetches wait when it is used up.")
+        int,
+        Meta(
+            ge=MEBIBYTE,
+            description="All answers not yet sent; past it the clients that hold most are closed.",
+        ),
     ] = 512 * MEBIBYTE
     idle_timeout_ms: Annotated[
         int,
@@ -82,13 +81,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="All partitions of the cluster; each costs memory and, once written, open files.",
         ),
     ] = 200_000
-    max_producers_per_partition: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Idempotent producers remembered per partition; the least recent one is forgotten.",
-        ),
-    ] = 10_000
     max_groups: Annotated[
         int,
         Meta(

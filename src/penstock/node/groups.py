@@ -134,8 +134,10 @@ class GroupManager:
             CommitResult, lambda now, token: driver.core.commit_offsets(now, token, request)
         )
 
-    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All committed offsets of a group; none for a group that is not known.
+    def committed(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """A group's committed offsets, of these partitions or all; none for a group that is not known.
 
         KafkaError if they cannot be known: taken for "none", consumers would start over.
         """
@@ -145,7 +147,7 @@ class GroupManager:
         if index not in self._drivers:
             message = f"the coordinator of {group_id!r} is offline"
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-        return self._drivers[index].core.fetch_offsets(group_id)
+        return self._drivers[index].core.fetch_offsets(group_id, partitions)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]

@@ -141,8 +141,9 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
 def _fetch_group(context: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
     node = context.node
     by_id = context.api_version >= TOPICS_BY_ID_SINCE_VERSION
+    partitions = None if wanted.topics is None or by_id else _named_partitions(wanted.topics)
     try:
-        committed = node.groups.committed(wanted.group_id)
+        committed = node.groups.committed(wanted.group_id, partitions)
     except KafkaError as mistake:
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=mistake.code)
     topics = wanted.topics if wanted.topics is not None else _all_topics(node, committed, by_id)
@@ -151,6 +152,10 @@ def _fetch_group(context: RequestContext, wanted: OffsetFetchRequestGroup) -> Of
         topics=[_fetch_topic(node, topic, committed) for topic in topics],
         error_code=ErrorCode.NONE,
     )
+
+
+def _named_partitions(topics: Iterable[OffsetFetchRequestTopics]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
 
 
 def _all_topics(

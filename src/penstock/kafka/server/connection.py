@@ -99,11 +99,20 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.metrics.bytes_in += nbytes
         try:
             for frame in self._frames.filled(nbytes):
-                self._queue.append((decode_request_header(memoryview(frame)), frame))
+                self._queue.append((self._header(frame), frame))
         except ProtocolViolation as violation:
             self.close(str(violation))
             return
         self._pump()
+
+    def _header(self, frame: bytearray) -> RequestHeader:
+        header = decode_request_header(memoryview(frame))
+        longest = self._listener.limits.max_client_id_bytes
+        if header.client_id is not None and len(header.client_id) > longest:
+            raise ProtocolViolation(
+                f"client id of {len(header.client_id)} characters: expected {longest} at most"
+            )
+        return header
 
     def eof_received(self) -> bool:
         return False
