@@ -6,6 +6,7 @@ run repeats messages rather than losing them.
 """
 
 import sys
+import time
 
 import click
 import msgspec
@@ -30,6 +31,9 @@ from penstock.cli.stopping import Stop, stop_on_signals
 CHUNK = 500
 CHUNK_WAIT_S = 0.1
 """Messages are printed when this many are there or this much time has passed, whichever is first."""
+
+JOIN_PATIENCE_S = 15.0
+"""A rebalance takes seconds; after this long a person should know what is being waited for."""
 
 OFFSET_TAIL_BASE = -2000
 """librdkafka's way to say "the last n": this minus n."""
@@ -75,6 +79,10 @@ class Reader:
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._assigned = None
+
+    @property
+    def assigned(self) -> bool:
+        return self._assigned is not None
 
     @property
     def finished(self) -> bool:
@@ -207,7 +215,11 @@ def _run(connection: Connection, plan: Plan, printer: Printer) -> None:
 
 def _print_all(reader: Reader, plan: Plan, printer: Printer, stop: Stop) -> int:
     count = 0
+    impatient_at = time.monotonic() + JOIN_PATIENCE_S
     while not stop:
+        if not reader.assigned and time.monotonic() > impatient_at:
+            note(f"still waiting for group {plan.group} to hand out partitions")
+            impatient_at += JOIN_PATIENCE_S
         left = CHUNK if plan.max_messages is None else min(CHUNK, plan.max_messages - count)
         messages = reader.next(left) if left else []
         _write(messages, printer)

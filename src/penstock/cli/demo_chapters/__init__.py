@@ -1,0 +1,1 @@
+"""The chapters of `penstock demo`, each a module with `play(stage)`."""

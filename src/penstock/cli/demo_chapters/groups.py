@@ -1,0 +1,83 @@
+"""librdkafka produces, a consumer group reads, and its lag is visible half way."""
+
+import time
+
+from confluent_kafka import Consumer
+
+from penstock.cli import group_facts
+from penstock.cli.demo_chapters.start import TOPIC
+from penstock.cli.demo_stage import Stage
+from penstock.cli.output import table
+from penstock.cli.problem import Problem
+
+GROUP = "billing"
+SIZE_BYTES = 100
+CHUNK = 5000
+PATIENCE_S = 30.0
+
+
+def play(stage: Stage) -> None:
+    stage.chapter("Produce and consume (librdkafka)")
+    with stage.working(f"producing {stage.messages:,} messages"):
+        seconds = _produce(stage)
+    rate = stage.messages / seconds
+    stage.say(
+        f"{stage.messages:,} messages of {SIZE_BYTES} B acknowledged, all on disk: {rate:,.0f} a second"
+    )
+    stage.figure("produced_per_second", "produced, acks=all and flushed, messages/s", rate)
+    with stage.working("consuming"):
+        half = stage.messages // 2
+        _consume(stage, half)
+        _show_lag(stage)
+        seconds = _consume(stage, stage.messages - half)
+    rate = (stage.messages - half) / seconds
+    stage.say(f"group {GROUP} read the rest from where it had committed: {rate:,.0f} a second")
+    stage.figure("consumed_per_second", "consumed by a group, messages/s", rate)
+
+
+def _produce(stage: Stage) -> float:
+    producer = stage.connection.producer(acks="all", enable_idempotence=True, linger_ms=5)
+    value = b"x" * SIZE_BYTES
+    began = time.perf_counter()
+    for _ in range(stage.messages):
+        while True:
+            try:
+                producer.produce(TOPIC, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(PATIENCE_S):
+        raise Problem("not every message was acknowledged in time")
+    return time.perf_counter() - began
+
+
+def _consume(stage: Stage, wanted: int) -> float:
+    """A member joins, reads `wanted` messages, commits and leaves. Timed from the first message."""
+    consumer: Consumer = stage.connection.consumer(
+        group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False, enable_auto_offset_store=False
+    )
+    consumer.subscribe([TOPIC])
+    got, began, deadline = 0, 0.0, time.perf_counter() + PATIENCE_S
+    try:
+        while got < wanted:
+            messages = consumer.consume(min(CHUNK, wanted - got), 0.5)
+            began = began or (time.perf_counter() if messages else 0.0)
+            got += len(messages)
+            for message in {message.partition(): message for message in messages}.values():
+                consumer.store_offsets(message)  # the last one of each partition
+            if time.perf_counter() > deadline:
+                raise Problem(f"group {GROUP} got only {got:,} of {wanted:,} messages in {PATIENCE_S:.0f} s")
+        consumer.commit(asynchronous=False)
+        return max(time.perf_counter() - began, 1e-9)
+    finally:
+        consumer.close()
+
+
+def _show_lag(stage: Stage) -> None:
+    places = group_facts.describe(stage.connection, GROUP)["offsets"]
+    left = sum(place["lag"] for place in places)
+    stage.say(f"half way, group {GROUP} is {left:,} messages behind:")
+    rows = [[place["topic"], place["partition"], place["committed"], place["lag"]] for place in places]
+    stage.show(
+        table("topic", "partition", "committed", "lag", rows=rows, numbers=["partition", "committed", "lag"])
+    )

@@ -1,0 +1,70 @@
+"""The stage of the demo: the broker that plays in it, what is said to the audience, the figures for the end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from penstock.cli.broker_process import BrokerProcess
+from penstock.cli.connection import Connection
+from penstock.cli.output import console
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    label: str
+    value: int
+
+
+class Stage:
+    def __init__(self, *, folder: Path, messages: int, quiet: bool) -> None:
+        self.messages = messages
+        self.figures: list[Figure] = []
+        self._folder = folder
+        self._broker: BrokerProcess | None = None
+        self._out = console()
+        self._out.quiet = quiet
+
+    @property
+    def broker(self) -> BrokerProcess:
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def connection(self) -> Connection:
+        return Connection(bootstrap=self.broker.bootstrap)
+
+    def start_broker(self) -> BrokerProcess:
+        """A new process on the same folder and, once there was one, on the same port."""
+        port = self._broker.port if self._broker is not None else 0
+        flags = ["--data-dir", str(self._folder / "data"), "--http", "none", "--log-level", "warning"]
+        flags += ["--set", "groups.initial_rebalance_delay_ms=0"]
+        self._broker = BrokerProcess(self._folder, *flags, port=port)
+        return self._broker
+
+    def clear(self) -> None:
+        if self._broker is not None:
+            self._broker.stop()
+
+    def chapter(self, title: str) -> None:
+        self._out.print(f"\n[bold]{title}[/bold]")
+
+    def say(self, line: str) -> None:
+        self._out.print(f"  [green]✓[/green] {line}")
+
+    def show(self, part: object) -> None:
+        self._out.print(part)
+
+    def figure(self, name: str, label: str, value: float) -> None:
+        """Something measured, for the end: `name` for programs, `label` for people."""
+        self.figures.append(Figure(name=name, label=label, value=round(value)))
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """A spinner on a terminal, nothing elsewhere."""
+        if self._out.is_terminal and not self._out.quiet:
+            with self._out.status(what):
+                yield
+        else:
+            yield
