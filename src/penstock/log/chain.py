@@ -39,7 +39,7 @@ class SegmentChain:
     def add(self, segment: Segment) -> None:
         """It becomes the active one."""
         if self.active is not None:
-            self._use_sealed(self.active)
+            self._use(self.active)
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
@@ -76,13 +76,8 @@ class SegmentChain:
 
     # --- open files and indexes
 
-    def use(self, segment: Segment) -> None:
-        """Somebody reads there: it stays open, and the one that was not read for longest is closed
-        instead."""
-        if segment is not self.active:
-            self._use_sealed(segment)
-
-    def _use_sealed(self, segment: Segment) -> None:
+    def _use(self, segment: Segment) -> None:
+        """A sealed segment is read: it stays open, and the one that was not read for longest is closed instead."""
         self._warm.pop(segment, None)
         self._warm[segment] = None
         if len(self._warm) > MAX_WARM:
@@ -103,6 +98,8 @@ class SegmentChain:
         segment, position = self.hints.get(offset) or self._find(offset)
         if position >= segment.size:
             segment, position = self._find(offset)
+        if segment is not self.active:
+            self._use(segment)
         stop, next_offset = self._end_of_read(segment, offset, limit)
         end = stop
         if stop - position > max_bytes:
@@ -120,11 +117,11 @@ class SegmentChain:
         at = bisect_right(self.bases, offset) - 1
         while True:
             segment = self.segments[at]
-            self.use(segment)
             position = segment.locate(offset)
             # Compaction may have removed all from here to the segment's end.
-            if position < segment.size or at + 1 == len(self.segments):
+            if position < segment.size or segment is self.active:
                 return segment, position
+            self._use(segment)
             at += 1
 
     def _end_of_read(self, segment: Segment, offset: int, limit: int) -> tuple[int, int | None]:
@@ -135,7 +132,6 @@ class SegmentChain:
         if controls and controls[-1] > offset:
             control = controls[bisect_right(controls, offset)]
             if control <= stop:
-                self.use(segment)
                 position = segment.load_index().first_at(control - segment.base_offset)
                 if position is not None:
                     return position, None
@@ -144,7 +140,6 @@ class SegmentChain:
         hint = self.hints.get(stop)
         if hint is not None and hint[0] is segment:
             return hint[1], stop
-        self.use(segment)
         return segment.locate(stop), stop
 
     def _shorten(
@@ -152,19 +147,16 @@ class SegmentChain:
     ) -> tuple[int, int | None]:
         """The last place before `end` where a batch begins, as far as the index knows; else by the
         headers."""
-        self.use(segment)
         relative, cut = segment.load_index().floor_position(end)
         if cut > position:
             return cut, relative + segment.base_offset
-        cut = position
+        cut, next_offset = position, None
         for at, header in segment.headers(position, end):
             following = at + header.size
-            if following > end:
-                if at == position and at_least_one:
-                    return following, header.next_offset
-                return cut, header.base_offset
-            cut = following
-        return cut, None
+            if following > end and not (at == position and at_least_one):
+                break
+            cut, next_offset = following, header.next_offset
+        return cut, next_offset
 
     # --- cutting
 

@@ -34,7 +34,7 @@ class CheckpointFacts(NamedTuple):
 
     start_offset: int
     first_base: int
-    """The log's first segment; leftovers of a deleted prefix may still lie before it."""
+    """Segments before this one are being removed: some may be gone."""
     start_controls: int
     """Control entries before that segment."""
     flushed: FlushPoint
@@ -51,6 +51,7 @@ class Checkpoint:
         self._disk = disk
         self.path = f"{folder}/{CHECKPOINT_NAME}"
         self._sequence = 0
+        self._is_changed = False
         self.facts = NOTHING_KNOWN
 
     def load(self) -> bool:
@@ -71,6 +72,7 @@ class Checkpoint:
     def save(self, facts: CheckpointFacts) -> None:
         """Not durable by itself; see `flush`."""
         self.facts = facts
+        self._is_changed = True
         self._sequence += 1
         file = self._disk.open(self.path, create=True)
         try:
@@ -80,6 +82,12 @@ class Checkpoint:
             file.write_at(self._sequence % 2 * SECTOR_SIZE, _encode(self._sequence, facts))
         finally:
             file.close()
+
+    def save_both(self, facts: CheckpointFacts) -> None:
+        """At the end of a run: either slot will do, should the other one rot. Does nothing if nothing changed."""
+        if facts != self.facts or self._is_changed:
+            self.save(facts)
+            self.save(facts)
 
     def save_durably(self, facts: CheckpointFacts) -> None:
         """Returns when no older checkpoint can come back."""

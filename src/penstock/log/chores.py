@@ -7,15 +7,16 @@ goes.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from penstock.errors import DiskFull
 from penstock.log.checkpoint import Checkpoint
 from penstock.log.disk import Disk
 from penstock.log.flush import Capture
 from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of
 from penstock.log.recovery import remove_segment
 from penstock.log.segment import Segment
-from penstock.log.snapshot import KEPT_SNAPSHOTS, snapshot_path
+from penstock.log.snapshot import KEPT_SNAPSHOTS, Snapshot, snapshot_path
 
 
 class Chores:
@@ -40,18 +41,20 @@ class Chores:
         self.capture = capture
         self.garbage = garbage
         self.done = False
+        self.saved = False
+        """Indexes and snapshot are on the disk."""
         self.succeeded = False
 
     def __call__(self) -> None:
         try:
-            for step in (self._save_indexes, self._save_snapshot, self._remove_garbage):
-                with self._lock:
-                    if self._cancelled:
-                        return
-                    step()
-            self.succeeded = True
+            self.saved = self._step(self._save)
+            self.succeeded = self._step(self._remove_garbage)
         finally:
             self.done = True
+
+    def _step(self, step: Callable[[], bool]) -> bool:
+        with self._lock:
+            return not self._cancelled and step()
 
     def cancel(self) -> None:
         """Returns when no step is running and none will: a snapshot of what is truncated must not appear
@@ -59,19 +62,28 @@ class Chores:
         with self._lock:
             self._cancelled = True
 
-    def _save_indexes(self) -> None:
+    def _save(self) -> bool:
+        """Whether all was saved. No space is no reason to keep what is to be removed: that would never end."""
         if self.capture is None:
-            return
-        for head, index in self.capture.indexes:
+            return False
+        try:
+            self._save_indexes(self.capture)
+            self._save_snapshot(self.capture.snapshot)
+        except DiskFull:
+            if not self.garbage:
+                raise
+            self._remove_snapshots()
+            return False
+        return True
+
+    def _save_indexes(self, capture: Capture) -> None:
+        for head, index in capture.indexes:
             offsets, times = index.encode(head)
             for suffix, data in ((INDEX_SUFFIX, offsets), (TIME_INDEX_SUFFIX, times)):
                 path = Segment.sidecar(self._folder, head.base_offset, suffix)
                 self._disk.write_file_atomic(path, data, durable=False)
 
-    def _save_snapshot(self) -> None:
-        if self.capture is None:
-            return
-        snapshot = self.capture.snapshot
+    def _save_snapshot(self, snapshot: Snapshot) -> None:
         path = snapshot_path(self._folder, snapshot.offset)
         self._disk.write_file_atomic(path, snapshot.encode(), durable=self._durable)
         offsets = offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX)
@@ -79,11 +91,15 @@ class Chores:
         for offset in older[:-KEPT_SNAPSHOTS]:
             self._disk.remove(snapshot_path(self._folder, offset))
 
-    def _remove_garbage(self) -> None:
-        if not self.garbage:
-            return
-        if not self._disk.volatile:
+    def _remove_snapshots(self) -> None:
+        """An old one would have recovery look for segments that are about to go."""
+        for offset in offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX):
+            self._disk.remove(snapshot_path(self._folder, offset))
+
+    def _remove_garbage(self) -> bool:
+        if self.garbage and not self._disk.volatile:
             self._checkpoint.flush()
             self._disk.sync_dir(self._folder)
         for segment in self.garbage:
             remove_segment(self._disk, self._folder, segment.base_offset)
+        return True

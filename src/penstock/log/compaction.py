@@ -36,8 +36,7 @@ from penstock.log.disk import Disk
 from penstock.log.index import IndexHead, SegmentIndex
 from penstock.log.layout import CLEANED_SUFFIX
 from penstock.log.recovery import BadBatch, note, scan
-from penstock.log.rolling import MAX_OFFSET_SPAN
-from penstock.log.segment import Segment
+from penstock.log.segment import MAX_OFFSET_SPAN, Segment
 
 MAX_KEYS = 500_000
 DIGEST_SIZE = 20

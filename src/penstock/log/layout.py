@@ -23,7 +23,7 @@ checkpoint         two slots of 512 bytes (a sector: written whole or not at all
       0   4  "PCKP"          4   2  version, 1        6   2  zero
       8   8  sequence
      16   8  start_offset    the first offset that readers may see
-     24   8  first_base      BASE of the first segment; segments before it are to be removed
+     24   8  first_base      segments with a lower BASE are being removed: some may be gone
      32   8  start_controls  control entries before first_base
      40   8  flushed offset: all below it is on the disk, which means ...
      48   8  ... in the segment with this BASE ...
@@ -66,8 +66,8 @@ A torn tail and a corrupt log
 
 How recovery reads it
   1. Unfinished swaps are finished and temporary files removed.
-  2. The newest valid snapshot is loaded. Segments wholly below start_offset and below it are of no more use.
-     Without a snapshot, the scan starts at the first segment with nothing known.
+  2. The newest valid snapshot is loaded. Without one, the scan starts at the first segment with nothing known.
+     Segments below first_base, and those wholly below both start_offset and the snapshot, only wait for removal.
   3. Segments before the snapshot: the head of .index must fit the file's size and the next segment's BASE, or the
      segment is scanned and its indexes are rebuilt.
   4. From the snapshot's position on every batch is read: length, CRC, offset after offset (rising, where compaction

@@ -32,7 +32,7 @@ from penstock.log.lookup import first_at_or_after, greatest_timestamp
 from penstock.log.producers import ProducerStates
 from penstock.log.recovery import LogState, Recovery, finish_swap, remove_segment
 from penstock.log.retention import expired
-from penstock.log.rolling import must_roll, roll_ms
+from penstock.log.rolling import set_limits
 from penstock.log.segment import Segment
 from penstock.log.snapshot import Snapshot, rebuild_producers, remove_snapshots_above
 from penstock.log.upkeep import Upkeep
@@ -68,6 +68,8 @@ class Log:
         self._chain = SegmentChain([], self._state.controls)
         self._upkeep = Upkeep(disk, path, Checkpoint(disk, path))
         self._cleaned_offset = 0
+        self._removed = (0, 0)
+        """The first offset whose segment's removal has not begun, and the control entries before it."""
         self._generation = 0
         """Rises whenever segments change other than by growing: plans made before are void."""
         self._flushed = FlushPoint(0, 0, 0)
@@ -154,7 +156,9 @@ class Log:
             timestamp = header.base_timestamp
         base_offset = self.end_offset
         next_offset = base_offset + header.last_offset_delta + 1
-        segment = self._room_for(len(batch), next_offset, timestamp)
+        segment = self._chain.active
+        if segment is None or not segment.has_room(len(batch), next_offset, timestamp):
+            segment = self._roll_for(len(batch))
         stamp(batch, 0, base_offset, term)
         try:
             segment.append(batch, base_offset, next_offset, timestamp)
@@ -193,7 +197,9 @@ class Log:
         entry = zero_width_batch(
             offset=offset, term=term, payload=control_payload(kind, term, offset, payload)
         )
-        segment = self._room_for(len(entry), offset, -1)
+        segment = self._chain.active
+        if segment is None or not segment.has_room(len(entry), offset, NO_TIMESTAMP):
+            segment = self._roll_for(len(entry))
         position = segment.size
         try:
             segment.file.append(entry)
@@ -221,14 +227,14 @@ class Log:
 
     # --- rolling
 
-    def _room_for(self, size: int, next_offset: int, timestamp: int) -> Segment:
-        """The segment that takes the next batch. The rules look at batches only, so replicas roll alike."""
-        segment = self._chain.active
-        if segment is None:
-            return self._start_segment()
-        if not must_roll(segment, self.config, size, next_offset, timestamp):
-            return segment
-        return self._start_segment()
+    def _roll_for(self, size: int) -> Segment:
+        """The active segment has no room for a batch of this size: begins the next one, if that helps."""
+        if size > self.config.segment_bytes:
+            reason = f"a batch of {size} bytes does not fit segment.bytes={self.config.segment_bytes}"
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, reason)
+        active = self._chain.active
+        # Two segments cannot begin at one offset.
+        return active if active is not None and not active.has_records else self._start_segment()
 
     def _start_segment(self) -> Segment:
         """Seals the active segment, if any, and begins the next one at the log's end."""
@@ -236,6 +242,9 @@ class Log:
         if not chain.segments:
             self._disk.make_dir(self.path)
             self._unsynced_folders.append(self.path.rpartition("/")[0])
+            if not self._disk.volatile:
+                # Now, so that later saves find their place even on a full disk.
+                self._upkeep.checkpoint.save(self._facts())
         segment = self._new_segment(self.end_offset)
         segment.create()
         if self.path not in self._unsynced_folders:
@@ -247,7 +256,7 @@ class Log:
 
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(self._disk, self.path, base_offset, self.config.index_interval_bytes)
-        segment.roll_ms = roll_ms(self.config, self.path, base_offset)
+        set_limits(segment, self.config, self.path)
         return segment
 
     # --- reading
@@ -344,15 +353,16 @@ class Log:
             and upkeep.is_capture_due(chain.active, self._appended_bytes)
         ):
             upkeep.hold(self._capture())
-        return upkeep.take_chores(chain.segments)
+        chores = upkeep.take_chores(chain.segments)
+        if chores is not None and chores.garbage and not self._disk.volatile:
+            # Flushed by the chores before the first file goes.
+            self._removed = (chain.bases[0], self.start_controls)
+            upkeep.save_checkpoint(self._facts())
+        return chores
 
     def _facts(self) -> CheckpointFacts:
         """For the checkpoint."""
-        bases = self._chain.bases
-        first_base = bases[0] if bases else self.start_offset
-        return CheckpointFacts(
-            self.start_offset, first_base, self.start_controls, self._flushed, self._cleaned_offset
-        )
+        return CheckpointFacts(self.start_offset, *self._removed, self._flushed, self._cleaned_offset)
 
     def _capture(self) -> Capture:
         active = self._chain.active
@@ -362,7 +372,6 @@ class Log:
             base_offset=active.base_offset,
             position=active.size,
             start_offset=self.start_offset,
-            first_base=self._chain.bases[0],
             start_controls=self.start_controls,
             last_term=self.last_term,
             terms=self._state.terms.entries(),
@@ -403,7 +412,6 @@ class Log:
             self._ticket.point = min(self._ticket.point, cut)
             self._ticket.capture = None
         remove_snapshots_above(self._disk, self.path, cut.base_offset, cut.position)
-        self._upkeep.snapshot_offset = min(self._upkeep.snapshot_offset, cut.offset)
         self._upkeep.want_snapshot()
         if self._upkeep.checkpoint.facts.flushed > cut:
             self._upkeep.checkpoint.save_durably(self._facts())
@@ -412,6 +420,7 @@ class Log:
         """The last segment ends at `position`, and nothing from `end_offset` on has ever been."""
         state, chain, active = self._state, self._chain, self._chain.active
         assert active is not None
+        set_limits(active, self.config, self.path)
         kept = bisect_left(state.controls, end_offset)
         del state.controls[kept:]
         active.truncate(position, end_offset, kept - sum(s.control_count for s in chain.segments[:-1]))
@@ -475,7 +484,7 @@ class Log:
         segments = cleanable(sealed, config, self._cleaned_offset, now_ms)
         if not segments or not is_due(segments, config, self._cleaned_offset, now_ms):
             return None
-        if not self._disk.volatile and self._upkeep.snapshot_offset < segments[-1].next_offset:
+        if not self._disk.volatile and self._upkeep.snapshot_base <= segments[-1].base_offset:
             # Positions will change, so older snapshots will be of no use. `take_garbage` writes a newer one
             # first.
             self._upkeep.want_snapshot()
@@ -534,15 +543,16 @@ class Log:
         self.start_controls = recovery.start_controls
         self.end_offset = Offset(recovery.state.end_offset)
         self.last_term = Term(recovery.state.last_term)
-        self._cleaned_offset = recovery.checkpoint.facts.cleaned_offset
+        facts = recovery.checkpoint.facts
+        self._cleaned_offset = facts.cleaned_offset
+        self._removed = (facts.first_base, facts.start_controls)
         self._flushed = self._end_point()
         upkeep = self._upkeep = Upkeep(self._disk, self.path, recovery.checkpoint)
         upkeep.garbage = recovery.leftovers
         upkeep.unsaved = recovery.unsaved
         upkeep.captured_at = 0 if recovery.scanned_bytes == 0 else -1
-        for segment in recovery.segments:
-            segment.roll_ms = roll_ms(self.config, self.path, segment.base_offset)
         if self._chain.active is not None:
+            set_limits(self._chain.active, self.config, self.path)
             self._chain.active.open_for_appending()
 
     def _settle(self, recovery: Recovery) -> None:
@@ -564,8 +574,7 @@ class Log:
         self.config = config
         active = self._chain.active
         if active is not None:
-            active.roll_ms = roll_ms(config, self.path, active.base_offset)
-            active.interval = config.index_interval_bytes
+            set_limits(active, config, self.path)
 
     def close(self) -> None:
         """A clean end: all is flushed, and the next opening has nothing to scan. No thread may work on this
@@ -590,10 +599,9 @@ class Log:
         upkeep.settle(chain.active)
         if chain.active is None:
             return
-        if not self._disk.volatile and (upkeep.captured_at != self._appended_bytes or upkeep.is_holding()):
+        if not upkeep.is_saved(self._appended_bytes):
             upkeep.save_now(self._capture())
-        if upkeep.checkpoint.facts != self._facts():
-            upkeep.save_checkpoint(self._facts())
+        upkeep.checkpoint.save_both(self._facts())
 
     def destroy(self) -> Callable[[], None]:
         """Takes the log away: its name is free at once. Returns the slow part, the removal, for a thread."""

@@ -163,22 +163,16 @@ class Recovery:
             return
         self.segments = [self._segment(base) for base in bases]
         snapshot = self._choose_snapshot()
-        facts = self.checkpoint.facts
-        first_base, start_controls, start_offset = facts.first_base, facts.start_controls, facts.start_offset
+        self.start_controls = self.checkpoint.facts.start_controls
+        self.start_offset = self.checkpoint.facts.start_offset
         if snapshot is not None:
-            if snapshot.start_offset > start_offset:
-                start_offset = snapshot.start_offset
-                first_base, start_controls = snapshot.first_base, snapshot.start_controls
-            self._set_leftovers_aside(min(start_offset, snapshot.offset))
-        self.start_offset = max(start_offset, self.segments[0].base_offset)
+            self.start_offset = max(self.start_offset, snapshot.start_offset)
+        self._set_leftovers_aside(snapshot)
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         self._draw_line(snapshot)
         first = self._restore(snapshot) if snapshot is not None else self._begin_without()
         self._scan_from(first, snapshot.position if snapshot is not None else 0)
         self.state.terms.delete_prefix(self.start_offset)
-        # Leftovers that had to be read again are counted in both.
-        self.start_controls = start_controls - sum(
-            segment.control_count for segment in self.segments if segment.base_offset < first_base
-        )
         if self.state.end_offset < max(self._line.offset, self.start_offset):
             reason = (
                 f"the log ends before offset {self.state.end_offset}, and {self._line.offset} was flushed"
@@ -208,9 +202,13 @@ class Recovery:
                 if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
                     self._disk.remove(self._path(name))
 
-    def _set_leftovers_aside(self, limit: int) -> None:
-        """Segments of a deleted prefix, some of which may be gone already. Only a snapshot makes them
-        dispensable."""
+    def _set_leftovers_aside(self, snapshot: Snapshot | None) -> None:
+        """Segments of a deleted prefix that are of no more use: those that the snapshot makes dispensable and,
+        without one, those whose removal may have begun. (With an older snapshot it has not: chores.py.)
+        Others are read once more, for what they say of producers and terms."""
+        limit = self.checkpoint.facts.first_base
+        if snapshot is not None:
+            limit = min(self.start_offset, snapshot.base_offset)
         while len(self.segments) > 1 and self.segments[1].base_offset <= limit:
             self.leftovers.append(self.segments.pop(0))
 
@@ -282,8 +280,9 @@ class Recovery:
             self._restore_sealed(self.segments[at], self.segments[at + 1].base_offset)
         self._restore_active(self.segments[number], snapshot)
         self.state.restore(snapshot)
-        present = sum(segment.control_count for segment in self.segments[: number + 1])
-        del self.state.controls[: len(self.state.controls) - present]
+        gone = len(snapshot.controls) - sum(segment.control_count for segment in self.segments[: number + 1])
+        del self.state.controls[:gone]
+        self.start_controls = snapshot.start_controls + gone
         return number
 
     def _restore_sealed(self, segment: Segment, next_base: int) -> None:

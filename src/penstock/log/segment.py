@@ -9,6 +9,7 @@ recovered indexes are equal to those that were lost, and replicas roll at the sa
 """
 
 from collections.abc import Iterator
+from struct import Struct
 
 from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
 from penstock.errors import BatchError, CorruptLog, StorageError
@@ -16,6 +17,13 @@ from penstock.log.disk import Disk, File
 from penstock.log.index import HEAD_SIZE, IndexHead, SegmentIndex, read_head
 from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 
+LENGTH_OVERHEAD = 12
+MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
+_PLACE = Struct(">qi11xi")
+"""base_offset, batch_length and last_offset_delta of a batch's header: all that a search looks at."""
+MAX_OFFSET_SPAN = 2**31 - 1
+"""Of one segment: the index has 4 bytes for an offset."""
+UNLIMITED = 2**63
 PROBE_SIZE = 4096
 """Read at once when headers are wanted: a page. Small batches come many to a probe."""
 
@@ -37,8 +45,11 @@ class Segment:
         "dirty",
         "first_timestamp",
         "index",
+        "index_full",
         "index_saved",
         "interval",
+        "max_index_bytes",
+        "max_size",
         "max_timestamp",
         "next_offset",
         "path",
@@ -56,7 +67,10 @@ class Segment:
         self.size = 0
         self.max_timestamp = -1
         self.first_timestamp = -1
-        self.roll_ms = 2**63
+        self.max_size = UNLIMITED
+        self.max_index_bytes = UNLIMITED
+        self.index_full = False
+        self.roll_ms = UNLIMITED
         """A batch that is this much later than the first one opens the next segment."""
         self.delete_horizon_ms = -1
         self.control_count = 0
@@ -79,6 +93,16 @@ class Segment:
     def has_records(self) -> bool:
         """Whether it owns an offset: control entries alone do not count."""
         return self.next_offset > self.base_offset
+
+    def has_room(self, size: int, next_offset: int, timestamp: int) -> bool:
+        """Whether a batch of this size, end and time may stand here. Says nothing of clocks: replicas must agree."""
+        return not (
+            self.size + size > self.max_size
+            # A first batch without a time cannot say when to roll.
+            or (timestamp - self.first_timestamp > self.roll_ms and self.first_timestamp >= 0)
+            or self.index_full
+            or next_offset - self.base_offset > MAX_OFFSET_SPAN
+        )
 
     # --- files
 
@@ -141,6 +165,7 @@ class Segment:
         if self._unindexed > self.interval or self._force_entry:
             assert self.index is not None
             self.index.add(base_offset - self.base_offset, position, self.max_timestamp)
+            self.index_full = self.index.size_bytes() >= self.max_index_bytes
             self._unindexed = 0
             self._force_entry = False
         self._unindexed += size
@@ -179,6 +204,7 @@ class Segment:
         self.size = position
         self.next_offset = next_offset
         self.control_count = control_count
+        self.index_full = index.size_bytes() >= self.max_index_bytes
         self.index_saved = False
         self._unindexed = position - last_position
         # Only a control entry can stand at the end's own offset, and the batch after it must have an entry.
@@ -189,10 +215,6 @@ class Segment:
         self.first_timestamp = newest_timestamp(first) if first is not None else -1
 
     # --- indexes
-
-    def index_size_bytes(self) -> int:
-        """Of the active segment's index: what `segment.index.bytes` bounds."""
-        return self.index.size_bytes() if self.index is not None else 0
 
     def head(self) -> IndexHead:
         return IndexHead(
@@ -279,10 +301,20 @@ class Segment:
         entry_offset, position = self.load_index().floor(offset - self.base_offset)
         if entry_offset + self.base_offset == offset and (position or not self.control_count):
             return position
-        for at, header in self.headers(position, self.size):
-            if header.next_offset > offset:
-                return at
-        return self.size
+        end, window, at = self.size, b"", 0
+        while position < end:
+            if at + _PLACE.size > len(window):
+                window, at = self.file.read_at(position, PROBE_SIZE), 0
+            if at + _PLACE.size > len(window):
+                raise CorruptLog(self.path, position, "the file ends within a batch's header")
+            base_offset, length, last_offset_delta = _PLACE.unpack_from(window, at)
+            if length < MIN_BATCH_LENGTH:
+                raise CorruptLog(self.path, position, f"a batch of {length} bytes")
+            if base_offset + last_offset_delta >= offset and last_offset_delta >= 0:
+                return position
+            position += LENGTH_OVERHEAD + length
+            at += LENGTH_OVERHEAD + length
+        return end
 
 
 def newest_timestamp(header: BatchHeader) -> int:

@@ -33,14 +33,13 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     position: int
     """... and where in it."""
     start_offset: int
-    """As in the checkpoint; so are the next two. A checkpoint that was lost must not bring back what terms
-    and controls no longer cover."""
-    first_base: int
+    """As in the checkpoint: if that one is lost, it must not bring back what terms and controls no longer cover."""
     start_controls: int
+    """Control entries before those in `controls`."""
     last_term: int
     terms: list[tuple[int, int]]
     controls: list[int]
-    """Offsets of the control entries in all segments of that time."""
+    """Offsets of the control entries in all segments of that time, this one included up to `position`."""
     control_count: int
     """Control entries in this segment before `position`."""
     producers: list[ProducerRow]

@@ -40,8 +40,8 @@ class Upkeep:
         """Segments that are no longer part of the log, and still on the disk."""
         self.unsaved: list[Segment] = []
         """Segments whose index files do not say what they should; the active one may be among them."""
-        self.snapshot_offset = NO_SNAPSHOT
-        """Of the newest snapshot that this process has flushed."""
+        self.snapshot_base = NO_SNAPSHOT
+        """The segment of the newest snapshot that this process has flushed. Segments before it are dispensable."""
 
     # --- checkpoint
 
@@ -60,8 +60,9 @@ class Upkeep:
     # --- captures
 
     def want_snapshot(self) -> None:
-        """Whatever the interval says: something waits for it."""
+        """Whatever the interval says: something waits for it, or the ones there are no longer true."""
         self.captured_at = NEVER
+        self.snapshot_base = NO_SNAPSHOT
 
     def is_capture_due(self, active: Segment | None, appended_bytes: int) -> bool:
         if self._disk.volatile or active is None:
@@ -83,6 +84,10 @@ class Upkeep:
     def is_holding(self) -> bool:
         return self._capture is not None
 
+    def is_saved(self, appended_bytes: int) -> bool:
+        """Whether the newest snapshot on the disk is of now, and in a segment that will stay."""
+        return self.captured_at == appended_bytes and self._capture is None and not self.garbage
+
     # --- chores
 
     def take_chores(self, segments: list[Segment]) -> Chores | None:
@@ -100,10 +105,11 @@ class Upkeep:
         return self._chores
 
     def _removable(self, capture: Capture | None) -> list[Segment]:
-        if self._disk.volatile:
+        """All or nothing: the checkpoint says in one number how far the removal has come."""
+        known = capture.snapshot.base_offset if capture is not None else self.snapshot_base
+        if self._disk.volatile or all(segment.base_offset < known for segment in self.garbage):
             return self.garbage
-        known = capture.snapshot.offset if capture is not None else self.snapshot_offset
-        return [segment for segment in self.garbage if segment.next_offset <= known]
+        return []
 
     def settle(self, active: Segment | None) -> bool:
         """Enters what the last chores did; False if they still run."""
@@ -116,12 +122,12 @@ class Upkeep:
         if chores.succeeded:
             gone = set(chores.garbage)
             self.garbage = [segment for segment in self.garbage if segment not in gone]
-            if chores.capture is not None:
+            if chores.capture is not None and chores.saved:
                 self._enter(chores.capture, active)
         return True
 
     def _enter(self, capture: Capture, active: Segment | None) -> None:
-        self.snapshot_offset = capture.snapshot.offset
+        self.snapshot_base = capture.snapshot.base_offset
         for segment, (head, _) in zip(capture.segments, capture.indexes, strict=True):
             if segment is not active and segment.head() == head:
                 segment.index_saved = True

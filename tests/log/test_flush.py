@@ -1,0 +1,187 @@
+"""Flushing off the loop: tickets, what moves meanwhile, and disks that fail or are full."""
+
+import pytest
+
+from penstock.errors import DiskFull, StorageError
+from penstock.log import Disk, Log
+from penstock.sim import SimDisk
+from penstock.types import Offset
+from tests.log.tools import FOLDER, append, config, flush, offsets, tidy
+
+SMALL = config(segment_bytes=600)
+
+
+def test_only_a_finished_ticket_moves_the_flushed_offset(disk: Disk) -> None:
+    log = Log.open(disk, FOLDER, config())
+    append(log, b"a", b"b")
+    assert (log.dirty, log.flushed_offset) == (True, 0)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert (log.dirty, log.flushed_offset) == (False, 0)
+    append(log, b"c")
+    ticket.run()
+    assert log.flushed_offset == 0
+    log.finish_flush(ticket)
+    assert (log.dirty, log.flushed_offset) == (True, 2)
+    flush(log)
+    assert (log.dirty, log.flushed_offset) == (False, 3)
+
+
+def test_a_memory_log_has_no_files_to_flush(disk: Disk) -> None:
+    log = Log.open(disk, FOLDER, config())
+    append(log, b"a")
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert (ticket.files == 0) == disk.volatile
+    log.finish_flush(ticket)
+    assert log.flushed_offset == 1
+
+
+def test_two_flushes_at_once_are_a_bug(disk: Disk) -> None:
+    log = Log.open(disk, FOLDER, config())
+    append(log, b"a")
+    ticket = log.begin_flush()
+    append(log, b"b")
+    with pytest.raises(RuntimeError, match="under way"):
+        log.begin_flush()
+    assert ticket is not None
+
+
+def test_a_roll_does_not_lose_the_flush_of_the_old_segment(sim: SimDisk) -> None:
+    log = Log.open(sim, FOLDER, SMALL)
+    for _ in range(12):
+        append(log, b"v" * 100)
+    assert log.segment_count > 3
+    flush(log)
+    for seed in range(10):
+        assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == list(range(12))
+
+
+def test_a_truncation_during_a_flush_lowers_what_it_flushed(sim: SimDisk) -> None:
+    """Else what is appended after the truncation, at the same offsets, would pass for flushed."""
+    log = Log.open(sim, FOLDER, SMALL)
+    for _ in range(10):
+        append(log, b"v" * 100)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    log.truncate(Offset(4))
+    for _ in range(6):
+        append(log, b"w" * 100, term=2)
+    ticket.run()
+    log.finish_flush(ticket)
+    assert log.flushed_offset == 4
+    flush(log)
+    assert log.flushed_offset == 10
+
+
+def test_a_deletion_during_a_flush_is_safe(disk: Disk) -> None:
+    log = Log.open(disk, FOLDER, SMALL)
+    for _ in range(6):
+        append(log, b"v" * 100)
+    flush(log)
+    for _ in range(6):
+        append(log, b"v" * 100)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    log.delete_prefix(Offset(6))
+    tidy(log)
+    ticket.run()
+    log.finish_flush(ticket)
+    assert offsets(log) == list(range(6, 12))
+    assert log.flushed_offset == 12
+
+
+def test_destroying_during_a_flush_is_safe(disk: Disk) -> None:
+    log = Log.open(disk, FOLDER, SMALL)
+    append(log, b"v")
+    ticket = log.begin_flush()
+    assert ticket is not None
+    log.destroy()()
+    ticket.run()
+    log.finish_flush(ticket)
+    with pytest.raises(StorageError, match="deleted"):
+        append(log, b"v")
+
+
+def test_a_failed_flush_poisons_the_log_and_reads_go_on(sim: SimDisk) -> None:
+    log = Log.open(sim, FOLDER, config())
+    append(log, b"flushed")
+    flush(log)
+    append(log, b"lost")
+    sim.fail_flush(".log")
+    ticket = log.begin_flush()
+    assert ticket is not None
+    with pytest.raises(StorageError) as caught:
+        ticket.run()
+    log.finish_flush(ticket, caught.value)
+    assert (log.failed, log.flushed_offset) == (caught.value, 1)
+    with pytest.raises(StorageError, match="takes no writes"):
+        append(log, b"more")
+    assert log.begin_flush() is None
+    assert log.take_garbage() is None
+    assert log.read(Offset(0), 100, limit=log.flushed_offset) != b""
+    log.close()
+    for seed in range(5):
+        assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, config()))[:1] == [0]
+
+
+def test_a_full_disk_refuses_appends_and_recovers_by_itself(sim: SimDisk) -> None:
+    log = Log.open(sim, FOLDER, config(segment_bytes=4000))
+    append(log, b"v" * 100)
+    flush(log)
+    sim.capacity = sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER)) + 300
+    append(log, b"fits")
+    before = log.size_bytes
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            append(log, b"w" * 1000)
+        assert (log.size_bytes, log.end_offset, log.failed) == (before, 2, None)
+        assert sim.size(f"{FOLDER}/00000000000000000000.log") == before
+    assert offsets(log) == [0, 1]
+    flush(log)
+    sim.capacity = None
+    assert append(log, b"w" * 1000).base_offset == 2
+    assert offsets(log) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("room", range(0, 400, 25))
+def test_a_disk_that_fills_at_any_point_leaves_a_log_that_goes_on(sim: SimDisk, room: int) -> None:
+    """Also where the new term's control entry, or the new segment's file, is what does not fit."""
+    log = Log.open(sim, FOLDER, config(segment_bytes=400))
+    append(log, b"v" * 50)
+    flush(log)
+    sim.capacity = sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER)) + room
+    stored = 1
+    for term in range(2, 8):
+        try:
+            append(log, b"w" * 40, term=term)
+            stored += 1
+        except DiskFull:
+            assert log.failed is None
+    sim.capacity = None
+    append(log, b"x", term=9)
+    assert offsets(log) == list(range(stored + 1))
+    flush(log)
+    assert offsets(Log.open(sim.after_power_cut(room), FOLDER, config())) == list(range(stored + 1))
+
+
+def test_a_full_disk_does_not_stop_deletion(sim: SimDisk) -> None:
+    log = Log.open(sim, FOLDER, SMALL)
+    for _ in range(12):
+        append(log, b"v" * 100)
+    flush(log)
+    sim.capacity = 0
+    log.delete_prefix(Offset(8))
+    assert offsets(log) == [8, 9, 10, 11]
+    before = sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER))
+    chores = log.take_garbage()
+    assert chores is not None
+    chores()
+    assert sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER)) < before - 800
+    sim.capacity = None
+    tidy(log)
+    assert [name for name in sim.list_dir(FOLDER) if name.endswith(".log")] == [
+        f"{base:020d}.log" for base in log._chain.bases
+    ]
+    for seed in range(5):
+        assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == [8, 9, 10, 11]
