@@ -92,7 +92,7 @@ class KafkaListener:
             if connection.last_active < idle_before and not connection.busy:
                 connection.close(f"idle for {self.limits.idle_timeout_ms} ms")
             elif 0 < connection.stuck_since < stuck_before:
-                connection.close(f"does not read its answers since {self.limits.slow_drain_timeout_ms} ms")
+                connection.reset(f"does not read its answers since {self.limits.slow_drain_timeout_ms} ms")
             elif held := connection.held_bytes:
                 holding.append((held, connection))
         self._shed(holding)
@@ -103,7 +103,7 @@ class KafkaListener:
         if total <= self._max_held_bytes:
             return
         for held, connection in sorted(holding, key=lambda pair: pair[0], reverse=True):
-            connection.close(f"holds {held} bytes while all clients together hold {total}")
+            connection.reset(f"holds {held} bytes while all clients together hold {total}")
             total -= held
             if total <= self._max_held_bytes:
                 return
