@@ -11,14 +11,13 @@ import time
 import click
 import msgspec
 from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
     Consumer,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
+from confluent_kafka.admin import OffsetSpec
 
 from penstock.cli import topic_facts
 from penstock.cli.connection import Connection, connects
@@ -32,11 +31,11 @@ CHUNK = 500
 CHUNK_WAIT_S = 0.1
 """Messages are printed when this many are there or this much time has passed, whichever is first."""
 
+QUICK_FETCH_MS, DEFAULT_FETCH_MS = 50, 500
+"""How long the broker may hold a fetch: the end of a partition is known when an empty one comes back."""
+
 JOIN_PATIENCE_S = 15.0
 """A rebalance takes seconds; after this long a person should know what is being waited for."""
-
-OFFSET_TAIL_BASE = -2000
-"""librdkafka's way to say "the last n": this minus n."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +44,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     group: str | None
     partitions: tuple[int, ...]
-    start: int
+    from_beginning: bool
+    offset: int | None
+    """Where to start; negative: so many before the end."""
     exit_at_end: bool
     max_messages: int | None
 
@@ -60,18 +61,21 @@ class Reader:
         self._assigned: set[int] | None = None
         self._consumer: Consumer = connection.consumer(
             group_id=plan.group or "penstock-cli",
-            auto_offset_reset="earliest" if plan.start == OFFSET_BEGINNING else "latest",
+            auto_offset_reset="earliest" if plan.from_beginning else "latest",
             enable_auto_commit=plan.group is not None,
             enable_auto_offset_store=False,
             enable_partition_eof=True,
+            fetch_wait_max_ms=QUICK_FETCH_MS if plan.exit_at_end else DEFAULT_FETCH_MS,
         )
 
-    def start(self, partitions: list[int]) -> None:
-        if self._plan.group is None:
-            self._assigned = set(partitions)
-            self._consumer.assign([TopicPartition(self._plan.topic, p, self._plan.start) for p in partitions])
-        else:
-            self._consumer.subscribe([self._plan.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+    def join(self) -> None:
+        """Reads what the group hands out."""
+        self._consumer.subscribe([self._plan.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def read_from(self, starts: topic_facts.Partitions) -> None:
+        """Reads just these partitions, from these offsets."""
+        self._assigned = {partition for _, partition in starts}
+        self._consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._assigned = {where.partition for where in partitions}
@@ -184,33 +188,42 @@ def consume(
         topic=topic,
         group=group,
         partitions=partitions,
-        start=_start(from_beginning, offset),
+        from_beginning=from_beginning,
+        offset=offset,
         exit_at_end=exit_at_end,
         max_messages=max_messages,
     )
     _run(connection, plan, json_printer if as_json else text_printer(key_separator))
 
 
-def _start(from_beginning: bool, offset: int | None) -> int:
-    if offset is not None:
-        return offset if offset >= 0 else OFFSET_TAIL_BASE + offset
-    return OFFSET_BEGINNING if from_beginning else OFFSET_END
-
-
 def _run(connection: Connection, plan: Plan, printer: Printer) -> None:
-    existing = topic_facts.partition_numbers(connection, connection.admin(), plan.topic)
-    missing = sorted(set(plan.partitions) - set(existing))
-    if missing:
-        raise click.UsageError(f"{plan.topic} has partitions 0 to {len(existing) - 1}, not {missing[0]}")
+    starts = _starts(connection, plan)
     reader = Reader(connection, plan)
     try:
         with stop_on_signals() as stop:
-            reader.start(list(plan.partitions) or existing)
+            reader.join() if plan.group else reader.read_from(starts)
             count = _print_all(reader, plan, printer, stop)
     finally:
         reader.close()
     if sys.stdout.isatty():
         note(f"{count:,} {'message' if count == 1 else 'messages'}")
+
+
+def _starts(connection: Connection, plan: Plan) -> topic_facts.Partitions:
+    """Where to start in each partition. Asked for here: librdkafka takes half a second to find out by itself."""
+    admin = connection.admin()
+    existing = topic_facts.partition_numbers(connection, admin, plan.topic)
+    missing = sorted(set(plan.partitions) - set(existing))
+    if missing:
+        raise click.UsageError(f"{plan.topic} has partitions 0 to {len(existing) - 1}, not {missing[0]}")
+    wanted = [(plan.topic, number) for number in plan.partitions or existing]
+    if plan.offset is not None and plan.offset >= 0:
+        return dict.fromkeys(wanted, plan.offset)
+    firsts = topic_facts.offsets_at(connection, admin, wanted, OffsetSpec.earliest())
+    if plan.from_beginning:
+        return firsts
+    ends = topic_facts.offsets_at(connection, admin, wanted, OffsetSpec.latest())
+    return {where: max(firsts[where], ends[where] + (plan.offset or 0)) for where in wanted}
 
 
 def _print_all(reader: Reader, plan: Plan, printer: Printer, stop: Stop) -> int:

@@ -1,0 +1,76 @@
+"""How a run ends when the world outside changes: a closed pipe, Ctrl-C, SIGTERM."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Broker
+
+from .conftest import Cli, succeeded
+
+COMMAND = [sys.executable, "-m", "penstock.cli"]
+
+
+@pytest.fixture
+def topic(cli: Cli, unique: Callable[[str], str]) -> str:
+    name = unique("endless")
+    succeeded(cli("produce", name, stdin="line\n" * 1000))
+    return name
+
+
+def follow(broker: Broker, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Starts a command that does not end by itself."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments, "--bootstrap", broker.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_reader_that_goes_away_is_no_failure(broker: Broker, topic: str, cli: Cli) -> None:
+    process = follow(broker, "consume", topic, "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"line\n"
+    process.stdout.close()
+    succeeded(cli("produce", topic, stdin="more\n" * 50_000))  # more than any buffer holds
+    assert process.wait(20) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_consume_in_order_and_its_offsets_are_committed(
+    number: signal.Signals, broker: Broker, topic: str, cli: Cli, unique: Callable[[str], str]
+) -> None:
+    group = unique("readers")
+    process = follow(broker, "consume", topic, "--from-beginning", "--group", group)
+    assert process.stdout is not None
+    for _ in range(1000):
+        assert process.stdout.readline() == b"line\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert succeeded(cli("consume", topic, "--group", group, "--from-beginning", "--exit")).stdout == ""
+
+
+def test_ctrl_c_while_typing_messages_is_quiet_and_130(broker: Broker, topic: str) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "produce", topic, "--bootstrap", broker.bootstrap_servers, "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    watcher = follow(broker, "consume", topic, "--from-beginning", "--max", "1001")
+    assert process.stdin is not None
+    process.stdin.write(b"one\n")
+    process.stdin.flush()
+    assert watcher.communicate(timeout=20)[0].endswith(b"one\n")  # so it is past its start
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert out == b""
+    assert b"Traceback" not in err

@@ -1,0 +1,138 @@
+"""`penstock serve` as a process: its listeners, its signals, its refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Broker
+
+COMMAND = [sys.executable, "-m", "penstock.cli", "serve"]
+ANYWHERE = ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+Serve = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts `penstock serve`; whatever still runs afterwards is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*flags: str, **environment: str) -> subprocess.Popen[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        process = subprocess.Popen(
+            [*COMMAND, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**clean, **environment},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def until_ready(process: "subprocess.Popen[str]") -> dict[str, str]:
+    """The lines before `ready`, by their first word."""
+    assert process.stdout is not None
+    found: dict[str, str] = {}
+    for line in process.stdout:
+        word, _, rest = line.strip().partition(" ")
+        found[word] = rest.strip()
+        if word == "ready":
+            return found
+    raise AssertionError(process.communicate()[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_prints_its_listeners_then_ready_and_stops_on_a_signal(
+    number: signal.Signals, serve: Serve, tmp_path: Path
+) -> None:
+    process = serve("--data-dir", str(tmp_path / "data"), *ANYWHERE)
+    said = until_ready(process)
+    assert list(said) == ["kafka", "http", "data", "ready"]
+    with urllib.request.urlopen(said["http"] + "/ready", timeout=5) as answer:
+        assert json.load(answer)["ready"] is True
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "stopped\n", "")
+
+
+def test_memory_leaves_no_file(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = serve("--memory", *ANYWHERE)
+    assert until_ready(process)["data"] == "in memory"
+    process.terminate()
+    process.communicate(timeout=20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_1(serve: Serve, broker: Broker) -> None:
+    process = serve("--memory", "--kafka", broker.bootstrap_servers, "--http", "none")
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert out == ""
+    assert err.startswith("error: kafka=")
+    assert "Traceback" not in err
+
+
+def test_a_data_folder_in_use_is_exit_code_1_and_says_what_to_do(serve: Serve, tmp_path: Path) -> None:
+    first = serve("--data-dir", str(tmp_path), *ANYWHERE)
+    until_ready(first)
+    second = serve("--data-dir", str(tmp_path), *ANYWHERE)
+    _, err = second.communicate(timeout=20)
+    assert second.returncode == 1
+    assert "--data-dir" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--kafka", "nonsense"], "kafka='nonsense'"),
+        (["--memory", "--data-dir", "here"], "choose one"),
+        (["--set", "num_partitons=3"], "num_partitions"),
+        (["--kafka", "0.0.0.0:0", "--memory"], "--advertise"),
+    ],
+)
+def test_settings_that_cannot_be_are_exit_code_2(flags: list[str], said: str, serve: Serve) -> None:
+    process = serve(*flags)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text('data_dir = "from-file"\nkafka = "127.0.0.1:1"\nhttp = "none"\n')
+    process = serve(
+        "--config",
+        str(config),
+        "--kafka",
+        "127.0.0.1:0",
+        PENSTOCK_DATA_DIR=str(tmp_path / "from-environment"),
+        PENSTOCK_KAFKA="127.0.0.1:2",
+        PENSTOCK_BOOTSTRAP="127.0.0.1:3",
+    )
+    said = until_ready(process)
+    assert said["data"] == str(tmp_path / "from-environment")
+    assert "http" not in said
+    assert said["kafka"] not in ("127.0.0.1:1", "127.0.0.1:2")
+
+
+def test_a_broken_config_file_is_exit_code_2_and_names_the_file(serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text("kafka = [")
+    _, err = (process := serve("--config", str(config))).communicate(timeout=20)
+    assert process.returncode == 2
+    assert "penstock.toml" in err
