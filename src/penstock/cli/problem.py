@@ -1,5 +1,7 @@
 """What went wrong, said to a person: one line that says what failed and one that says what to do next."""
 
+import os
+
 import click
 from confluent_kafka import KafkaError, KafkaException
 
@@ -12,9 +14,10 @@ class Problem(click.ClickException):
         self.hint = hint
 
     def show(self, file: object = None) -> None:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {self.message}", err=True)
+        colour = False if os.environ.get("NO_COLOR") else None  # None: where there is a terminal
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {self.message}", err=True, color=colour)
         if self.hint:
-            click.echo(f"{click.style('try:', bold=True)}   {self.hint}", err=True)
+            click.echo(f"{click.style('try:', bold=True)}   {self.hint}", err=True, color=colour)
 
 
 class Misconfigured(Problem):

@@ -111,7 +111,7 @@ def _read_all(stage: Stage) -> Counter[int]:
     stored: Counter[int] = Counter()
     deadline = time.perf_counter() + PATIENCE_S
     while left > 0 and time.perf_counter() < deadline:
-        messages = consumer.consume(min(10_000, left), 0.5)
+        messages = [each for each in consumer.consume(min(10_000, left), 0.5) if not each.error()]
         stored.update(int(message.key() or b"0") for message in messages)
         left -= len(messages)
     consumer.close()
