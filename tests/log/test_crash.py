@@ -1,23 +1,39 @@
-"""Power is cut before every single write, flush and rename of a long workload; each time, several outcomes
-are drawn.
+"""Power is cut before every single write, flush and rename of a workload; each time, several outcomes are drawn.
 
-The workload runs once. Before each operation of the disk the test asks for disks as a power cut at that point
-may leave them, opens the log there, and holds it against what was promised at that moment. So the number of
-outcomes is operations x seeds, and every one of them is a full recovery by the real code.
+The workload runs once. Before each operation of the disk the test asks for disks as a power cut at that point may
+leave them, opens the log there, and holds it against what was promised at that moment. So the number of outcomes is
+operations x seeds, and every one of them is a full recovery by the real code.
+
+The mutants at the end are bugs put in on purpose. A crash test that does not find them proves nothing.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 
 import pytest
 
-from penstock.batch import read_header
+from penstock.batch import read_header, read_records, stamp
 from penstock.config import TopicConfig
-from penstock.log import Log, upkeep
+from penstock.errors import CorruptLog, StorageError
+from penstock.log import FlushTicket, Log
 from penstock.log.producers import ProducerStates
+from penstock.log.segment import Segment
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
-from tests.log.tools import FOLDER, NOW_MS, append, batch, config, flush, producer_state, stored, tidy
+from tests.log.tools import (
+    FOLDER,
+    NOW_MS,
+    append,
+    batch,
+    compact,
+    config,
+    flush,
+    producer_state,
+    records,
+    stored,
+    tidy,
+)
 
 SEEDS_PER_POINT = 4
 
@@ -33,10 +49,10 @@ class Promises:
         self.log = Log.open(disk, FOLDER, settings)
         self.batches: dict[int, bytes] = {}
         """What stands, or is about to stand, at each base offset."""
-        self.history: list[bytes] = []
         self.flushed_offset = 0
         self.starts = {0}
         self.sequence = 0
+        self.truncated_after_deletion = False
         self.outcomes = 0
 
     def append(self, *values: bytes, term: int, idempotent: bool = False, timestamp: int = NOW_MS) -> None:
@@ -53,8 +69,10 @@ class Promises:
         self.flushed_offset = self.log.flushed_offset
 
     def truncate(self, offset: int) -> None:
-        cut = max(base for base in [0, *self.batches] if base <= offset)
+        cut = max(base for base in [0, *self.batches, self.log.end_offset] if base <= offset)
+        self.starts.add(cut)
         self.flushed_offset = min(self.flushed_offset, cut)
+        self.truncated_after_deletion |= self.log.start_offset > 0
         self.log.truncate(Offset(offset))
         assert self.log.end_offset == cut
         kept = {base: data for base, data in self.batches.items() if base < self.log.end_offset}
@@ -92,10 +110,11 @@ class Promises:
         self._check_batches(log)
         self._check_terms(log)
         self._check_controls(log)
-        assert producer_state(log) == self._replayed(log.end_offset)
+        self._check_producers(log)
         self._go_on(log, after)
 
     def _check_batches(self, log: Log) -> None:
+        """Byte for byte, without a hole, from a start that was set to an end that was written."""
         expected = None
         for header, data in stored(log):
             assert data == self.batches[header.base_offset]
@@ -107,7 +126,7 @@ class Promises:
 
     def _check_terms(self, log: Log) -> None:
         for header, _ in stored(log):
-            assert log.term_at(Offset(header.base_offset)) == header.leader_epoch
+            assert log.term_at(max(log.start_offset, Offset(header.base_offset))) == header.leader_epoch
             term, end = log.end_of_term(Term(header.leader_epoch))
             assert term == header.leader_epoch
             assert end >= header.next_offset
@@ -119,6 +138,16 @@ class Promises:
             read_header(data).leader_epoch for base, data in self.batches.items() if base < log.end_offset
         }
         assert log.control_count in (len(terms), len(terms) + 1)
+
+    def _check_producers(self, log: Log) -> None:
+        """As if all that was ever in the log had been replayed. A truncation may cost the memory of batches that had
+        been pushed out of the last five and were deleted since; never that of the last one."""
+        for known, replayed in zip(producer_state(log), self._replayed(log.end_offset), strict=True):
+            assert known[:2] == replayed[:2]
+            batches, expected = known[2], replayed[2]
+            assert batches
+            assert batches == expected[-len(batches) :]
+            assert len(batches) == len(expected) or self.truncated_after_deletion
 
     def _replayed(self, end_offset: int) -> list[tuple[object, ...]]:
         states = ProducerStates()
@@ -158,13 +187,6 @@ def power_cut_before_every_operation(
         disk.on_operation = None
 
 
-@pytest.fixture
-def small_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints and snapshots come every few batches instead of every few megabytes."""
-    monkeypatch.setattr(upkeep, "CHECKPOINT_INTERVAL_BYTES", 600)
-    monkeypatch.setattr(upkeep, "SNAPSHOT_INTERVAL_BYTES", 2500)
-
-
 SMALL = config(segment_bytes=3000, index_interval_bytes=300, retention_bytes=4000)
 
 
@@ -189,6 +211,11 @@ def workload(world: Promises) -> None:
         world.append(b"i" * (100 + 300 * number), term=5, idempotent=True)
         world.flush()
     tidy(world.log)
+    world.truncate(int(world.log.end_offset) - 2)
+    world.append(b"I" * 1000, term=5, idempotent=True)
+    world.append(b"I" * 700, term=5, idempotent=True)
+    tidy(world.log)
+    world.flush()
     world.delete_prefix(int(world.log.start_offset) + 4)
     tidy(world.log)
     world.reopen()
@@ -216,3 +243,185 @@ def test_nothing_flushed_is_lost_wherever_the_power_is_cut() -> None:
         workload(world)
     assert disk.operations > 150
     assert world.outcomes > 600
+
+
+class RandomWorkload:
+    """Steps drawn from a seed, in any order that the log's contract allows."""
+
+    def __init__(self, world: Promises, random: Random) -> None:
+        self.world = world
+        self.random = random
+        self.term = 1
+
+    def step(self) -> None:
+        steps = [self.append] * 12 + [self.flush] * 4 + [self.tidy] * 3
+        steps += [self.new_term, self.truncate, self.delete_prefix, self.retain, self.reopen]
+        self.random.choice(steps)()
+
+    def append(self) -> None:
+        sizes = [self.random.choice((1, 30, 200, 450, 900)) for _ in range(self.random.choice((1, 1, 3)))]
+        values = [b"v" * size for size in sizes]
+        self.world.append(*values, term=self.term, idempotent=self.random.random() < 0.5)
+
+    def flush(self) -> None:
+        self.world.flush()
+
+    def tidy(self) -> None:
+        chores = self.world.log.take_garbage()
+        if chores is not None:
+            chores()
+
+    def new_term(self) -> None:
+        self.term += 1
+
+    def truncate(self) -> None:
+        log = self.world.log
+        self.world.truncate(
+            self.random.randint(max(int(log.start_offset), int(log.end_offset) - 9), log.end_offset)
+        )
+        self.term += 1
+
+    def delete_prefix(self) -> None:
+        log = self.world.log
+        self.world.delete_prefix(self.random.randint(log.start_offset, log.flushed_offset))
+
+    def retain(self) -> None:
+        if self.world.log.expired(NOW_MS):
+            self.world.retain()
+
+    def reopen(self) -> None:
+        self.world.reopen()
+
+
+@pytest.mark.usefixtures("small_intervals")
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_flushed_is_lost_in_random_workloads(seed: int) -> None:
+    random = Random(seed)
+    disk = SimDisk(seed)
+    world = Promises(disk, SMALL)
+
+    def sometimes(after: SimDisk) -> None:
+        if random.random() < 0.3:
+            world.check(after)
+
+    steps = RandomWorkload(world, Random(seed + 1000))
+    with power_cut_before_every_operation(disk, sometimes, 1):
+        for _ in range(100):
+            steps.step()
+    assert world.outcomes > 50
+
+
+# --- compaction
+
+
+class KeyedPromises(Promises):
+    """A compacted log: not its bytes are promised, but the last record of each key."""
+
+    def put(self, key: int, value: bytes | None, *, term: int, idempotent: bool = False) -> None:
+        producer = (7, 0, self.sequence) if idempotent else None
+        self.sequence += 1 if idempotent else 0
+        data, header = batch(value, key=b"key%d" % key, producer=producer)
+        base = self.log.end_offset
+        stamped = bytearray(data)
+        stamp(stamped, 0, base, term)
+        self.batches[base] = bytes(stamped)
+        self.log.append(data, header, Term(term), NOW_MS)
+
+    def _check_batches(self, log: Log) -> None:
+        seen: dict[bytes | None, bytes | None] = {}
+        last = -1
+        for header, data in stored(log):
+            assert header.base_offset > last
+            last = header.last_offset
+            for record in read_records(data):
+                assert record in read_records(self.batches[record.offset])
+                seen[record.key] = record.value
+        expected = {}
+        for base, data in sorted(self.batches.items()):
+            if base < log.end_offset:
+                expected.update({record.key: record.value for record in read_records(data)})
+        assert {k: v for k, v in seen.items() if v} == {k: v for k, v in expected.items() if v}
+
+
+@pytest.mark.usefixtures("small_intervals")
+def test_no_key_is_lost_wherever_the_power_is_cut_during_compaction() -> None:
+    settings = config(
+        segment_bytes=700,
+        index_interval_bytes=100,
+        cleanup_compact=True,
+        cleanup_delete=False,
+        min_cleanable_dirty_ratio=0.1,
+        delete_retention_ms=10,
+    )
+    disk = SimDisk(1)
+    world = KeyedPromises(disk, settings)
+    random = Random(5)
+    passes = 0
+    with power_cut_before_every_operation(disk, world.check, 2):
+        for number in range(45):
+            value = None if number % 9 == 0 else b"%d" % number * 20
+            world.put(random.randrange(6), value, term=1 + number // 20, idempotent=number % 3 == 0)
+            if number % 3 == 0:
+                world.flush()
+            if number % 12 == 11:
+                passes += compact(world.log, NOW_MS + number)
+        tidy(world.log)
+        world.reopen()
+    assert passes == 3
+    assert len(records(world.log)) < 30
+
+
+# --- mutants
+
+
+def lie_about_flushing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("penstock.log.flush.FlushTicket.run", lambda self: None)
+
+
+def forget_the_names_of_new_files(patch: pytest.MonkeyPatch) -> None:
+    def run(self: FlushTicket) -> None:
+        for file in self._files:
+            file.flush()
+
+    patch.setattr("penstock.log.flush.FlushTicket.run", run)
+
+
+def leave_the_line_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("penstock.log.log.Log._lower_line", lambda self, cut: None)
+
+
+def truncate_without_flushing(patch: pytest.MonkeyPatch) -> None:
+    def truncate(self: Segment, position: int, next_offset: int, control_count: int) -> None:
+        self.load_index().truncate(position)
+        self.file.truncate(position)
+        self.resume(position, next_offset, control_count)
+
+    patch.setattr("penstock.log.segment.Segment.truncate", truncate)
+
+
+def take_the_first_batch_for_the_last(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("penstock.log.producers.ProducerStates.restore", lambda self, rows: None)
+
+
+def remove_the_prefix_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("penstock.log.chores.Chores._save", lambda self: True)
+
+
+@pytest.mark.usefixtures("small_intervals")
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        lie_about_flushing,
+        forget_the_names_of_new_files,
+        leave_the_line_where_it_was,
+        truncate_without_flushing,
+        take_the_first_batch_for_the_last,
+        remove_the_prefix_without_a_snapshot,
+    ],
+)
+def test_the_crash_test_finds(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, CorruptLog, StorageError)):
+        test_nothing_flushed_is_lost_wherever_the_power_is_cut()

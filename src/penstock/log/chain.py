@@ -100,7 +100,7 @@ class SegmentChain:
             segment, position = self._find(offset)
         if segment is not self.active:
             self._use(segment)
-        stop, next_offset = self._end_of_read(segment, offset, limit)
+        stop, next_offset = self._end_of_read(segment, position, offset, limit)
         end = stop
         if stop - position > max_bytes:
             end, cut_offset = self._shorten(segment, position, position + max_bytes, at_least_one)
@@ -124,17 +124,20 @@ class SegmentChain:
             self._use(segment)
             at += 1
 
-    def _end_of_read(self, segment: Segment, offset: int, limit: int) -> tuple[int, int | None]:
-        """The position where a read of this segment must stop, and the offset that follows there, if
-        known."""
+    def _end_of_read(
+        self, segment: Segment, position: int, offset: int, limit: int
+    ) -> tuple[int, int | None]:
+        """Where a read from `position` of this segment must stop, and the offset that follows there, if known."""
         stop = limit if limit < segment.next_offset else segment.next_offset
         controls = self.controls
         if controls and controls[-1] > offset:
-            control = controls[bisect_right(controls, offset)]
-            if control <= stop:
-                position = segment.load_index().first_at(control - segment.base_offset)
-                if position is not None:
-                    return position, None
+            for control in controls[bisect_right(controls, offset) :]:
+                if control > stop:
+                    break
+                at = segment.load_index().first_at(control - segment.base_offset)
+                # Where compaction left a gap, the batch that was found may stand behind the control entry.
+                if at is not None and at > position:
+                    return at, None
         if stop == segment.next_offset:
             return segment.size, stop
         hint = self.hints.get(stop)

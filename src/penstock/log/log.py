@@ -34,7 +34,7 @@ from penstock.log.recovery import LogState, Recovery, finish_swap, remove_segmen
 from penstock.log.retention import expired
 from penstock.log.rolling import set_limits
 from penstock.log.segment import Segment
-from penstock.log.snapshot import Snapshot, rebuild_producers, remove_snapshots_above
+from penstock.log.snapshot import Snapshot, remove_snapshots_above, replay_producers
 from penstock.log.upkeep import Upkeep
 from penstock.types import NO_TIMESTAMP, Offset, Term, TimestampMs
 
@@ -413,7 +413,10 @@ class Log:
             self._ticket.capture = None
         remove_snapshots_above(self._disk, self.path, cut.base_offset, cut.position)
         self._upkeep.want_snapshot()
-        if self._upkeep.checkpoint.facts.flushed > cut:
+        # The batch that goes may have been the one in whose middle the log began.
+        self.start_offset = min(self.start_offset, Offset(cut.offset))
+        known = self._upkeep.checkpoint.facts
+        if known.flushed > cut or known.start_offset > cut.offset:
             self._upkeep.checkpoint.save_durably(self._facts())
 
     def _forget_from(self, end_offset: int, position: int) -> None:
@@ -428,8 +431,31 @@ class Log:
         self.last_term = state.terms.latest
         self.end_offset = Offset(end_offset)
         if len(state.producers):
-            rebuild_producers(self._disk, self.path, chain.segments, self._cleaned_offset, state.producers)
-            chain.let_cool()
+            self._take_back_from(end_offset)
+
+    def _take_back_from(self, end_offset: int) -> None:
+        """Producers forget what was truncated."""
+        segments = self._chain.segments
+        rebuilt, has_snapshot = replay_producers(self._disk, self.path, segments, self._cleaned_offset)
+        self._chain.let_cool()
+        self._state.producers.truncate(end_offset, rebuilt)
+        if not has_snapshot and self._removed != (0, 0) and not self._disk.volatile:
+            # What they sent in the deleted prefix is known only here now.
+            self._flush_now()
+            self._upkeep.save_now(self._capture(), durable=True)
+
+    def _flush_now(self) -> None:
+        """On the loop, also while a ticket is out: its files may not be flushed yet."""
+        ticket_segments = self._ticket.segments if self._ticket is not None else []
+        for segment in self._chain.segments:
+            if segment.dirty or segment in ticket_segments:
+                segment.file.flush()
+                segment.dirty = False
+        self._unflushed.clear()
+        self._unsynced_folders.clear()
+        self._disk.sync_dir(self.path)
+        self._disk.sync_dir(self.path.rpartition("/")[0])
+        self._flushed = self._end_point()
 
     def delete_prefix(self, offset: Offset) -> None:
         """Makes `offset` the first that can be read. Files wholly below it go with the next
@@ -599,8 +625,8 @@ class Log:
         upkeep.settle(chain.active)
         if chain.active is None:
             return
-        if not upkeep.is_saved(self._appended_bytes):
-            upkeep.save_now(self._capture())
+        if not upkeep.is_saved(chain.active, self._appended_bytes):
+            upkeep.save_now(self._capture(), durable=False)
         upkeep.checkpoint.save_both(self._facts())
 
     def destroy(self) -> Callable[[], None]:

@@ -134,6 +134,21 @@ class ProducerStates:
             if entry.batches
         }
 
+    def truncate(self, offset: int, rebuilt: "ProducerStates") -> None:
+        """Takes back what was written from `offset` on. `rebuilt` is what the rest of the log tells: older batches
+        that had been forgotten for the newer ones. Batches of a deleted prefix, which it cannot tell, stay."""
+        entries: dict[int, ProducerEntry] = {}
+        for producer_id in {**self._entries, **rebuilt._entries}:
+            known = [other._entries.get(producer_id) for other in (self, rebuilt)]
+            batches = {(e.epoch, mark) for e in known if e for mark in e.batches if mark.base_offset < offset}
+            if batches:
+                epoch = max(batches)[0]
+                entry = entries[producer_id] = ProducerEntry(epoch, max(e.last_seen_ms for e in known if e))
+                entry.batches.extend(
+                    sorted((m for e, m in batches if e == epoch), key=lambda m: m.base_offset)
+                )
+        self._entries = dict(sorted(entries.items(), key=lambda item: item[1].batches[-1].base_offset))
+
     def rows(self) -> list[ProducerRow]:
         return [
             (producer_id, entry.epoch, entry.last_seen_ms, list(entry.batches))

@@ -85,23 +85,31 @@ def remove_snapshots_above(disk: Disk, folder: str, base_offset: int, position: 
         disk.sync_dir(folder)
 
 
-def rebuild_producers(
-    disk: Disk, folder: str, segments: Sequence[Segment], cleaned_offset: int, producers: ProducerStates
-) -> None:
-    """From the newest snapshot whose segment compaction has not changed since, then batch by batch."""
-    producers.restore([])
-    position, remaining = 0, list(segments)
-    for offset in reversed(offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX)):
-        snapshot = load_snapshot(disk, folder, offset)
-        if snapshot is None or snapshot.base_offset < cleaned_offset:
-            continue
-        later = [segment for segment in segments if segment.base_offset >= snapshot.base_offset]
-        if later and later[0].base_offset == snapshot.base_offset:
-            producers.restore(snapshot.producers)
-            position, remaining = snapshot.position, later
-            break
+def replay_producers(
+    disk: Disk, folder: str, segments: Sequence[Segment], cleaned_offset: int
+) -> tuple[ProducerStates, bool]:
+    """From the newest snapshot whose segment compaction has not changed since, then batch by batch; and whether there
+    was such a snapshot."""
+    producers, position, remaining = ProducerStates(), 0, list(segments)
+    snapshot = _usable_snapshot(disk, folder, segments, cleaned_offset)
+    if snapshot is not None:
+        producers.restore(snapshot.producers)
+        position = snapshot.position
+        remaining = [segment for segment in segments if segment.base_offset >= snapshot.base_offset]
     for segment in remaining:
         for _, header in segment.headers(position, segment.size):
             if header.producer_id >= 0:
                 producers.record(header, header.base_offset, UNSEEN)
         position = 0
+    return producers, snapshot is not None
+
+
+def _usable_snapshot(
+    disk: Disk, folder: str, segments: Sequence[Segment], cleaned_offset: int
+) -> Snapshot | None:
+    bases = {segment.base_offset for segment in segments}
+    for offset in reversed(offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX)):
+        snapshot = load_snapshot(disk, folder, offset)
+        if snapshot is not None and snapshot.base_offset in bases and snapshot.base_offset >= cleaned_offset:
+            return snapshot
+    return None

@@ -84,9 +84,11 @@ class Upkeep:
     def is_holding(self) -> bool:
         return self._capture is not None
 
-    def is_saved(self, appended_bytes: int) -> bool:
-        """Whether the newest snapshot on the disk is of now, and in a segment that will stay."""
-        return self.captured_at == appended_bytes and self._capture is None and not self.garbage
+    def is_saved(self, active: Segment, appended_bytes: int) -> bool:
+        """Whether the newest snapshot on the disk is of now, in a segment that will stay, and all indexes are there."""
+        if self.captured_at != appended_bytes or self._capture is not None or self.garbage:
+            return False
+        return all(segment is active for segment in self.unsaved)
 
     # --- chores
 
@@ -133,11 +135,10 @@ class Upkeep:
                 segment.index_saved = True
                 self.forget([segment])
 
-    def save_now(self, capture: Capture) -> None:
-        """On the loop, when the log is closed. Not flushed: if it does not survive, the next opening scans a
-        bit."""
+    def save_now(self, capture: Capture, *, durable: bool) -> None:
+        """On the loop. If a snapshot that is not `durable` gets lost, the next opening scans a bit, no more."""
         chores = Chores(
-            self._disk, self._folder, capture=capture, garbage=(), checkpoint=self.checkpoint, durable=False
+            self._disk, self._folder, capture=capture, garbage=(), checkpoint=self.checkpoint, durable=durable
         )
         chores()
 
