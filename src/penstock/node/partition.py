@@ -28,6 +28,7 @@ class Partition:
 
     __slots__ = (
         "_clock",
+        "_loop",
         "_mark_dirty",
         "_pending",
         "_pending_bytes",
@@ -59,6 +60,7 @@ class Partition:
         self.in_sync_replicas = 1
         self.high_watermark: Offset = log.end_offset
         """Exclusive: the first offset that readers may not see yet. What recovery kept is on the disk."""
+        self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._mark_dirty = mark_dirty
         self._pending: deque[tuple[Offset, asyncio.Future[None]]] = deque()
@@ -89,7 +91,7 @@ class Partition:
         """A future for the moment this append can no longer be lost, or None when that has come already."""
         if appended.last_offset < self.high_watermark:
             return None
-        future = asyncio.get_running_loop().create_future()
+        future = self._loop.create_future()
         if self.log.failed is not None:
             future.set_exception(self.log.failed)
         else:

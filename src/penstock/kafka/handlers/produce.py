@@ -6,6 +6,7 @@ record needs a key) or a codec of the topic's own.
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from uuid import UUID
 
 from penstock.batch import BatchHeader, check_produced, read_records, recompress
@@ -37,7 +38,10 @@ CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 
 
-async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+def produce(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Coroutine[None, None, ProduceResponse] | None:
+    """Everything is appended before this returns; what waits for its commit waits in the coroutine."""
     waiting: _Waiting = []
     response = ProduceResponse(
         responses=[
@@ -53,7 +57,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
         ]
     )
     if waiting:
-        await _await_commits(waiting, request.timeout_ms)
+        return _await_commits(response, waiting, request.timeout_ms)
     if request.acks == ACKS_NONE:
         _fail_unanswered(response)
         return None
@@ -188,7 +192,7 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
         )
 
 
-async def _await_commits(waiting: _Waiting, timeout_ms: int) -> None:
+async def _await_commits(response: ProduceResponse, waiting: _Waiting, timeout_ms: int) -> ProduceResponse:
     """Waits for all commits; what is not committed in time is answered as such, and may still commit."""
     timer = asyncio.get_running_loop().call_later(max(timeout_ms, 1) / 1000, _time_out, waiting, timeout_ms)
     try:
@@ -201,6 +205,7 @@ async def _await_commits(waiting: _Waiting, timeout_ms: int) -> None:
                 answer.error_code, answer.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
     finally:
         timer.cancel()
+    return response
 
 
 def _time_out(waiting: _Waiting, timeout_ms: int) -> None:

@@ -5,14 +5,15 @@ that needs them, because a broker inside a test should not wait for APIs that th
 """
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire import ApiKey
 
-Handler = Callable[[RequestContext, Any], Awaitable[Any]]
+Handler = Callable[[RequestContext, Any], Any]
+"""Returns the response, None if the client wants none, or a coroutine for it when there is something to wait for."""
 
 # Lowest version, highest version, module, function. Produce starts at 0 although versions below 3 are answered with an
 # error (their record format is gone): older librdkafka turns compression off when the minimum is higher.

@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import KafkaError, ProtocolViolation
@@ -41,12 +42,14 @@ JOIN_UP_TO = 64 * 1024
 class _Slot:
     """A place in the order of answers: filled when its request is done."""
 
-    __slots__ = ("answer", "done", "produce")
+    __slots__ = ("answer", "done", "header", "started", "task")
 
-    def __init__(self, produce: bool) -> None:
-        self.produce = produce
+    def __init__(self, header: RequestHeader) -> None:
+        self.header = header
+        self.started = time.perf_counter()
         self.done = False
         self.answer: Buffers | None = None
+        self.task: asyncio.Task[None] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -58,7 +61,6 @@ class Connection(asyncio.BufferedProtocol):
         "_listener",
         "_queue",
         "_reading",
-        "_running",
         "_sending",
         "_slots",
         "_transport",
@@ -74,7 +76,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._slots: deque[_Slot] = deque()
         self._queue: deque[tuple[RequestHeader, bytearray]] = deque()
-        self._running: set[asyncio.Task[None]] = set()
         self._reading = True
         self._sending = False
         self._draining_since = 0.0
@@ -96,9 +97,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._queue.clear()
+        for slot in self._slots:
+            if slot.task is not None:
+                slot.task.cancel()
         self._slots.clear()
-        for task in self._running:
-            task.cancel()
         self._listener.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -201,47 +203,63 @@ class Connection(asyncio.BufferedProtocol):
             return True
         return (
             header.api_key == ApiKey.PRODUCE
-            and self._slots[-1].produce
+            and self._slots[-1].header.api_key == ApiKey.PRODUCE
             and len(self._slots) < self._listener.limits.max_in_flight_requests_per_connection
         )
 
     def _start(self, header: RequestHeader, frame: bytearray) -> None:
-        slot = _Slot(produce=header.api_key == ApiKey.PRODUCE)
+        """Handles a request here and now if it need not wait; otherwise in a task of its own."""
+        slot = _Slot(header)
         self._slots.append(slot)
-        task = self._listener.loop.create_task(self._run(header, frame, slot))
-        self._running.add(task)
-
-    async def _run(self, header: RequestHeader, frame: bytearray, slot: _Slot) -> None:
-        started = time.perf_counter()
-        error = True
+        context = RequestContext(
+            node=self._listener.node,
+            connection=self,
+            client_id=header.client_id or "",
+            api_version=header.api_version,
+        )
         try:
-            context = RequestContext(
-                node=self._listener.node,
-                connection=self,
-                client_id=header.client_id or "",
-                api_version=header.api_version,
-            )
-            slot.answer = await self._listener.dispatch(context, header, memoryview(frame))
-            error = False
-        except ProtocolViolation as violation:
-            self.close(str(violation))
-        except KafkaError as mistake:
-            self.close(f"{header.api_key} v{header.api_version}: {mistake}")
-        except Exception:
-            log.exception(
-                "a bug in answering API %s v%s of %s", header.api_key, header.api_version, self.peer
+            answer = self._listener.dispatch(context, header, memoryview(frame))
+        except Exception as problem:  # noqa: BLE001 - sorted out in there
+            self._fail(slot, problem)
+            return
+        if answer is None or isinstance(answer, list):
+            self._done(slot, answer)
+        else:
+            slot.task = self._listener.loop.create_task(self._finish(slot, answer))
+
+    async def _finish(self, slot: _Slot, answer: Coroutine[None, None, Buffers | None]) -> None:
+        try:
+            self._done(slot, await answer)
+        except Exception as problem:  # noqa: BLE001 - sorted out in there
+            self._fail(slot, problem)
+
+    def _fail(self, slot: _Slot, problem: Exception) -> None:
+        """The client broke it, or we did: either way it costs this connection and no other."""
+        header = slot.header
+        self._listener.metrics.request_done(header.api_key, time.perf_counter() - slot.started, True)
+        if isinstance(problem, ProtocolViolation):
+            self.close(str(problem))
+        elif isinstance(problem, KafkaError):
+            self.close(f"API {header.api_key} v{header.api_version}: {problem}")
+        else:
+            log.error(
+                "a bug in answering API %s v%s of %s",
+                header.api_key,
+                header.api_version,
+                self.peer,
+                exc_info=problem,
             )
             self.close("the broker failed to answer (see the traceback above)")
-        finally:
-            task = asyncio.current_task()
-            if task is not None:
-                self._running.discard(task)
-            self._listener.metrics.request_done(header.api_key, time.perf_counter() - started, error)
-        if not self.closed:
-            slot.done = True
-            if not self._sending:
-                self._sending = True
-                self._listener.loop.call_soon(self._send_answers)
+
+    def _done(self, slot: _Slot, answer: Buffers | None) -> None:
+        self._listener.metrics.request_done(slot.header.api_key, time.perf_counter() - slot.started, False)
+        if self.closed:
+            return
+        slot.answer = answer
+        slot.done = True
+        if not self._sending:
+            self._sending = True
+            self._listener.loop.call_soon(self._send_answers)
 
     def _send_answers(self) -> None:
         """Once per turn of the loop: a flush that ends a hundred waits should cost one write, not a hundred."""

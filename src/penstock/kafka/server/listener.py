@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode, ProtocolViolation
@@ -11,7 +12,7 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.server.frames import SCRATCH_SIZE
-from penstock.kafka.wire import ApiKey, RequestHeader, decode_request, encode_response
+from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request, encode_response
 from penstock.node import Node
 
 log = logging.getLogger("penstock.kafka")
@@ -110,10 +111,11 @@ class KafkaListener:
 
     # --- requests
 
-    async def dispatch(
+    def dispatch(
         self, context: RequestContext, header: RequestHeader, frame: memoryview
-    ) -> Buffers | None:
-        """Decodes, handles and encodes one request. None: the client wants no answer."""
+    ) -> Buffers | Coroutine[None, None, Buffers | None] | None:
+        """Decodes, handles and encodes one request: at once, or as a coroutine if it has to wait for something.
+        None: the client wants no answer."""
         api = find_api(header.api_key)
         version = header.api_version
         if api is None or not api.min_version <= version <= api.max_version:
@@ -122,11 +124,20 @@ class KafkaListener:
             raise ProtocolViolation(
                 f"API {header.api_key} version {version} is not offered (see ApiVersions)"
             )
-        request = decode_request(header, frame)
-        response = await api.handler(context, request)
+        response = api.handler(context, decode_request(header, frame))
+        if response is None or isinstance(response, Message):
+            return self._encode(header, response)
+        return self._encode_later(header, response)
+
+    async def _encode_later(
+        self, header: RequestHeader, response: Coroutine[None, None, Any]
+    ) -> Buffers | None:
+        return self._encode(header, await response)
+
+    def _encode(self, header: RequestHeader, response: Message | None) -> Buffers | None:
         if response is None:
             return None
-        return encode_response(header.api_key, version, header.correlation_id, response)
+        return encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:
         """A newer client asks in a version that is unknown here: version 0 tells it which to use instead."""
