@@ -6,6 +6,7 @@ the client to go on with full requests.
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from uuid import UUID
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
@@ -27,16 +28,23 @@ NO_SESSION = 0
 NO_OFFSET = -1
 
 
-async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
+def fetch(
+    context: RequestContext, request: FetchRequest
+) -> FetchResponse | Coroutine[None, None, FetchResponse]:
     if request.session_id != NO_SESSION:
         return FetchResponse(
             error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=NO_SESSION, responses=[]
         )
     attempt = _Attempt(context, request)
     attempt.read()
-    if not attempt.enough and request.max_wait_ms > 0:
-        await attempt.wait()
-        attempt.read()
+    if attempt.enough or request.max_wait_ms <= 0:
+        return attempt.response
+    return _wait_and_read(attempt)
+
+
+async def _wait_and_read(attempt: "_Attempt") -> FetchResponse:
+    await attempt.wait()
+    attempt.read()
     return attempt.response
 
 
