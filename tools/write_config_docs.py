@@ -1,0 +1,80 @@
+"""Writes the tables of docs/configuration.md from the definitions, so that the page cannot drift from the code.
+
+python tools/write_config_docs.py            rewrites the tables
+python tools/write_config_docs.py --check    only says whether they are up to date
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock.config import TOPIC_CONFIGS, GroupSettings, Limits
+from penstock.config.limits import reason
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+NO_LIMIT = 2**63 - 1
+
+
+def group_rows() -> Iterator[str]:
+    yield "| setting | default |"
+    yield "|---|---:|"
+    defaults = GroupSettings()
+    for field in msgspec.structs.fields(GroupSettings):
+        yield f"| `{field.name}` | {getattr(defaults, field.name):,} |"
+
+
+def limit_rows() -> Iterator[str]:
+    yield "| limit | default | what and why |"
+    yield "|---|---:|---|"
+    defaults = Limits()
+    for field in msgspec.structs.fields(Limits):
+        yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {reason(field.name)} |"
+
+
+def topic_rows() -> Iterator[str]:
+    yield "| topic config | default | what it does |"
+    yield "|---|---|---|"
+    for definition in TOPIC_CONFIGS.values():
+        if not definition.hidden and not definition.refused:
+            yield f"| `{definition.name}` | {_shown(definition.default)} | {definition.doc} |"
+
+
+def refused_rows() -> Iterator[str]:
+    yield "| topic config | accepted value | why no other |"
+    yield "|---|---|---|"
+    for definition in TOPIC_CONFIGS.values():
+        if not definition.hidden and definition.refused:
+            yield f"| `{definition.name}` | {_shown(definition.default)} | {definition.refused}. |"
+
+
+def _shown(default: str) -> str:
+    return {"": "empty", str(NO_LIMIT): "no limit"}.get(default, default)
+
+
+TABLES = {"groups": group_rows, "limits": limit_rows, "topics": topic_rows, "refused": refused_rows}
+
+
+def with_tables(page: str) -> str:
+    """The page with everything between `<!-- NAME -->` and `<!-- /NAME -->` made anew."""
+    for name, rows in TABLES.items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, rest = page.split(start)
+        after = rest.split(end)[1]
+        page = "\n".join([f"{before}{start}", *rows(), f"{end}{after}"])
+    return page
+
+
+def main() -> None:
+    before = PAGE.read_text()
+    after = with_tables(before)
+    if "--check" in sys.argv:
+        sys.exit(
+            0 if before == after else "docs/configuration.md is out of date: run tools/write_config_docs.py"
+        )
+    PAGE.write_text(after)
+
+
+if __name__ == "__main__":
+    main()
