@@ -1,6 +1,7 @@
 """DescribeCluster and DescribeLogDirs: the nodes there are and the space they use."""
 
 from penstock.errors import ErrorCode
+from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -31,10 +32,12 @@ async def describe_cluster(
             cluster_id=node.cluster_id,
         )
     host, port = node.advertised
+    asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
         brokers=[DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)],
+        cluster_authorized_operations=permissions.ON_CLUSTER if asked else permissions.NOT_ASKED,
     )
 
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs, for topics and brokers."""
+"""DescribeConfigs, ListConfigResources, IncrementalAlterConfigs and AlterConfigs, for topics and brokers."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,9 +17,15 @@ from penstock.kafka.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from penstock.kafka.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from penstock.node import Node
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 ALL_NODES = ""
 """A broker resource without a name means all brokers."""
 
@@ -92,6 +98,28 @@ def _node_id(node: Node, resource_type: int, name: str) -> int | None:
             ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {node.node_id}, the node asked"
         )
     return node.node_id
+
+
+# --- ListConfigResources
+
+
+def list_config_resources(
+    context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """What can have configs. Version 0 asks for client metrics only; an empty list asks for every type."""
+    wanted = set(request.resource_types) or set(RESOURCE_TYPES)
+    if context.api_version == 0:
+        wanted = {CLIENT_METRICS}
+    if not wanted <= RESOURCE_TYPES:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    names = {TOPIC: sorted(context.node.metadata.state.topics), BROKER: [str(context.node.node_id)]}
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in sorted(wanted)
+            for name in names.get(kind, [])
+        ]
+    )
 
 
 # --- IncrementalAlterConfigs, AlterConfigs

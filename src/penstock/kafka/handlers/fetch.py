@@ -25,13 +25,15 @@ from penstock.types import Offset
 log = logging.getLogger("penstock.kafka")
 
 NO_SESSION = 0
+FULL_REQUEST_EPOCHS_MAX = 0
+"""Epochs 0 (open a session) and -1 (without one) come with all partitions, whatever session id stands beside them."""
 NO_OFFSET = -1
 
 
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Coroutine[None, None, FetchResponse]:
-    if request.session_id != NO_SESSION:
+    if request.session_epoch > FULL_REQUEST_EPOCHS_MAX:
         return FetchResponse(
             error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=NO_SESSION, responses=[]
         )

@@ -1,6 +1,7 @@
 """ListGroups, DescribeGroups and DeleteGroups."""
 
 from penstock.errors import ErrorCode
+from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -37,7 +38,11 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
 
 
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(groups=[_describe(context, group_id) for group_id in request.groups])
+    groups = [_describe(context, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            group.authorized_operations = permissions.ON_GROUP
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(context: RequestContext, group_id: str) -> DescribedGroup:

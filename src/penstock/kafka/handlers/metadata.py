@@ -1,6 +1,7 @@
 """Metadata and DescribeTopicPartitions: which topics there are and who leads their partitions."""
 
 from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire import NO_UUID
@@ -37,13 +38,23 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
         topics = [_describe(node, name) for name in sorted(node.metadata.state.topics)]
     else:
         topics = [await _find(node, topic, request.allow_auto_topic_creation) for topic in wanted]
+    if request.include_topic_authorized_operations:
+        _tell_permissions(topics)
     host, port = node.advertised
+    ask_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=None)],
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
         topics=topics,
+        cluster_authorized_operations=permissions.ON_CLUSTER if ask_cluster else permissions.NOT_ASKED,
     )
+
+
+def _tell_permissions(topics: list[MetadataResponseTopic]) -> None:
+    for topic in topics:
+        if topic.error_code == ErrorCode.NONE:
+            topic.topic_authorized_operations = permissions.ON_TOPIC
 
 
 async def _find(node: Node, wanted: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
@@ -127,6 +138,7 @@ def _describe_page(node: Node, name: str, first: int, room: int) -> DescribeTopi
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[_page_partition(node, name, index) for index in indexes],
+        topic_authorized_operations=permissions.ON_TOPIC,
     )
 
 

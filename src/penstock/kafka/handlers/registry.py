@@ -39,12 +39,18 @@ _TABLE: dict[ApiKey, tuple[int, int, str, str]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4, "offsets", "offset_for_leader_epoch"),
     ApiKey.DESCRIBE_CONFIGS: (1, 4, "configs", "describe_configs"),
     ApiKey.ALTER_CONFIGS: (0, 2, "configs", "alter_configs"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2, "placement", "alter_replica_log_dirs"),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4, "cluster", "describe_log_dirs"),
     ApiKey.CREATE_PARTITIONS: (0, 3, "topics", "create_partitions"),
     ApiKey.DELETE_GROUPS: (0, 2, "group_admin", "delete_groups"),
+    ApiKey.ELECT_LEADERS: (0, 2, "placement", "elect_leaders"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, "configs", "incremental_alter_configs"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1, "placement", "alter_partition_reassignments"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, "placement", "list_partition_reassignments"),
     ApiKey.OFFSET_DELETE: (0, 0, "group_offsets", "offset_delete"),
+    ApiKey.DESCRIBE_QUORUM: (0, 2, "placement", "describe_quorum"),
     ApiKey.DESCRIBE_CLUSTER: (0, 2, "cluster", "describe_cluster"),
+    ApiKey.LIST_CONFIG_RESOURCES: (0, 1, "configs", "list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, "metadata", "describe_topic_partitions"),
 }
 
