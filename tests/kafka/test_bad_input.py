@@ -214,3 +214,12 @@ def test_random_mutations_of_real_requests_harm_nobody(broker: Broker, topic: st
             mutant[chance.randrange(4, len(mutant))] = chance.randrange(256)
         with RawClient(broker) as client:
             client.send(mutant)
+
+
+def test_a_client_that_hangs_up_before_it_is_answered_leaves_nothing_behind(broker: Broker, topic: str) -> None:
+    waiting = fetch_request(topic, 0)
+    waiting.max_wait_ms = 2**31 - 1
+    for _ in range(20):
+        with RawClient(broker) as client:
+            client.request(ApiKey.METADATA, 9, MetadataRequest(topics=None))
+            client.request(ApiKey.FETCH, 11, waiting)

@@ -15,12 +15,13 @@ import struct
 import time
 from collections import deque
 from collections.abc import Coroutine
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import KafkaError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.server.frames import FrameReader
-from penstock.kafka.wire import ApiKey, RequestHeader, decode_request_header
+from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header
 
 if TYPE_CHECKING:
     from penstock.kafka.server.listener import KafkaListener
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.kafka")
 
 Buffers = list[bytes | bytearray | memoryview]
+Response = Coroutine[None, None, Message | None]
 
 WRITE_HIGH_WATER = 512 * 1024
 """Bytes that wait in user space for a client before nothing new is started for it."""
@@ -42,7 +44,7 @@ JOIN_UP_TO = 64 * 1024
 class _Slot:
     """A place in the order of answers: filled when its request is done."""
 
-    __slots__ = ("answer", "done", "header", "started", "task")
+    __slots__ = ("answer", "done", "header", "started", "task", "waiting_for")
 
     def __init__(self, header: RequestHeader) -> None:
         self.header = header
@@ -50,6 +52,14 @@ class _Slot:
         self.done = False
         self.answer: Buffers | None = None
         self.task: asyncio.Task[None] | None = None
+        self.waiting_for: Response | None = None
+
+    def give_up(self) -> None:
+        """The client has gone: nobody waits for the answer."""
+        if self.task is not None and self.waiting_for is not None:
+            self.task.cancel()
+            if getcoroutinestate(self.waiting_for) == CORO_CREATED:
+                self.waiting_for.close()  # its task will never get to run it
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -98,8 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._queue.clear()
         for slot in self._slots:
-            if slot.task is not None:
-                slot.task.cancel()
+            slot.give_up()
         self._slots.clear()
         self._listener.forget(self)
 
@@ -225,11 +234,12 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None or isinstance(answer, list):
             self._done(slot, answer)
         else:
+            slot.waiting_for = answer
             slot.task = self._listener.loop.create_task(self._finish(slot, answer))
 
-    async def _finish(self, slot: _Slot, answer: Coroutine[None, None, Buffers | None]) -> None:
+    async def _finish(self, slot: _Slot, response: Response) -> None:
         try:
-            self._done(slot, await answer)
+            self._done(slot, self._listener.encode(slot.header, await response))
         except Exception as problem:  # noqa: BLE001 - sorted out in there
             self._fail(slot, problem)
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine, Sequence
-from typing import Any
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode, ProtocolViolation
@@ -113,9 +112,9 @@ class KafkaListener:
 
     def dispatch(
         self, context: RequestContext, header: RequestHeader, frame: memoryview
-    ) -> Buffers | Coroutine[None, None, Buffers | None] | None:
-        """Decodes, handles and encodes one request: at once, or as a coroutine if it has to wait for something.
-        None: the client wants no answer."""
+    ) -> Buffers | Coroutine[None, None, Message | None] | None:
+        """Decodes and handles one request. Gives the answer, None if the client wants none, or a coroutine for the
+        response (to be encoded then) if that has to wait for something."""
         api = find_api(header.api_key)
         version = header.api_version
         if api is None or not api.min_version <= version <= api.max_version:
@@ -124,17 +123,13 @@ class KafkaListener:
             raise ProtocolViolation(
                 f"API {header.api_key} version {version} is not offered (see ApiVersions)"
             )
+        response: Message | Coroutine[None, None, Message | None] | None
         response = api.handler(context, decode_request(header, frame))
         if response is None or isinstance(response, Message):
-            return self._encode(header, response)
-        return self._encode_later(header, response)
+            return self.encode(header, response)
+        return response
 
-    async def _encode_later(
-        self, header: RequestHeader, response: Coroutine[None, None, Any]
-    ) -> Buffers | None:
-        return self._encode(header, await response)
-
-    def _encode(self, header: RequestHeader, response: Message | None) -> Buffers | None:
+    def encode(self, header: RequestHeader, response: Message | None) -> Buffers | None:
         if response is None:
             return None
         return encode_response(header.api_key, header.api_version, header.correlation_id, response)
