@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from penstock.errors import CorruptLog, StorageError
 from penstock.node.clock import Clock
@@ -15,6 +16,10 @@ log = logging.getLogger("penstock.node")
 
 ROUND_SECONDS = 5.0
 """How often every partition is looked at. Kafka looks every five minutes; a look here costs microseconds."""
+
+RETENTION_GRACE_MS = 300_000
+"""How long expired records stay after a round found them, or retention.ms if that is less. Imports and tests write
+records of long ago and read them back: Kafka, which looks every five minutes, lets them."""
 
 PARTITIONS_PER_TURN = 50
 """Partitions looked at before other work gets its turn on the event loop."""
@@ -33,6 +38,7 @@ class Housekeeping:
         self._clock = clock
         self._metrics = metrics
         self._tasks: list[asyncio.Task[None]] = []
+        self._expired_since_ms: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -62,7 +68,7 @@ class Housekeeping:
                 log.error("%s: %s", partition.name, trouble)
 
     async def _tidy(self, partition: Partition) -> None:
-        partition.log.apply_retention(self._clock.wall_ms())
+        self._retain(partition, self._clock.wall_ms())
         plan = partition.log.plan_compaction(self._clock.wall_ms())
         if plan is not None:
             await self._workers.run(plan.run)
@@ -71,6 +77,17 @@ class Housekeeping:
         garbage = partition.log.take_garbage()
         if garbage is not None:
             await self._workers.run(garbage)
+
+    def _retain(self, partition: Partition, now_ms: int) -> None:
+        """Deletes what is past its time and its grace. What is over retention.bytes goes at once: it takes space."""
+        stored, config = partition.log, partition.config
+        too_large = 0 <= config.retention_bytes < stored.size_bytes
+        if not too_large and stored.expired(now_ms):
+            since_ms = self._expired_since_ms.setdefault(partition, now_ms)
+            if now_ms - since_ms < min(config.retention_ms, RETENTION_GRACE_MS):
+                return
+        self._expired_since_ms.pop(partition, None)
+        stored.apply_retention(now_ms)
 
     async def _pulse(self) -> None:
         """How late the loop runs a timer: the delay that every request suffers too."""

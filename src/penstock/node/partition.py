@@ -27,6 +27,7 @@ class Partition:
     """A partition that this node leads."""
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "_loop",
         "_mark_dirty",

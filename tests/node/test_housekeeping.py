@@ -1,0 +1,80 @@
+"""Retention as the node applies it: when expired records go."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+import pytest
+
+from penstock.batch import Record, build_batch, check_batch
+from penstock.cluster import TopicWish, decisions
+from penstock.config import NodeConfig
+from penstock.node import Node, Partition
+from penstock.node.housekeeping import RETENTION_GRACE_MS, Housekeeping
+from penstock.node.workers import Workers
+from penstock.types import Offset
+
+NOW_MS = 1_700_000_000_000
+LONG_AGO_MS = 1000
+DAY_MS = 24 * 3600 * 1000
+Scene = Callable[[Partition, Housekeeping, "SetClock"], Awaitable[None]]
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+def play(scene: Scene, **configs: str) -> None:
+    """Runs a scene on a node with one topic of one partition, which holds a record of long ago."""
+
+    async def run() -> None:
+        clock = SetClock()
+        node = Node(NodeConfig(memory=True, http=None), clock=clock)
+        await node.start()
+        wish = TopicWish(name="t", topic_id=uuid4(), partitions=1, configs=configs)
+        await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.metadata.rules))
+        partition = node.partition("t", 0)
+        batch = memoryview(bytearray(build_batch([Record(0, LONG_AGO_MS, b"k", bytes(1000), ())])))
+        partition.append(batch, check_batch(batch))
+        await node.flusher.drain()
+        workers = Workers()
+        await scene(partition, Housekeeping(node.partitions, workers, clock, node.metrics), clock)
+        workers.stop()
+        await node.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("retention_ms", "grace_ms"), [(7 * DAY_MS, RETENTION_GRACE_MS), (1000, 1000)])
+def test_expired_records_can_be_read_until_their_grace_is_over(retention_ms: int, grace_ms: int) -> None:
+    async def scene(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
+        for _ in range(2):
+            await housekeeping.tidy()
+            assert partition.read(Offset(0), 10_000, at_least_one=True)
+            clock.now_ms += grace_ms - 1
+        await housekeeping.tidy()
+        assert partition.start_offset == partition.high_watermark == 1
+
+    play(scene, **{"retention.ms": str(retention_ms)})
+
+
+def test_what_is_over_retention_bytes_goes_at_once() -> None:
+    async def scene(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
+        await housekeeping.tidy()
+        assert partition.start_offset == 1
+
+    play(scene, **{"retention.ms": str(7 * DAY_MS), "retention.bytes": "100"})
+
+
+def test_a_topic_without_retention_keeps_records_of_long_ago() -> None:
+    async def scene(partition: Partition, housekeeping: Housekeeping, clock: SetClock) -> None:
+        for _ in range(3):
+            await housekeeping.tidy()
+            clock.now_ms += 30 * DAY_MS
+        assert partition.start_offset == 0
+
+    play(scene, **{"retention.ms": "-1"})
