@@ -17,7 +17,7 @@ def names(cli: Cli, unique: Unique) -> tuple[str, str]:
     """A topic with ten messages in partition 0 of two, and a group that has read four of them."""
     topic, group = unique("orders"), unique("billing")
     succeeded(cli("topics", "create", topic, "--partitions", "2"))
-    succeeded(cli("produce", topic, "-p", "0", stdin="x\n" * 10))
+    succeeded(cli("produce", topic, "--acks", "1", "-p", "0", stdin="x\n" * 10))
     succeeded(cli("consume", topic, "--group", group, "--from-beginning", "--max", "4"))
     return topic, group
 

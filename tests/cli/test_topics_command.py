@@ -78,7 +78,7 @@ def test_an_unknown_setting_is_named(cli: Cli, unique: Unique) -> None:
 
 def test_internal_topics_are_listed_only_when_asked(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
-    succeeded(cli("produce", name, stdin="x\n"))
+    succeeded(cli("produce", name, "--acks", "1", stdin="x\n"))
     succeeded(cli("consume", name, "--group", unique("readers"), "--from-beginning", "--exit"))
     assert "__consumer_offsets" not in succeeded(cli("topics", "list")).stdout
     assert "__consumer_offsets" in succeeded(cli("topics", "list", "--internal")).stdout
