@@ -22,8 +22,9 @@ from penstock.config.overrides import nearest
 from penstock.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
-OTHER_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_PURE_PYTHON"})
-"""Variables that are no settings: the config file's own path, and a switch of the build."""
+OTHER_VARIABLES = frozenset({"PENSTOCK_BOOTSTRAP", "PENSTOCK_CONFIG", "PENSTOCK_PURE_PYTHON"})
+"""Variables that are no settings of a node: the broker that commands talk to, the config file's own path, and a switch
+of the build."""
 
 # Kubernetes gives every pod variables for each service, and a service may well be called penstock or
 # penstock-kafka.
