@@ -174,9 +174,13 @@ def test_a_full_disk_does_not_stop_deletion(sim: SimDisk) -> None:
     log.delete_prefix(Offset(8))
     assert offsets(log) == [8, 9, 10, 11]
     before = sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER))
-    chores = log.take_garbage()
-    assert chores is not None
-    chores()
+    saving = log.take_garbage()
+    assert saving is not None
+    with pytest.raises(DiskFull):
+        saving()
+    removing = log.take_garbage()
+    assert removing is not None
+    removing()
     assert sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER)) < before - 800
     sim.capacity = None
     tidy(log)

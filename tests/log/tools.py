@@ -50,8 +50,8 @@ def flush(log: Log) -> None:
 
 
 def tidy(log: Log) -> None:
-    """What the node's housekeeping does, twice: the second look enters what the first one did."""
-    for _ in range(2):
+    """What the node's housekeeping does in three rounds: save a snapshot, remove what it made dispensable, look."""
+    for _ in range(3):
         chores = log.take_garbage()
         if chores is not None:
             chores()
@@ -97,6 +97,9 @@ def config(**settings: object) -> TopicConfig:
     return TopicConfig(**settings)  # type: ignore[arg-type]
 
 
-def producer_state(log: Log) -> list[tuple[object, ...]]:
-    """Everything about producers but when they were last seen."""
+ProducerFacts = tuple[int, int, tuple[tuple[int, ...], ...]]
+
+
+def producer_state(log: Log) -> list[ProducerFacts]:
+    """Everything about producers but when they were last seen: id, epoch, remembered batches."""
     return sorted((row[0], row[1], tuple(map(tuple, row[3]))) for row in log.producers.rows())

@@ -45,10 +45,12 @@ class SegmentChain:
         self.active = segment
 
     def drop_first(self) -> Segment:
+        """Its file stays open: it may have to be flushed yet."""
         segment = self.segments.pop(0)
         del self.bases[0]
         del self.controls[: segment.control_count]
-        self._forget([segment])
+        self._warm.pop(segment, None)
+        self.hints.clear()
         return segment
 
     def drop_after(self, at: int) -> list[Segment]:

@@ -7,7 +7,7 @@ goes.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.errors import DiskFull
 from penstock.log.checkpoint import Checkpoint
@@ -16,7 +16,7 @@ from penstock.log.flush import Capture
 from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of
 from penstock.log.recovery import remove_segment
 from penstock.log.segment import Segment
-from penstock.log.snapshot import KEPT_SNAPSHOTS, Snapshot, snapshot_path
+from penstock.log.snapshot import KEPT_SNAPSHOTS, MAX_SNAPSHOTS, snapshot_path
 
 
 class Chores:
@@ -31,30 +31,35 @@ class Chores:
         garbage: Sequence[Segment],
         checkpoint: Checkpoint,
         durable: bool = True,
+        forget_snapshots: bool = False,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._checkpoint = checkpoint
         self._durable = durable
+        self._forget_snapshots = forget_snapshots
         self._lock = threading.Lock()
         self._cancelled = False
         self.capture = capture
         self.garbage = garbage
         self.done = False
-        self.saved = False
-        """Indexes and snapshot are on the disk."""
         self.succeeded = False
+        self.is_full = False
+        """There was no room for what had to be saved."""
 
     def __call__(self) -> None:
         try:
-            self.saved = self._step(self._save)
-            self.succeeded = self._step(self._remove_garbage)
+            for step in (self._remove_garbage, self._save_indexes, self._save_snapshot):
+                with self._lock:
+                    if self._cancelled:
+                        return
+                    step()
+            self.succeeded = True
+        except DiskFull:
+            self.is_full = True
+            raise
         finally:
             self.done = True
-
-    def _step(self, step: Callable[[], bool]) -> bool:
-        with self._lock:
-            return not self._cancelled and step()
 
     def cancel(self) -> None:
         """Returns when no step is running and none will: a snapshot of what is truncated must not appear
@@ -62,44 +67,37 @@ class Chores:
         with self._lock:
             self._cancelled = True
 
-    def _save(self) -> bool:
-        """Whether all was saved. No space is no reason to keep what is to be removed: that would never end."""
-        if self.capture is None:
-            return False
-        try:
-            self._save_indexes(self.capture)
-            self._save_snapshot(self.capture.snapshot)
-        except DiskFull:
-            if not self.garbage:
-                raise
-            self._remove_snapshots()
-            return False
-        return True
+    def _remove_garbage(self) -> None:
+        if not self.garbage:
+            return
+        if not self._disk.volatile:
+            self._checkpoint.flush()
+            if self._forget_snapshots:
+                # An old one would have recovery look for segments that are about to go.
+                for offset in self._snapshots():
+                    self._disk.remove(snapshot_path(self._folder, offset))
+            self._disk.sync_dir(self._folder)
+        for segment in self.garbage:
+            remove_segment(self._disk, self._folder, segment.base_offset)
 
-    def _save_indexes(self, capture: Capture) -> None:
-        for head, index in capture.indexes:
+    def _save_indexes(self) -> None:
+        for head, index in self.capture.indexes if self.capture is not None else ():
             offsets, times = index.encode(head)
             for suffix, data in ((INDEX_SUFFIX, offsets), (TIME_INDEX_SUFFIX, times)):
                 path = Segment.sidecar(self._folder, head.base_offset, suffix)
                 self._disk.write_file_atomic(path, data, durable=False)
 
-    def _save_snapshot(self, snapshot: Snapshot) -> None:
+    def _save_snapshot(self) -> None:
+        if self.capture is None:
+            return
+        snapshot = self.capture.snapshot
+        durable = self._durable or len(self._snapshots()) >= MAX_SNAPSHOTS
         path = snapshot_path(self._folder, snapshot.offset)
-        self._disk.write_file_atomic(path, snapshot.encode(), durable=self._durable)
-        offsets = offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX)
-        older = [offset for offset in offsets if offset <= snapshot.offset]
-        for offset in older[:-KEPT_SNAPSHOTS]:
-            self._disk.remove(snapshot_path(self._folder, offset))
+        self._disk.write_file_atomic(path, snapshot.encode(), durable=durable)
+        if durable:
+            older = [offset for offset in self._snapshots() if offset <= snapshot.offset]
+            for offset in older[:-KEPT_SNAPSHOTS]:
+                self._disk.remove(snapshot_path(self._folder, offset))
 
-    def _remove_snapshots(self) -> None:
-        """An old one would have recovery look for segments that are about to go."""
-        for offset in offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX):
-            self._disk.remove(snapshot_path(self._folder, offset))
-
-    def _remove_garbage(self) -> bool:
-        if self.garbage and not self._disk.volatile:
-            self._checkpoint.flush()
-            self._disk.sync_dir(self._folder)
-        for segment in self.garbage:
-            remove_segment(self._disk, self._folder, segment.base_offset)
-        return True
+    def _snapshots(self) -> list[int]:
+        return offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX)

@@ -30,11 +30,11 @@ from penstock.log.flush import Capture, FlushTicket
 from penstock.log.layout import CALLERS_OWN, DELETED_SUFFIX, TERM_START, control_payload, swap_name
 from penstock.log.lookup import first_at_or_after, greatest_timestamp
 from penstock.log.producers import ProducerStates
-from penstock.log.recovery import LogState, Recovery, finish_swap, remove_segment
+from penstock.log.recovery import LogState, Recovery, finish_swap, remove_indexes, remove_segment
 from penstock.log.retention import expired
 from penstock.log.rolling import set_limits
 from penstock.log.segment import Segment
-from penstock.log.snapshot import Snapshot, remove_snapshots_above, replay_producers
+from penstock.log.snapshot import Snapshot, remove_snapshots_above, replay_producers, snapshot_path
 from penstock.log.upkeep import Upkeep
 from penstock.types import NO_TIMESTAMP, Offset, Term, TimestampMs
 
@@ -344,6 +344,9 @@ class Log:
         if not upkeep.settle(chain.active) or self.failed is not None:
             return None
         chain.let_cool()
+        if upkeep.can_remove():
+            # The chores flush this before the first file goes: recovery must not miss what was to go.
+            self._removed = (chain.bases[0], self.start_controls)
         if chain.segments and not self._disk.volatile and upkeep.checkpoint.facts != self._facts():
             upkeep.save_checkpoint(self._facts())
         is_flushed = self._flushed == self._end_point()
@@ -353,12 +356,7 @@ class Log:
             and upkeep.is_capture_due(chain.active, self._appended_bytes)
         ):
             upkeep.hold(self._capture())
-        chores = upkeep.take_chores(chain.segments)
-        if chores is not None and chores.garbage and not self._disk.volatile:
-            # Flushed by the chores before the first file goes.
-            self._removed = (chain.bases[0], self.start_controls)
-            upkeep.save_checkpoint(self._facts())
-        return chores
+        return upkeep.take_chores(chain.segments)
 
     def _facts(self) -> CheckpointFacts:
         """For the checkpoint."""
@@ -367,19 +365,23 @@ class Log:
     def _capture(self) -> Capture:
         active = self._chain.active
         assert active is not None
-        snapshot = Snapshot(
-            offset=self.end_offset,
-            base_offset=active.base_offset,
-            position=active.size,
+        snapshot = self._snapshot_at(self._end_point(), active.control_count)
+        return self._upkeep.capture(snapshot, active, self._appended_bytes)
+
+    def _snapshot_at(self, point: FlushPoint, control_count: int) -> Snapshot:
+        """Of what is known now, which must be what is before this point."""
+        return Snapshot(
+            offset=point.offset,
+            base_offset=point.base_offset,
+            position=point.position,
             start_offset=self.start_offset,
             start_controls=self.start_controls,
             last_term=self.last_term,
             terms=self._state.terms.entries(),
             controls=list(self._state.controls),
-            control_count=active.control_count,
+            control_count=control_count,
             producers=self._state.producers.rows(),
         )
-        return self._upkeep.capture(snapshot, active, self._appended_bytes)
 
     # --- truncating and deleting
 
@@ -395,15 +397,61 @@ class Log:
             return
         self._upkeep.cancel()
         self._generation += 1
-        at, position, end_offset = self._chain.place_to_cut(offset)
-        self._lower_line(FlushPoint(end_offset, self._chain.bases[at], position))
-        dropped = self._chain.drop_after(at)
+        try:
+            self._truncate(*self._chain.place_to_cut(offset))
+        except StorageError as problem:
+            # Some of it may be gone: only opening it anew tells.
+            self.failed = problem
+            raise
+
+    def _truncate(self, at: int, position: int, end_offset: int) -> None:
+        """Cuts segment number `at` at `position`, where `end_offset` would follow."""
+        chain = self._chain
+        cut = FlushPoint(end_offset, chain.bases[at], position)
+        self._forget_from(end_offset)
+        self._take_back_from(at, cut)
+        self._lower_line(cut)
+        dropped = chain.drop_after(at)
         for segment in reversed(dropped):
             remove_segment(self._disk, self.path, segment.base_offset)
             self._disk.sync_dir(self.path)
+        # Other batches will stand at the positions that the saved index of this one knows.
+        remove_indexes(self._disk, self.path, cut.base_offset)
+        self._disk.sync_dir(self.path)
         self._unflushed = [other for other in self._unflushed if other not in dropped]
         self._upkeep.forget(dropped)
-        self._forget_from(end_offset, position)
+        active = chain.segments[-1]
+        set_limits(active, self.config, self.path)
+        active.truncate(position, end_offset, len(chain.controls) - _controls_in(chain.segments[:-1]))
+        active.open_for_appending()
+
+    def _forget_from(self, end_offset: int) -> None:
+        """Nothing from this offset on has ever been."""
+        state = self._state
+        del state.controls[bisect_left(state.controls, end_offset) :]
+        state.terms.truncate(end_offset)
+        self.last_term = state.terms.latest
+        self.end_offset = Offset(end_offset)
+        # The batch that goes may have been the one in whose middle the log began.
+        self.start_offset = min(self.start_offset, self.end_offset)
+
+    def _take_back_from(self, at: int, cut: FlushPoint) -> None:
+        """Producers forget what was truncated."""
+        producers, segments = self._state.producers, self._chain.segments[: at + 1]
+        if not len(producers):
+            return
+        rebuilt, has_snapshot = replay_producers(
+            self._disk, self.path, segments, cut.position, self._cleaned_offset
+        )
+        self._chain.let_cool()
+        producers.truncate(cut.offset, rebuilt)
+        if not has_snapshot and self._removed != (0, 0) and not self._disk.volatile:
+            # What they sent in the deleted prefix would be known only here, were the power cut now.
+            for segment in segments:
+                segment.file.flush()
+            self._disk.sync_dir(self.path)
+            snapshot = self._snapshot_at(cut, len(self._chain.controls) - _controls_in(segments[:-1]))
+            self._disk.write_file_atomic(snapshot_path(self.path, cut.offset), snapshot.encode())
 
     def _lower_line(self, cut: FlushPoint) -> None:
         """Before bytes go, nothing on the disk may promise them."""
@@ -413,49 +461,9 @@ class Log:
             self._ticket.capture = None
         remove_snapshots_above(self._disk, self.path, cut.base_offset, cut.position)
         self._upkeep.want_snapshot()
-        # The batch that goes may have been the one in whose middle the log began.
-        self.start_offset = min(self.start_offset, Offset(cut.offset))
         known = self._upkeep.checkpoint.facts
         if known.flushed > cut or known.start_offset > cut.offset:
             self._upkeep.checkpoint.save_durably(self._facts())
-
-    def _forget_from(self, end_offset: int, position: int) -> None:
-        """The last segment ends at `position`, and nothing from `end_offset` on has ever been."""
-        state, chain, active = self._state, self._chain, self._chain.active
-        assert active is not None
-        set_limits(active, self.config, self.path)
-        kept = bisect_left(state.controls, end_offset)
-        del state.controls[kept:]
-        active.truncate(position, end_offset, kept - sum(s.control_count for s in chain.segments[:-1]))
-        state.terms.truncate(end_offset)
-        self.last_term = state.terms.latest
-        self.end_offset = Offset(end_offset)
-        if len(state.producers):
-            self._take_back_from(end_offset)
-
-    def _take_back_from(self, end_offset: int) -> None:
-        """Producers forget what was truncated."""
-        segments = self._chain.segments
-        rebuilt, has_snapshot = replay_producers(self._disk, self.path, segments, self._cleaned_offset)
-        self._chain.let_cool()
-        self._state.producers.truncate(end_offset, rebuilt)
-        if not has_snapshot and self._removed != (0, 0) and not self._disk.volatile:
-            # What they sent in the deleted prefix is known only here now.
-            self._flush_now()
-            self._upkeep.save_now(self._capture(), durable=True)
-
-    def _flush_now(self) -> None:
-        """On the loop, also while a ticket is out: its files may not be flushed yet."""
-        ticket_segments = self._ticket.segments if self._ticket is not None else []
-        for segment in self._chain.segments:
-            if segment.dirty or segment in ticket_segments:
-                segment.file.flush()
-                segment.dirty = False
-        self._unflushed.clear()
-        self._unsynced_folders.clear()
-        self._disk.sync_dir(self.path)
-        self._disk.sync_dir(self.path.rpartition("/")[0])
-        self._flushed = self._end_point()
 
     def delete_prefix(self, offset: Offset) -> None:
         """Makes `offset` the first that can be read. Files wholly below it go with the next
@@ -483,7 +491,6 @@ class Log:
             self.start_controls += segment.control_count
             self._upkeep.garbage.append(segment)
             self._upkeep.forget([segment])
-            self._unflushed = [other for other in self._unflushed if other is not segment]
         self._state.terms.delete_prefix(self.start_offset)
 
     def expired(self, now_ms: int) -> list[Segment]:
@@ -609,7 +616,7 @@ class Log:
             if self.failed is None:
                 self._close_cleanly()
         finally:
-            for segment in self._chain.segments:
+            for segment in [*self._chain.segments, *self._upkeep.garbage]:
                 segment.close()
 
     def _close_cleanly(self) -> None:
@@ -626,7 +633,7 @@ class Log:
         if chain.active is None:
             return
         if not upkeep.is_saved(chain.active, self._appended_bytes):
-            upkeep.save_now(self._capture(), durable=False)
+            upkeep.save_now(self._capture())
         upkeep.checkpoint.save_both(self._facts())
 
     def destroy(self) -> Callable[[], None]:
@@ -634,7 +641,7 @@ class Log:
         self._upkeep.cancel()
         self._generation += 1
         self.failed = StorageError(f"{self.path} was deleted")
-        for segment in self._chain.segments:
+        for segment in [*self._chain.segments, *self._upkeep.garbage]:
             segment.close()
         aside = self._rename_aside()
         return lambda: self._disk.remove_tree(aside)
@@ -647,3 +654,7 @@ class Log:
             self._disk.rename(self.path, aside)
             self._disk.sync_dir(self.path.rpartition("/")[0])
         return aside
+
+
+def _controls_in(segments: list[Segment]) -> int:
+    return sum(segment.control_count for segment in segments)

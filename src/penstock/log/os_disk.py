@@ -193,6 +193,9 @@ class OsDisk:
             file.append(data)
             if durable:
                 file.flush()
+        except StorageError:
+            self.remove(temporary)
+            raise
         finally:
             file.close()
         self.rename(temporary, path)

@@ -28,7 +28,7 @@ from penstock.log.layout import (
 )
 from penstock.log.producers import UNSEEN, ProducerStates
 from penstock.log.segment import Segment, newest_timestamp
-from penstock.log.snapshot import KEPT_SNAPSHOTS, Snapshot, load_snapshot, snapshot_path
+from penstock.log.snapshot import Snapshot, load_snapshot, snapshot_path
 from penstock.log.terms import TermCache
 from penstock.types import NO_TERM
 
@@ -204,8 +204,8 @@ class Recovery:
 
     def _set_leftovers_aside(self, snapshot: Snapshot | None) -> None:
         """Segments of a deleted prefix that are of no more use: those that the snapshot makes dispensable and,
-        without one, those whose removal may have begun. (With an older snapshot it has not: chores.py.)
-        Others are read once more, for what they say of producers and terms."""
+        without one, those whose removal may have begun. Others are read once more, for what they say of
+        producers and terms."""
         limit = self.checkpoint.facts.first_base
         if snapshot is not None:
             limit = min(self.start_offset, snapshot.base_offset)
@@ -228,24 +228,19 @@ class Recovery:
     # --- where to begin, and what was promised
 
     def _choose_snapshot(self) -> Snapshot | None:
-        """The newest that is whole and fits a segment; compaction moves positions, so not one from before
-        it."""
-        by_base = {segment.base_offset: segment for segment in self.segments}
-        offsets = offsets_of(self._names, SNAPSHOT_SUFFIX)
-        chosen = None
-        for offset in reversed(offsets):
+        """The newest that is whole. Not one in a segment that went with the prefix, or that compaction has changed."""
+        bases = {segment.base_offset for segment in self.segments}
+        oldest = max(min(bases), self.checkpoint.facts.first_base)
+        for offset in reversed(offsets_of(self._names, SNAPSHOT_SUFFIX)):
             snapshot = load_snapshot(self._disk, self._folder, offset)
-            if snapshot is None or snapshot.base_offset < self.checkpoint.facts.cleaned_offset:
-                continue
-            segment = by_base.get(snapshot.base_offset)
-            if segment is not None and snapshot.position <= segment.size:
-                chosen = snapshot
-                break
-        if self._repair:
-            kept = [offset for offset in offsets if chosen is not None and offset <= chosen.offset]
-            for offset in set(offsets) - set(kept[-KEPT_SNAPSHOTS:]):
-                self._disk.remove(snapshot_path(self._folder, offset))
-        return chosen
+            if snapshot is None:
+                if self._repair:
+                    self._disk.remove(snapshot_path(self._folder, offset))
+            elif snapshot.base_offset >= self.checkpoint.facts.cleaned_offset and (
+                snapshot.base_offset in bases or snapshot.base_offset > oldest
+            ):
+                return snapshot
+        return None
 
     def _draw_line(self, snapshot: Snapshot | None) -> None:
         """Below this line every byte was flushed."""
@@ -383,6 +378,8 @@ class Recovery:
             remove_segment(self._disk, self._folder, later.base_offset)
             self._disk.sync_dir(self._folder)
         del self.segments[at + 1 :]
+        remove_indexes(self._disk, self._folder, segment.base_offset)
+        self._disk.sync_dir(self._folder)
         segment.file.truncate(position)
         segment.file.flush()
 
@@ -404,7 +401,12 @@ def note(segment: Segment, position: int, header: BatchHeader) -> None:
 
 def remove_segment(disk: Disk, folder: str, base_offset: int) -> None:
     """The log itself goes last: indexes without it are harmless, it without indexes costs a scan."""
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+    remove_indexes(disk, folder, base_offset)
+    disk.remove(Segment.sidecar(folder, base_offset, LOG_SUFFIX))
+
+
+def remove_indexes(disk: Disk, folder: str, base_offset: int) -> None:
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         disk.remove(Segment.sidecar(folder, base_offset, suffix))
 
 
@@ -414,8 +416,7 @@ def finish_swap(disk: Disk, folder: str, name: str) -> None:
     for old in offsets_of(disk.list_dir(folder), LOG_SUFFIX):
         if base < old < end:
             remove_segment(disk, folder, old)
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        disk.remove(Segment.sidecar(folder, base, suffix))
+    remove_indexes(disk, folder, base)
     disk.sync_dir(folder)
     disk.rename(f"{folder}/{name}", Segment.sidecar(folder, base, LOG_SUFFIX))
     disk.sync_dir(folder)

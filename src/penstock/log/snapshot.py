@@ -22,6 +22,9 @@ from penstock.log.segment import Segment
 MAGIC = b"PSNP"
 HEAD = Struct(">4sHHII")
 KEPT_SNAPSHOTS = 2
+MAX_SNAPSHOTS = 6
+"""Closing a log writes one more without flushing it. Then an older one that was flushed must stay, unless there are
+that many."""
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -86,18 +89,18 @@ def remove_snapshots_above(disk: Disk, folder: str, base_offset: int, position: 
 
 
 def replay_producers(
-    disk: Disk, folder: str, segments: Sequence[Segment], cleaned_offset: int
+    disk: Disk, folder: str, segments: Sequence[Segment], end: int, cleaned_offset: int
 ) -> tuple[ProducerStates, bool]:
-    """From the newest snapshot whose segment compaction has not changed since, then batch by batch; and whether there
-    was such a snapshot."""
+    """What producers had sent before position `end` of the last of these segments. From the newest snapshot that is
+    left, then batch by batch. And whether there was such a snapshot."""
     producers, position, remaining = ProducerStates(), 0, list(segments)
-    snapshot = _usable_snapshot(disk, folder, segments, cleaned_offset)
+    snapshot = _usable_snapshot(disk, folder, segments, end, cleaned_offset)
     if snapshot is not None:
         producers.restore(snapshot.producers)
         position = snapshot.position
         remaining = [segment for segment in segments if segment.base_offset >= snapshot.base_offset]
     for segment in remaining:
-        for _, header in segment.headers(position, segment.size):
+        for _, header in segment.headers(position, end if segment is segments[-1] else segment.size):
             if header.producer_id >= 0:
                 producers.record(header, header.base_offset, UNSEEN)
         position = 0
@@ -105,11 +108,18 @@ def replay_producers(
 
 
 def _usable_snapshot(
-    disk: Disk, folder: str, segments: Sequence[Segment], cleaned_offset: int
+    disk: Disk, folder: str, segments: Sequence[Segment], end: int, cleaned_offset: int
 ) -> Snapshot | None:
+    """The newest before position `end` of the last segment, in a segment that compaction has not changed since."""
     bases = {segment.base_offset for segment in segments}
+    last = (segments[-1].base_offset, end)
     for offset in reversed(offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX)):
         snapshot = load_snapshot(disk, folder, offset)
-        if snapshot is not None and snapshot.base_offset in bases and snapshot.base_offset >= cleaned_offset:
+        if (
+            snapshot is not None
+            and snapshot.base_offset in bases
+            and snapshot.base_offset >= cleaned_offset
+            and (snapshot.base_offset, snapshot.position) <= last
+        ):
             return snapshot
     return None

@@ -32,6 +32,8 @@ class Upkeep:
         self._folder = folder
         self._capture: Capture | None = None
         self._chores: Chores | None = None
+        self._is_full = False
+        """There was no room for the last snapshot."""
         self._checkpointed_at = 0
         self.captured_at = NEVER
         """Bytes appended in this process when the last snapshot was taken."""
@@ -92,26 +94,31 @@ class Upkeep:
 
     # --- chores
 
+    def can_remove(self) -> bool:
+        """Whether a flushed snapshot makes all garbage dispensable, or there is no room for a snapshot."""
+        return bool(self.garbage) and (self._is_covered() or self._is_full)
+
+    def _is_covered(self) -> bool:
+        return self._disk.volatile or all(s.base_offset < self.snapshot_base for s in self.garbage)
+
     def take_chores(self, segments: list[Segment]) -> Chores | None:
-        """What can be done now by a thread. `segments` are those of the log: no index of another may be
-        written."""
-        capture, self._capture = self._capture, None
+        """What can be done now by a thread. `segments` are those of the log: no index of another may be written."""
+        garbage = list(self.garbage) if self.can_remove() else []
+        makes_room = bool(garbage) and not self._is_covered()
+        capture, self._capture = (None if makes_room else self._capture), None
         if capture is not None:
             capture.keep(set(segments))
-        garbage = self._removable(capture)
         if capture is None and not garbage:
             return None
         self._chores = Chores(
-            self._disk, self._folder, capture=capture, garbage=garbage, checkpoint=self.checkpoint
+            self._disk,
+            self._folder,
+            capture=capture,
+            garbage=garbage,
+            checkpoint=self.checkpoint,
+            forget_snapshots=makes_room,
         )
         return self._chores
-
-    def _removable(self, capture: Capture | None) -> list[Segment]:
-        """All or nothing: the checkpoint says in one number how far the removal has come."""
-        known = capture.snapshot.base_offset if capture is not None else self.snapshot_base
-        if self._disk.volatile or all(segment.base_offset < known for segment in self.garbage):
-            return self.garbage
-        return []
 
     def settle(self, active: Segment | None) -> bool:
         """Enters what the last chores did; False if they still run."""
@@ -121,10 +128,12 @@ class Upkeep:
         if not chores.done:
             return False
         self._chores = None
+        self._is_full = chores.is_full
         if chores.succeeded:
-            gone = set(chores.garbage)
-            self.garbage = [segment for segment in self.garbage if segment not in gone]
-            if chores.capture is not None and chores.saved:
+            for segment in chores.garbage:
+                segment.close()
+            self.garbage = [segment for segment in self.garbage if segment not in chores.garbage]
+            if chores.capture is not None:
                 self._enter(chores.capture, active)
         return True
 
@@ -135,10 +144,10 @@ class Upkeep:
                 segment.index_saved = True
                 self.forget([segment])
 
-    def save_now(self, capture: Capture, *, durable: bool) -> None:
-        """On the loop. If a snapshot that is not `durable` gets lost, the next opening scans a bit, no more."""
+    def save_now(self, capture: Capture) -> None:
+        """On the loop, when the log is closed. Not flushed: if it gets lost, the next opening scans a bit, no more."""
         chores = Chores(
-            self._disk, self._folder, capture=capture, garbage=(), checkpoint=self.checkpoint, durable=durable
+            self._disk, self._folder, capture=capture, garbage=(), checkpoint=self.checkpoint, durable=False
         )
         chores()
 

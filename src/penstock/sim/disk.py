@@ -373,12 +373,17 @@ class SimDisk:
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
         temporary = f"{path}.tmp"
         file = self.open(temporary, create=True)
-        if file.size:
-            file.truncate(0)
-        file.append(data)
-        if durable:
-            file.flush()
-        file.close()
+        try:
+            if file.size:
+                file.truncate(0)
+            file.append(data)
+            if durable:
+                file.flush()
+        except StorageError:
+            self.remove(temporary)
+            raise
+        finally:
+            file.close()
         self.rename(temporary, path)
         if durable:
             self.sync_dir(posixpath.dirname(path))
