@@ -32,7 +32,7 @@ class Partition:
         "_loop",
         "_mark_dirty",
         "_pending",
-        "_pending_bytes",
+        "_pending_sizes",
         "_waiters",
         "closed",
         "config",
@@ -65,7 +65,8 @@ class Partition:
         self._clock = clock
         self._mark_dirty = mark_dirty
         self._pending: deque[tuple[Offset, asyncio.Future[None]]] = deque()
-        self._pending_bytes = 0
+        self._pending_sizes: deque[tuple[Offset, int]] = deque()
+        """Last offset and bytes of each batch that is not committed: what waiting fetches are told when it is."""
         self._waiters: dict[FetchWaiter, None] = {}
 
     # --- writing
@@ -76,7 +77,7 @@ class Partition:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was deleted")
         appended = self.log.append(batch, header, self.term, self._clock.wall_ms())
         if not appended.duplicate:
-            self._pending_bytes += header.size
+            self._pending_sizes.append((appended.last_offset, header.size))
             self._mark_dirty(self)
         return appended
 
@@ -110,7 +111,10 @@ class Partition:
             future = pending.popleft()[1]
             if not future.done():
                 future.set_result(None)
-        size_bytes, self._pending_bytes = self._pending_bytes, 0
+        size_bytes = 0
+        sizes = self._pending_sizes
+        while sizes and sizes[0][0] < flushed:
+            size_bytes += sizes.popleft()[1]
         for waiter in self._waiters:
             waiter.committed(size_bytes)
 

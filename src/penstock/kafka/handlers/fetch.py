@@ -45,7 +45,8 @@ def fetch(
 
 
 async def _wait_and_read(attempt: "_Attempt") -> FetchResponse:
-    await attempt.wait()
+    if not attempt.outdated:  # this starts a turn of the loop after the first read
+        await attempt.wait()
     attempt.read()
     return attempt.response
 
@@ -57,6 +58,7 @@ class _Attempt:
         self._node = context.node
         self._request = request
         self._partitions: list[Partition] = []
+        self._watermarks: list[Offset] = []
         self._room = 0
         self.response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
         self.bytes = 0
@@ -67,8 +69,17 @@ class _Attempt:
         """Errors are answered at once, as well as requests that name nothing to wait for."""
         return self._failed or not self._partitions or self.bytes >= self._request.min_bytes
 
+    @property
+    def outdated(self) -> bool:
+        """Whether a partition has moved on, or was closed, since it was read: whoever waits now may wait in vain."""
+        return any(
+            partition.high_watermark != seen or partition.closed
+            for partition, seen in zip(self._partitions, self._watermarks, strict=True)
+        )
+
     def read(self) -> None:
         self._partitions = []
+        self._watermarks = []
         self._room = min(self._request.max_bytes, self._node.config.limits.fetch_max_bytes)
         self.bytes = 0
         self.response.responses = [
@@ -122,6 +133,7 @@ class _Attempt:
         self._room -= len(records)
         self.bytes += len(records)
         self._partitions.append(partition)
+        self._watermarks.append(partition.high_watermark)
         return PartitionData(
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,
