@@ -92,7 +92,8 @@ _DEFINITIONS = (
         kind=long(0),
         default="60000",
         synonyms=("log.segment.delete.delay.ms",),
-        doc="How long a dropped segment's file stays on the disk before it is removed.",
+        doc="How long a dropped segment's file may stay. It goes within seconds whatever the value: who has it open "
+        "can read on, and only for their sake does Kafka wait.",
     ),
     Definition(
         name="flush.messages",
