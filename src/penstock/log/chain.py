@@ -117,9 +117,11 @@ class SegmentChain:
     def _find(self, offset: int) -> tuple[Segment, int]:
         """The segment and position of the first batch that ends at or after `offset`."""
         at = bisect_right(self.bases, offset) - 1
+        number = bisect_left(self.controls, offset)
+        no_control = number == len(self.controls) or self.controls[number] != offset
         while True:
             segment = self.segments[at]
-            position = segment.locate(offset)
+            position = segment.locate(offset, no_control=no_control)
             # Compaction may have removed all from here to the segment's end.
             if position < segment.size or segment is self.active:
                 return segment, position

@@ -91,13 +91,16 @@ class Chores:
         if self.capture is None:
             return
         snapshot = self.capture.snapshot
-        durable = self._durable or len(self._snapshots()) >= MAX_SNAPSHOTS
+        older = self._snapshots()
+        # One that is not flushed must not take the place of one that may have been.
+        durable = self._durable or len(older) >= MAX_SNAPSHOTS or snapshot.offset in older
         path = snapshot_path(self._folder, snapshot.offset)
         self._disk.write_file_atomic(path, snapshot.encode(), durable=durable)
         if durable:
-            older = [offset for offset in self._snapshots() if offset <= snapshot.offset]
-            for offset in older[:-KEPT_SNAPSHOTS]:
-                self._disk.remove(snapshot_path(self._folder, offset))
+            kept = [offset for offset in self._snapshots() if offset <= snapshot.offset][-KEPT_SNAPSHOTS:]
+            for offset in older:
+                if offset not in kept:
+                    self._disk.remove(snapshot_path(self._folder, offset))
 
     def _snapshots(self) -> list[int]:
         return offsets_of(self._disk.list_dir(self._folder), SNAPSHOT_SUFFIX)

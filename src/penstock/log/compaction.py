@@ -104,7 +104,7 @@ class CompactionPlan:
         *,
         segments: Sequence[Segment],
         cleaned_offset: int,
-        producer_ends: dict[int, int],
+        producer_ids: frozenset[int],
         generation: int,
         now_ms: int,
         max_keys: int = MAX_KEYS,
@@ -116,7 +116,9 @@ class CompactionPlan:
             Source(s, s.base_offset, s.next_offset, s.size, s.delete_horizon_ms) for s in segments
         ]
         self._dirty_from = cleaned_offset
-        self._producer_ends = producer_ends
+        self._producer_ids = producer_ids
+        self._producer_ends: dict[int, int] = {}
+        """The last offset that each live producer wrote in these segments."""
         self._now_ms = now_ms
         self._new_horizon_ms = now_ms + config.delete_retention_ms
         self._keys = KeyMap(max_keys)
@@ -131,6 +133,7 @@ class CompactionPlan:
     def run(self) -> None:
         """In a thread. Raises CorruptLog, DiskFull or StorageError; then nothing has changed."""
         try:
+            self._read_producer_ends()
             self.cleaned_offset = self._read_keys()
             for group in self._groups():
                 self._rewrite(group)
@@ -148,7 +151,17 @@ class CompactionPlan:
     def _cleaned_path(self, base_offset: int) -> str:
         return Segment.sidecar(self._folder, base_offset, CLEANED_SUFFIX)
 
-    # --- the first reading: keys
+    # --- the first reading: producers and keys
+
+    def _read_producer_ends(self) -> None:
+        if not self._producer_ids:
+            return
+        for source in self._sources:
+            reader = Segment(self._disk, self._folder, source.base_offset, 0)
+            for _, header in reader.headers(0, source.size):
+                if header.producer_id in self._producer_ids and header.base_sequence >= 0:
+                    self._producer_ends[header.producer_id] = header.last_offset
+            reader.close()
 
     def _read_keys(self) -> int:
         """Fills the map from the dirty part; returns the offset up to which it was read."""
@@ -251,7 +264,7 @@ class CompactionPlan:
         return _rebuild(header, kept), tombstones
 
     def _ends_producer(self, header: BatchHeader) -> bool:
-        """Whether this is the last batch of a producer that the log still knows."""
+        """Whether this is, here, the last batch of a producer that the log still knows."""
         return self._producer_ends.get(header.producer_id, -1) == header.last_offset
 
     def _stays(self, record: Record, drop_tombstones: bool) -> bool:

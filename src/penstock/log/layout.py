@@ -28,7 +28,7 @@ checkpoint         two slots of 512 bytes (a sector: written whole or not at all
      40   8  flushed offset: all below it is on the disk, which means ...
      48   8  ... in the segment with this BASE ...
      56   8  ... all before this position
-     64   8  cleaned_offset  segments that begin below it may have gaps: compaction has been there
+     64   8  cleaned_offset  below it offsets may be missing: compaction has been there
      72   4  CRC-32C of the 72 bytes before
 
 BASE.index and BASE.timeindex share a head:

@@ -434,15 +434,14 @@ class Log:
         self.end_offset = Offset(end_offset)
         # The batch that goes may have been the one in whose middle the log began.
         self.start_offset = min(self.start_offset, self.end_offset)
+        self._cleaned_offset = min(self._cleaned_offset, end_offset)
 
     def _take_back_from(self, at: int, cut: FlushPoint) -> None:
         """Producers forget what was truncated."""
         producers, segments = self._state.producers, self._chain.segments[: at + 1]
         if not len(producers):
             return
-        rebuilt, has_snapshot = replay_producers(
-            self._disk, self.path, segments, cut.position, self._cleaned_offset
-        )
+        rebuilt, has_snapshot = replay_producers(self._disk, self.path, segments, cut.offset)
         self._chain.let_cool()
         producers.truncate(cut.offset, rebuilt)
         if not has_snapshot and self._removed != (0, 0) and not self._disk.volatile:
@@ -459,10 +458,10 @@ class Log:
         if self._ticket is not None:
             self._ticket.point = min(self._ticket.point, cut)
             self._ticket.capture = None
-        remove_snapshots_above(self._disk, self.path, cut.base_offset, cut.position)
+        remove_snapshots_above(self._disk, self.path, *cut)
         self._upkeep.want_snapshot()
         known = self._upkeep.checkpoint.facts
-        if known.flushed > cut or known.start_offset > cut.offset:
+        if known.flushed > cut or max(known.start_offset, known.cleaned_offset) > cut.offset:
             self._upkeep.checkpoint.save_durably(self._facts())
 
     def delete_prefix(self, offset: Offset) -> None:
@@ -528,7 +527,7 @@ class Log:
             config,
             segments=segments,
             cleaned_offset=self._cleaned_offset,
-            producer_ends=self._state.producers.last_offsets(),
+            producer_ids=self._state.producers.ids(),
             generation=self._generation,
             now_ms=now_ms,
             max_keys=max_keys,

@@ -126,13 +126,8 @@ class ProducerStates:
         for producer_id in expired:
             del self._entries[producer_id]
 
-    def last_offsets(self) -> dict[int, int]:
-        """The last offset that each producer wrote: compaction keeps a trace of those batches."""
-        return {
-            producer_id: entry.batches[-1].last_offset
-            for producer_id, entry in self._entries.items()
-            if entry.batches
-        }
+    def ids(self) -> frozenset[int]:
+        return frozenset(self._entries)
 
     def truncate(self, offset: int, rebuilt: "ProducerStates") -> None:
         """Takes back what was written from `offset` on. `rebuilt` is what the rest of the log tells: older batches

@@ -28,9 +28,9 @@ from penstock.log.layout import (
 )
 from penstock.log.producers import UNSEEN, ProducerStates
 from penstock.log.segment import Segment, newest_timestamp
-from penstock.log.snapshot import Snapshot, load_snapshot, snapshot_path
+from penstock.log.snapshot import Snapshot, load_snapshot, newest_snapshot, snapshot_path
 from penstock.log.terms import TermCache
-from penstock.types import NO_TERM
+from penstock.types import NO_TERM, Term
 
 SCAN_WINDOW = 1024 * 1024
 """Read at once while scanning; a larger batch is read whole."""
@@ -48,7 +48,7 @@ class BadBatch(Exception):
 class LogState:
     """What a log knows besides its bytes. Rebuilt batch by batch with `replay`, kept up by the log itself."""
 
-    __slots__ = ("controls", "end_offset", "last_term", "producers", "terms")
+    __slots__ = ("controls", "end_offset", "last_term", "producers", "producers_from", "terms")
 
     def __init__(self) -> None:
         self.end_offset = 0
@@ -57,6 +57,8 @@ class LogState:
         self.controls: list[int] = []
         """Offsets of the control entries in all segments, in order. Short: one per reign or membership."""
         self.producers = ProducerStates()
+        self.producers_from = 0
+        """Batches below this offset are known to `producers` already."""
 
     def restore(self, snapshot: Snapshot) -> None:
         self.end_offset = snapshot.offset
@@ -65,10 +67,11 @@ class LogState:
         self.controls = list(snapshot.controls)
         self.producers.restore(snapshot.producers)
 
-    def replay(self, header: BatchHeader, batch: memoryview, *, gaps: bool) -> None:
-        """Takes the next batch of the log into account; raises ValueError if it cannot be the next one."""
+    def replay(self, header: BatchHeader, batch: memoryview, cleaned_offset: int) -> None:
+        """Takes the next batch of the log into account; raises ValueError if it cannot be the next one. Below
+        `cleaned_offset` compaction may have removed what would be."""
         expected = self.end_offset
-        if header.base_offset != expected and not (gaps and header.base_offset > expected):
+        if not (header.base_offset == expected or expected < header.base_offset <= cleaned_offset):
             raise ValueError(f"offset {header.base_offset} where {expected} must follow")
         if header.is_zero_width:
             self._replay_control(header, batch[HEADER_SIZE:])
@@ -78,7 +81,7 @@ class LogState:
                 raise ValueError(f"term {header.leader_epoch} within term {self.last_term}")
             self.last_term = header.leader_epoch
             self.terms.begin(self.last_term, header.base_offset)
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and header.base_offset >= self.producers_from:
             self.producers.record(header, header.base_offset, UNSEEN)
         self.end_offset = header.next_offset
 
@@ -265,7 +268,14 @@ class Recovery:
     # --- what is known without reading the log
 
     def _begin_without(self) -> int:
-        self.state.end_offset = self.segments[0].base_offset
+        """All is scanned. An older snapshot, whose positions compaction has changed, may know more of producers than
+        what compaction has left: then it is believed about those."""
+        first = self.segments[0].base_offset
+        self.state.end_offset = first
+        older = newest_snapshot(self._disk, self._folder, first, self._line.offset)
+        if older is not None:
+            self.state.producers.restore(older.producers)
+            self.state.producers_from = older.offset
         return 0
 
     def _restore(self, snapshot: Snapshot) -> int:
@@ -286,10 +296,11 @@ class Recovery:
             segment.adopt(head)
         else:
             self._index_only(segment, segment.size)
-            if segment.next_offset != next_base and not self._has_gaps(segment):
-                self._corrupt(
-                    segment, segment.size, f"ends before offset {segment.next_offset}, not {next_base}"
+            if not self._may_follow(segment.next_offset, next_base):
+                reason = (
+                    f"ends before offset {segment.next_offset}, and the next segment begins at {next_base}"
                 )
+                self._corrupt(segment, segment.size, reason)
             segment.next_offset = next_base
 
     def _restore_active(self, segment: Segment, snapshot: Snapshot) -> None:
@@ -309,8 +320,16 @@ class Recovery:
     def _index_only(self, segment: Segment, end: int) -> None:
         """Rebuilds the books of a segment, or its first part, whose effect on the state is known."""
         segment.index = SegmentIndex()
+        term = NO_TERM
         try:
             for position, header, _ in scan(segment.file, 0, end):
+                if (
+                    not self._may_follow(segment.next_offset, header.base_offset)
+                    or header.leader_epoch < term
+                ):
+                    reason = f"offset {header.base_offset} of term {header.leader_epoch} is out of order"
+                    raise BadBatch(position, reason)
+                term = Term(header.leader_epoch)
                 note(segment, position, header)
         except BadBatch as problem:
             self._corrupt(segment, problem.position, problem.reason)
@@ -333,18 +352,13 @@ class Recovery:
 
     def _scan_segment(self, segment: Segment, at: int, position: int, end: int) -> bool:
         """False if the log was found to end in this segment."""
-        gaps = self._has_gaps(segment)
-        if gaps:
-            self.state.end_offset = max(self.state.end_offset, segment.base_offset)
-        if self.state.end_offset != segment.base_offset and position == 0:
-            previous = self.segments[at - 1]
-            reason = f"offset {segment.base_offset} is next, where {self.state.end_offset} must follow"
-            self._end_here(previous, at - 1, previous.size, reason)
+        state, cleaned_offset = self.state, self.checkpoint.facts.cleaned_offset
+        if position == 0 and not self._enter_segment(segment, at):
             return False
         try:
             for here, header, batch in scan(segment.file, position, end):
                 try:
-                    self.state.replay(header, batch, gaps=gaps)
+                    state.replay(header, batch, cleaned_offset)
                 except ValueError as problem:
                     raise BadBatch(here, str(problem)) from None
                 note(segment, here, header)
@@ -354,20 +368,29 @@ class Recovery:
             return False
         finally:
             self._scanned(segment)
-        if (
-            gaps
-            and at + 1 < len(self.segments)
-            and self.state.end_offset <= self.segments[at + 1].base_offset
-        ):
-            segment.next_offset = self.state.end_offset = self.segments[at + 1].base_offset
         return True
+
+    def _enter_segment(self, segment: Segment, at: int) -> bool:
+        """Whether this segment may follow on what was read so far; if not, the log ended before it."""
+        end_offset, base_offset = self.state.end_offset, segment.base_offset
+        previous = self.segments[at - 1] if at > 0 else None
+        if self._may_follow(end_offset, base_offset):
+            self.state.end_offset = base_offset
+            if previous is not None:
+                previous.next_offset = base_offset
+            return True
+        assert previous is not None
+        reason = f"offset {base_offset} is next, where {end_offset} must follow"
+        self._end_here(previous, at - 1, previous.size, reason)
+        return False
+
+    def _may_follow(self, end_offset: int, base_offset: int) -> bool:
+        """Offsets go on without a gap, except where compaction has been."""
+        return end_offset == base_offset or end_offset < base_offset <= self.checkpoint.facts.cleaned_offset
 
     def _scanned(self, segment: Segment) -> None:
         if segment not in self.unsaved:
             self.unsaved.append(segment)
-
-    def _has_gaps(self, segment: Segment) -> bool:
-        return segment.base_offset < self.checkpoint.facts.cleaned_offset
 
     def _end_here(self, segment: Segment, at: int, position: int, reason: str) -> None:
         """The log ends at this position, or it is corrupt."""

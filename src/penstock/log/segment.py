@@ -295,11 +295,14 @@ class Segment:
             yield position, header
             position += header.size
 
-    def locate(self, offset: int) -> int:
-        """The position of the first batch whose last offset is `offset` or later; the end if there is
-        none."""
+    def locate(self, offset: int, *, no_control: bool = False) -> int:
+        """The position of the first batch whose last offset is `offset` or later; the end if there is none.
+
+        `no_control`: no control entry stands at this offset, so an index entry for it can be believed unseen. (With one
+        there, and its batch gone by compaction, the entry would be the control entry's.)
+        """
         entry_offset, position = self.load_index().floor(offset - self.base_offset)
-        if entry_offset + self.base_offset == offset and (position or not self.control_count):
+        if no_control and entry_offset + self.base_offset == offset:
             return position
         end, window, at = self.size, b"", 0
         while position < end:

@@ -76,50 +76,43 @@ def load_snapshot(disk: Disk, folder: str, offset: int) -> Snapshot | None:
         return None
 
 
-def remove_snapshots_above(disk: Disk, folder: str, base_offset: int, position: int) -> None:
-    """Durably: those that speak of bytes at or after this position are about to be wrong."""
+def remove_snapshots_above(disk: Disk, folder: str, offset: int, base_offset: int, position: int) -> None:
+    """Durably: those that speak of what is behind this place are about to be wrong."""
     removed = False
-    for offset in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
-        snapshot = load_snapshot(disk, folder, offset)
-        if snapshot is None or (snapshot.base_offset, snapshot.position) > (base_offset, position):
-            disk.remove(snapshot_path(folder, offset))
+    for found in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
+        snapshot = load_snapshot(disk, folder, found)
+        at = (snapshot.offset, snapshot.base_offset, snapshot.position) if snapshot is not None else None
+        if at is None or (at[0] >= offset and at != (offset, base_offset, position)):
+            disk.remove(snapshot_path(folder, found))
             removed = True
     if removed:
         disk.sync_dir(folder)
 
 
 def replay_producers(
-    disk: Disk, folder: str, segments: Sequence[Segment], end: int, cleaned_offset: int
+    disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int
 ) -> tuple[ProducerStates, bool]:
-    """What producers had sent before position `end` of the last of these segments. From the newest snapshot that is
-    left, then batch by batch. And whether there was such a snapshot."""
-    producers, position, remaining = ProducerStates(), 0, list(segments)
-    snapshot = _usable_snapshot(disk, folder, segments, end, cleaned_offset)
+    """What producers had sent before `end_offset`, and whether that could be told from a snapshot on. By offsets:
+    positions in a snapshot that is older than a compaction are no longer true."""
+    producers, start = ProducerStates(), segments[0].base_offset
+    snapshot = newest_snapshot(disk, folder, start, end_offset)
     if snapshot is not None:
         producers.restore(snapshot.producers)
-        position = snapshot.position
-        remaining = [segment for segment in segments if segment.base_offset >= snapshot.base_offset]
-    for segment in remaining:
-        for _, header in segment.headers(position, end if segment is segments[-1] else segment.size):
-            if header.producer_id >= 0:
-                producers.record(header, header.base_offset, UNSEEN)
-        position = 0
+        start = snapshot.offset
+    for segment in segments:
+        if segment.next_offset > start:
+            for _, header in segment.headers(segment.locate(start), segment.size):
+                if header.base_offset >= end_offset:
+                    break
+                if header.producer_id >= 0:
+                    producers.record(header, header.base_offset, UNSEEN)
     return producers, snapshot is not None
 
 
-def _usable_snapshot(
-    disk: Disk, folder: str, segments: Sequence[Segment], end: int, cleaned_offset: int
-) -> Snapshot | None:
-    """The newest before position `end` of the last segment, in a segment that compaction has not changed since."""
-    bases = {segment.base_offset for segment in segments}
-    last = (segments[-1].base_offset, end)
+def newest_snapshot(disk: Disk, folder: str, start: int, end: int) -> Snapshot | None:
+    """The newest that is whole and of an offset in [start, end]."""
     for offset in reversed(offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX)):
-        snapshot = load_snapshot(disk, folder, offset)
-        if (
-            snapshot is not None
-            and snapshot.base_offset in bases
-            and snapshot.base_offset >= cleaned_offset
-            and (snapshot.base_offset, snapshot.position) <= last
-        ):
+        snapshot = load_snapshot(disk, folder, offset) if start <= offset <= end else None
+        if snapshot is not None:
             return snapshot
     return None
