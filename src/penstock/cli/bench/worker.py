@@ -10,7 +10,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +23,9 @@ QUEUE_FULL_WAIT_S = 0.002
 STALL_TIMEOUT_S = 60.0
 """No progress for this long is a failure, not patience."""
 METADATA_TIMEOUT_S = 20.0
+NO_SETTINGS: Mapping[str, int] = {}
+READ_AHEAD: Mapping[str, int] = {"fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000}
+"""By default librdkafka sleeps a second whenever it has 100,000 messages in store: that would be the measurement."""
 PROGRESS_EVERY_S = 0.5
 WORDS = ("order", "user", "amount", "EUR", "created", "item", "true", "null", "status", "paid")
 
@@ -135,7 +138,7 @@ def _send_all(producer: Producer, load: Load, chunk: list[Any], watch: Stopwatch
 
 
 def consume(load: Load) -> Report:
-    consumer = _assigned_consumer(load)
+    consumer = _assigned_consumer(load, READ_AHEAD)
     _wait_for_go()
     watch = Stopwatch()
     consumer.assign([TopicPartition(load.topic, number, 0) for number in range(load.partitions)])
@@ -156,8 +159,9 @@ def consume(load: Load) -> Report:
     return report
 
 
-def _assigned_consumer(load: Load) -> Consumer:
-    consumer = Consumer({**_client_config(load), "group.id": "penstock-bench", "enable.auto.commit": False})
+def _assigned_consumer(load: Load, settings: Mapping[str, int] = NO_SETTINGS) -> Consumer:
+    identity = {"group.id": "penstock-bench", "enable.auto.commit": False}
+    consumer = Consumer({**settings, **_client_config(load), **identity})
     consumer.list_topics(load.topic, METADATA_TIMEOUT_S)
     return consumer
 
