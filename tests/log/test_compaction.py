@@ -71,7 +71,7 @@ def test_the_last_record_of_each_key_stays_with_offset_time_and_headers(disk: Di
     assert log.size_bytes < size / 3
     assert set(records(log)) <= set(before)
     assert table(log) == expected_of(before)
-    clean = [r for r in records(log) if r.offset < log._cleaned_offset]
+    clean = [r for r in records(log) if r.offset < log._state.cleaned_offset]
     assert len({r.key for r in clean}) == len(clean)
     assert compact(log) is False
 
@@ -250,7 +250,7 @@ def test_a_map_that_is_full_cleans_what_it_knows_and_goes_on_next_time(disk: Dis
         passes += 1
         assert table(log) == before
     assert passes > 3
-    clean = [r for r in records(log) if r.offset < log._cleaned_offset]
+    clean = [r for r in records(log) if r.offset < log._state.cleaned_offset]
     assert len(clean) < 60
 
 
@@ -277,7 +277,7 @@ def test_compact_and_delete_does_both(disk: Disk) -> None:
     assert compact(log)
     assert log.start_offset > 0
     assert table(log) == {b"old": b"v", b"k": b"v29"}
-    assert [r.key for r in records(log) if r.offset < log._cleaned_offset].count(b"k") == 1
+    assert [r.key for r in records(log) if r.offset < log._state.cleaned_offset].count(b"k") == 1
 
 
 def test_a_plan_is_void_when_the_log_changed_meanwhile(disk: Disk) -> None:

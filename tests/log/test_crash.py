@@ -322,7 +322,7 @@ class KeyedPromises(Promises):
     producer; the four before that one unless they had to be told from a log that is both compacted and truncated."""
 
     def truncate(self, offset: int) -> None:
-        self.truncated_after_deletion |= self.log._cleaned_offset > 0
+        self.truncated_after_deletion |= self.log._state.cleaned_offset > 0
         super().truncate(offset)
 
     def _check_producers(self, log: Log) -> None:
@@ -404,7 +404,7 @@ class RandomKeys(RandomWorkload):
     def truncate(self) -> None:
         """Never into what is compacted: that is committed."""
         log = self.world.log
-        start = max(log._cleaned_offset, int(log.end_offset) - 5)
+        start = max(log._state.cleaned_offset, int(log.end_offset) - 5)
         self.world.truncate(self.random.randint(start, log.end_offset))
         self.term += 1
 

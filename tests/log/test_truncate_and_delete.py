@@ -109,10 +109,10 @@ def test_the_number_of_deleted_control_entries_is_remembered(disk: Disk) -> None
     log = filled(disk)
     log.delete_prefix(Offset(45))
     tidy(log)
-    assert log.start_controls > 0
+    assert log._state.start_controls > 0
     log.close()
     again = Log.open(disk, FOLDER, SMALL)
-    assert (again.start_controls, again.control_count) == (log.start_controls, 3)
+    assert (again._state.start_controls, again.control_count) == (log._state.start_controls, 3)
 
 
 def test_a_removal_of_files_that_was_cut_short_is_finished(sim: SimDisk) -> None:

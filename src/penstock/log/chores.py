@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from penstock.errors import DiskFull
 from penstock.log.checkpoint import Checkpoint
 from penstock.log.disk import Disk
+from penstock.log.files import remove_segment
 from penstock.log.flush import Capture
-from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of
-from penstock.log.recovery import remove_segment
+from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of, sidecar
 from penstock.log.segment import Segment
 from penstock.log.snapshot import KEPT_SNAPSHOTS, MAX_SNAPSHOTS, snapshot_path
 
@@ -84,7 +84,7 @@ class Chores:
         for head, index in self.capture.indexes if self.capture is not None else ():
             offsets, times = index.encode(head)
             for suffix, data in ((INDEX_SUFFIX, offsets), (TIME_INDEX_SUFFIX, times)):
-                path = Segment.sidecar(self._folder, head.base_offset, suffix)
+                path = sidecar(self._folder, head.base_offset, suffix)
                 self._disk.write_file_atomic(path, data, durable=False)
 
     def _save_snapshot(self) -> None:

@@ -33,9 +33,10 @@ from penstock.batch import BatchHeader, Record, build_batch, read_header, read_r
 from penstock.config import TopicConfig
 from penstock.errors import BatchError, CorruptLog, StorageError
 from penstock.log.disk import Disk
+from penstock.log.files import finish_swap
 from penstock.log.index import IndexHead, SegmentIndex
-from penstock.log.layout import CLEANED_SUFFIX
-from penstock.log.recovery import BadBatch, note, scan
+from penstock.log.layout import CLEANED_SUFFIX, sidecar, swap_name
+from penstock.log.scan import BadBatch, note, scan
 from penstock.log.segment import MAX_OFFSET_SPAN, Segment
 
 MAX_KEYS = 500_000
@@ -129,6 +130,7 @@ class CompactionPlan:
         self.horizons: dict[Segment, int] = {}
         """Segments that stay as they are, and when their tombstones may go."""
         self.complete = False
+        self._cancelled = False
 
     def run(self) -> None:
         """In a thread. Raises CorruptLog, DiskFull or StorageError; then nothing has changed."""
@@ -142,6 +144,12 @@ class CompactionPlan:
             raise StorageError(f"{self._folder}: a segment went while it was compacted") from problem
         finally:
             self._keys = KeyMap(0)
+            if not self.complete:
+                self.discard()
+
+    def cancel(self) -> None:
+        """From the event loop: the log is going away, and another of its name may come."""
+        self._cancelled = True
 
     def discard(self) -> None:
         """Removes what `run` wrote."""
@@ -149,7 +157,7 @@ class CompactionPlan:
             self._disk.remove(self._cleaned_path(source.base_offset))
 
     def _cleaned_path(self, base_offset: int) -> str:
-        return Segment.sidecar(self._folder, base_offset, CLEANED_SUFFIX)
+        return sidecar(self._folder, base_offset, CLEANED_SUFFIX)
 
     # --- the first reading: producers and keys
 
@@ -177,6 +185,8 @@ class CompactionPlan:
         return max(self._sources[-1].next_offset, self._dirty_from)
 
     def _batches(self, source: Source) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        if self._cancelled:
+            raise StorageError(f"{self._folder} was deleted while it was compacted")
         file = self._disk.open(source.segment.path)
         try:
             yield from scan(file, 0, source.size)
@@ -274,6 +284,15 @@ class CompactionPlan:
         if drop_tombstones and record.value is None:
             return False
         return not self._keys.supersedes(record.key, record.offset)
+
+
+def swap_in(disk: Disk, folder: str, replacement: Replacement) -> None:
+    """Puts a new segment's file in place. Its `swap` name is the point of no return; recovery finishes the rest."""
+    head = replacement.head
+    name = swap_name(head.base_offset, head.next_offset)
+    disk.rename(replacement.path, f"{folder}/{name}")
+    disk.sync_dir(folder)
+    finish_swap(disk, folder, name)
 
 
 def _records(batch: memoryview) -> list[Record] | None:

@@ -64,3 +64,58 @@ class Capture:
         pairs = [pair for pair in zip(self.segments, self.indexes, strict=True) if pair[0] in segments]
         self.segments = [segment for segment, _ in pairs]
         self.indexes = [index for _, index in pairs]
+
+
+class Flushing:
+    """What of one log is flushed, what is being flushed, and what is not."""
+
+    __slots__ = ("_disk", "_folders", "_segments", "point", "ticket")
+
+    def __init__(self, disk: Disk, point: FlushPoint) -> None:
+        self._disk = disk
+        self._segments: list[Segment] = []
+        self._folders: list[str] = []
+        self.point = point
+        """All before it is on the disk."""
+        self.ticket: FlushTicket | None = None
+        """The one that is out."""
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._segments or self._folders)
+
+    def mark(self, segment: Segment) -> None:
+        """It has bytes that are not flushed."""
+        if not segment.dirty:
+            segment.dirty = True
+            self._segments.append(segment)
+
+    def mark_folder(self, folder: str) -> None:
+        """It has names that are not flushed."""
+        if folder not in self._folders:
+            self._folders.append(folder)
+
+    def begin(self, end: FlushPoint, appended_bytes: int) -> FlushTicket:
+        """A ticket for all that is dirty, which is before `end`."""
+        if self.ticket is not None:
+            raise RuntimeError("a flush of this log is under way")
+        segments, self._segments = self._segments, []
+        folders, self._folders = self._folders, []
+        for segment in segments:
+            segment.dirty = False
+        self.ticket = FlushTicket(self._disk, segments, folders, end, appended_bytes)
+        return self.ticket
+
+    def finish(self, ticket: FlushTicket, *, succeeded: bool) -> None:
+        ticket.release()
+        self.ticket = None
+        if succeeded:
+            self.point = max(self.point, ticket.point)
+
+    def truncate(self, cut: FlushPoint, dropped: list[Segment]) -> None:
+        """What is behind `cut` goes. The ticket that is out will not have flushed what comes to stand there."""
+        self._segments = [segment for segment in self._segments if segment not in dropped]
+        self.point = min(self.point, cut)
+        if self.ticket is not None:
+            self.ticket.point = min(self.ticket.point, cut)
+            self.ticket.capture = None

@@ -103,6 +103,10 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+def sidecar(folder: str, offset: int, suffix: str) -> str:
+    return f"{folder}/{offset:020d}{suffix}"
+
+
 def offsets_of(names: list[str], suffix: str) -> list[int]:
     """The offsets in the names of the files of one kind, rising."""
     stems = [name[: -len(suffix)] for name in names if name.endswith(suffix)]

@@ -15,8 +15,8 @@ Invariants:
  5. An empty log has no folder: the first append makes it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from penstock.batch import BatchHeader, set_log_append_time, stamp, zero_width_batch
@@ -24,17 +24,19 @@ from penstock.config import TopicConfig
 from penstock.errors import DiskFull, ErrorCode, KafkaError, StorageError
 from penstock.log.chain import SegmentChain
 from penstock.log.checkpoint import Checkpoint, CheckpointFacts, FlushPoint
-from penstock.log.compaction import MAX_KEYS, CompactionPlan, Replacement, cleanable, is_due
+from penstock.log.compaction import MAX_KEYS, CompactionPlan, cleanable, is_due, swap_in
 from penstock.log.disk import Disk
-from penstock.log.flush import Capture, FlushTicket
-from penstock.log.layout import CALLERS_OWN, DELETED_SUFFIX, TERM_START, control_payload, swap_name
+from penstock.log.files import remove_indexes, remove_segment
+from penstock.log.flush import Capture, Flushing, FlushTicket
+from penstock.log.layout import CALLERS_OWN, DELETED_SUFFIX, TERM_START, control_payload
 from penstock.log.lookup import first_at_or_after, greatest_timestamp
 from penstock.log.producers import ProducerStates
-from penstock.log.recovery import LogState, Recovery, finish_swap, remove_indexes, remove_segment
+from penstock.log.recovery import Recovery
 from penstock.log.retention import expired
 from penstock.log.rolling import set_limits
-from penstock.log.segment import Segment
-from penstock.log.snapshot import Snapshot, remove_snapshots_above, replay_producers, snapshot_path
+from penstock.log.segment import LENGTH_OVERHEAD, Segment
+from penstock.log.snapshot import remove_snapshots_above, replay_producers, snapshot_path
+from penstock.log.state import LogState
 from penstock.log.upkeep import Upkeep
 from penstock.types import NO_TIMESTAMP, Offset, Term, TimestampMs
 
@@ -56,26 +58,17 @@ class Log:
     def __init__(self, disk: Disk, path: str, config: TopicConfig) -> None:
         self.config = config
         self.path = path
-        self.start_offset = Offset(0)
-        self.end_offset = Offset(0)
-        self.last_term = Term(-1)
-        self.start_controls = 0
-        """Control entries that went with the deleted prefix: Raft's index needs their number."""
         self.failed: StorageError | None = None
         """Why the log takes no more appends."""
         self._disk = disk
+        self._parent = path.rpartition("/")[0]
         self._state = LogState()
         self._chain = SegmentChain([], self._state.controls)
         self._upkeep = Upkeep(disk, path, Checkpoint(disk, path))
-        self._cleaned_offset = 0
-        self._removed = (0, 0)
-        """The first offset whose segment's removal has not begun, and the control entries before it."""
         self._generation = 0
         """Rises whenever segments change other than by growing: plans made before are void."""
-        self._flushed = FlushPoint(0, 0, 0)
-        self._unflushed: list[Segment] = []
-        self._unsynced_folders: list[str] = []
-        self._ticket: FlushTicket | None = None
+        self._plan: CompactionPlan | None = None
+        self._flushing = Flushing(disk, FlushPoint(0, 0, 0))
         self._appended_bytes = 0
 
     @classmethod
@@ -94,13 +87,27 @@ class Log:
     # --- facts
 
     @property
+    def start_offset(self) -> Offset:
+        """The first that can be read."""
+        return self._state.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """The one that the next record gets."""
+        return self._state.end_offset
+
+    @property
+    def last_term(self) -> Term:
+        return self._state.last_term
+
+    @property
     def flushed_offset(self) -> Offset:
-        return Offset(self._flushed.offset)
+        return Offset(self._flushing.point.offset)
 
     @property
     def dirty(self) -> bool:
         """Whether there is something to flush."""
-        return bool(self._unflushed or self._unsynced_folders)
+        return self._flushing.is_dirty
 
     @property
     def size_bytes(self) -> int:
@@ -118,7 +125,7 @@ class Log:
     def control_count(self) -> int:
         """Control entries ever stored and not truncated, deleted ones included: end_offset plus this is
         Raft's index."""
-        return self.start_controls + len(self._state.controls)
+        return self._state.start_controls + len(self._state.controls)
 
     def end_of_term(self, term: Term) -> tuple[Term, Offset]:
         """The last term not after `term` and where it ended, as OffsetForLeaderEpoch wants it; (-1, -1):
@@ -138,6 +145,8 @@ class Log:
         """
         if self.failed is not None:
             raise StorageError(f"{self.path} takes no writes: {self.failed}")
+        if len(batch) != header.batch_length + LENGTH_OVERHEAD:
+            raise ValueError(f"{len(batch)} bytes are not the batch of {header.size} that was checked")
         state = self._state
         idempotent = header.producer_id >= 0
         if idempotent:
@@ -149,13 +158,13 @@ class Log:
             append_time = TimestampMs(now_ms)
             batch = bytearray(set_log_append_time(batch, now_ms))
             header = header._replace(max_timestamp=now_ms)
-        if term != self.last_term:
+        if term != state.last_term:
             self._begin_term(term)
         timestamp = header.max_timestamp
         if timestamp < 0:
             timestamp = header.base_timestamp
-        base_offset = self.end_offset
-        next_offset = base_offset + header.last_offset_delta + 1
+        base_offset = state.end_offset
+        next_offset = Offset(base_offset + header.last_offset_delta + 1)
         segment = self._chain.active
         if segment is None or not segment.has_room(len(batch), next_offset, timestamp):
             segment = self._roll_for(len(batch))
@@ -165,12 +174,11 @@ class Log:
         except StorageError as problem:
             self._write_failed(problem)
             raise
-        self.end_offset = next_offset  # type: ignore[assignment]
+        state.end_offset = next_offset
         self._appended_bytes += len(batch)
         self._chain.hints.put(next_offset, segment, segment.size)
         if not segment.dirty:
-            segment.dirty = True
-            self._unflushed.append(segment)
+            self._flushing.mark(segment)
         if idempotent:
             state.producers.record(header, base_offset, now_ms)
         return Appended(base_offset, Offset(next_offset - 1), append_time, False)
@@ -193,7 +201,8 @@ class Log:
         self._append_control(TERM_START, b"", term)
 
     def _append_control(self, kind: int, payload: bytes, term: Term) -> None:
-        offset = self.end_offset
+        state = self._state
+        offset = state.end_offset
         entry = zero_width_batch(
             offset=offset, term=term, payload=control_payload(kind, term, offset, payload)
         )
@@ -207,18 +216,13 @@ class Log:
             self._write_failed(problem)
             raise
         segment.note_control(position, len(entry), offset)
-        self._state.controls.append(offset)
-        if term > self.last_term:
-            self._state.terms.begin(term, offset)
-            self.last_term = term
+        state.controls.append(offset)
+        if term > state.last_term:
+            state.terms.begin(term, offset)
+            state.last_term = term
         self._chain.hints.put(offset, segment, segment.size)
-        self._mark_dirty(segment)
+        self._flushing.mark(segment)
         self._appended_bytes += len(entry)
-
-    def _mark_dirty(self, segment: Segment) -> None:
-        if not segment.dirty:
-            segment.dirty = True
-            self._unflushed.append(segment)
 
     def _write_failed(self, problem: StorageError) -> None:
         """No space is the weather; anything else is the disk."""
@@ -241,16 +245,15 @@ class Log:
         chain = self._chain
         if not chain.segments:
             self._disk.make_dir(self.path)
-            self._unsynced_folders.append(self.path.rpartition("/")[0])
+            self._flushing.mark_folder(self._parent)
             if not self._disk.volatile:
                 # Now, so that later saves find their place even on a full disk.
                 self._upkeep.checkpoint.save(self._facts())
         segment = self._new_segment(self.end_offset)
         segment.create()
-        if self.path not in self._unsynced_folders:
-            self._unsynced_folders.append(self.path)
+        self._flushing.mark_folder(self.path)
         if chain.active is not None:
-            self._upkeep.unsaved.append(chain.active)
+            self._upkeep.must_save(chain.active)
         chain.add(segment)
         return segment
 
@@ -301,30 +304,23 @@ class Log:
         `finish_flush`."""
         if self.failed is not None or not self.dirty:
             return None
-        if self._ticket is not None:
-            raise RuntimeError(f"{self.path}: a flush is under way")
-        segments, self._unflushed = self._unflushed, []
-        folders, self._unsynced_folders = self._unsynced_folders, []
-        for segment in segments:
-            segment.dirty = False
-        ticket = FlushTicket(self._disk, segments, folders, self._end_point(), self._appended_bytes)
+        ticket = self._flushing.begin(self._end_point(), self._appended_bytes)
         if self._upkeep.is_capture_due(self._chain.active, self._appended_bytes):
             ticket.capture = self._capture()
-        self._ticket = ticket
         return ticket
 
     def finish_flush(self, ticket: FlushTicket, error: StorageError | None = None) -> None:
-        """The ticket came back. An error is final: what was not flushed may be lost, and no second flush
-        would tell."""
-        ticket.release()
-        self._ticket = None
-        if error is not None:
+        """The ticket came back. An error is final: what was not flushed may be lost, and no second flush would tell."""
+        self._flushing.finish(ticket, succeeded=error is None)
+        if error is not None and self.failed is None:
             self.failed = error
+        if self.failed is not None or self._disk.volatile:
             return
-        self._flushed = max(self._flushed, ticket.point)
         self._upkeep.hold(ticket.capture)
-        if not self._disk.volatile:
+        try:
             self._upkeep.save_checkpoint_when_due(self._facts, ticket.appended_bytes)
+        except StorageError as problem:
+            self.failed = problem
 
     def _end_point(self) -> FlushPoint:
         active = self._chain.active
@@ -341,47 +337,32 @@ class Log:
         such work has not ended.
         """
         upkeep, chain = self._upkeep, self._chain
-        if not upkeep.settle(chain.active) or self.failed is not None:
+        if not upkeep.settle(chain.active) or self.failed is not None or chain.active is None:
             return None
+        self._drop_prefix()
         chain.let_cool()
         if upkeep.can_remove():
             # The chores flush this before the first file goes: recovery must not miss what was to go.
-            self._removed = (chain.bases[0], self.start_controls)
-        if chain.segments and not self._disk.volatile and upkeep.checkpoint.facts != self._facts():
-            upkeep.save_checkpoint(self._facts())
-        is_flushed = self._flushed == self._end_point()
+            self._state.removed = (chain.bases[0], self._state.start_controls)
+        if not self._disk.volatile:
+            upkeep.save_checkpoint_if_changed(self._facts())
+        is_flushed = self._flushing.point == self._end_point()
         if (
             is_flushed
-            and not upkeep.is_holding()
             and upkeep.is_capture_due(chain.active, self._appended_bytes)
+            and not upkeep.is_holding()
         ):
             upkeep.hold(self._capture())
         return upkeep.take_chores(chain.segments)
 
     def _facts(self) -> CheckpointFacts:
-        """For the checkpoint."""
-        return CheckpointFacts(self.start_offset, *self._removed, self._flushed, self._cleaned_offset)
+        return self._state.facts(self._flushing.point)
 
     def _capture(self) -> Capture:
         active = self._chain.active
         assert active is not None
-        snapshot = self._snapshot_at(self._end_point(), active.control_count)
+        snapshot = self._state.snapshot_at(self._end_point(), active.control_count)
         return self._upkeep.capture(snapshot, active, self._appended_bytes)
-
-    def _snapshot_at(self, point: FlushPoint, control_count: int) -> Snapshot:
-        """Of what is known now, which must be what is before this point."""
-        return Snapshot(
-            offset=point.offset,
-            base_offset=point.base_offset,
-            position=point.position,
-            start_offset=self.start_offset,
-            start_controls=self.start_controls,
-            last_term=self.last_term,
-            terms=self._state.terms.entries(),
-            controls=list(self._state.controls),
-            control_count=control_count,
-            producers=self._state.producers.rows(),
-        )
 
     # --- truncating and deleting
 
@@ -408,33 +389,22 @@ class Log:
         """Cuts segment number `at` at `position`, where `end_offset` would follow."""
         chain = self._chain
         cut = FlushPoint(end_offset, chain.bases[at], position)
-        self._forget_from(end_offset)
+        self._state.truncate(end_offset)
         self._take_back_from(at, cut)
-        self._lower_line(cut)
         dropped = chain.drop_after(at)
+        self._flushing.truncate(cut, dropped)
+        self._upkeep.forget(dropped)
+        self._lower_line(cut)
         for segment in reversed(dropped):
             remove_segment(self._disk, self.path, segment.base_offset)
             self._disk.sync_dir(self.path)
         # Other batches will stand at the positions that the saved index of this one knows.
         remove_indexes(self._disk, self.path, cut.base_offset)
         self._disk.sync_dir(self.path)
-        self._unflushed = [other for other in self._unflushed if other not in dropped]
-        self._upkeep.forget(dropped)
         active = chain.segments[-1]
         set_limits(active, self.config, self.path)
         active.truncate(position, end_offset, len(chain.controls) - _controls_in(chain.segments[:-1]))
         active.open_for_appending()
-
-    def _forget_from(self, end_offset: int) -> None:
-        """Nothing from this offset on has ever been."""
-        state = self._state
-        del state.controls[bisect_left(state.controls, end_offset) :]
-        state.terms.truncate(end_offset)
-        self.last_term = state.terms.latest
-        self.end_offset = Offset(end_offset)
-        # The batch that goes may have been the one in whose middle the log began.
-        self.start_offset = min(self.start_offset, self.end_offset)
-        self._cleaned_offset = min(self._cleaned_offset, end_offset)
 
     def _take_back_from(self, at: int, cut: FlushPoint) -> None:
         """Producers forget what was truncated."""
@@ -444,22 +414,18 @@ class Log:
         rebuilt, has_snapshot = replay_producers(self._disk, self.path, segments, cut.offset)
         self._chain.let_cool()
         producers.truncate(cut.offset, rebuilt)
-        if not has_snapshot and self._removed != (0, 0) and not self._disk.volatile:
+        if not has_snapshot and self._state.removed != (0, 0) and not self._disk.volatile:
             # What they sent in the deleted prefix would be known only here, were the power cut now.
             for segment in segments:
                 segment.file.flush()
             self._disk.sync_dir(self.path)
-            snapshot = self._snapshot_at(cut, len(self._chain.controls) - _controls_in(segments[:-1]))
+            snapshot = self._state.snapshot_at(cut, len(self._chain.controls) - _controls_in(segments[:-1]))
             self._disk.write_file_atomic(snapshot_path(self.path, cut.offset), snapshot.encode())
 
     def _lower_line(self, cut: FlushPoint) -> None:
         """Before bytes go, nothing on the disk may promise them."""
-        self._flushed = min(self._flushed, cut)
-        if self._ticket is not None:
-            self._ticket.point = min(self._ticket.point, cut)
-            self._ticket.capture = None
         remove_snapshots_above(self._disk, self.path, *cut)
-        self._upkeep.want_snapshot()
+        self._upkeep.distrust_snapshots()
         known = self._upkeep.checkpoint.facts
         if known.flushed > cut or max(known.start_offset, known.cleaned_offset) > cut.offset:
             self._upkeep.checkpoint.save_durably(self._facts())
@@ -474,7 +440,7 @@ class Log:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"cannot delete {self.path} up to {offset}: it is flushed up to {self.flushed_offset}",
             )
-        self.start_offset = offset
+        self._state.start_offset = offset
         self._drop_prefix()
         self._upkeep.save_checkpoint(self._facts())
 
@@ -483,11 +449,13 @@ class Log:
         chain = self._chain
         active = chain.active
         if active is not None and active.has_records and active.next_offset <= self.start_offset:
-            self._start_segment()
+            # Without room for one more file the last segment has to stay; `take_garbage` tries again.
+            with suppress(DiskFull):
+                self._start_segment()
         while len(chain.segments) > 1 and chain.bases[1] <= self.start_offset:
             segment = chain.drop_first()
             self._generation += 1
-            self.start_controls += segment.control_count
+            self._state.start_controls += segment.control_count
             self._upkeep.garbage.append(segment)
             self._upkeep.forget([segment])
         self._state.terms.delete_prefix(self.start_offset)
@@ -512,73 +480,57 @@ class Log:
         config = self.config
         if not config.cleanup_compact or self.failed is not None:
             return None
-        sealed = [s for s in self._chain.segments[:-1] if s.base_offset < self._flushed.base_offset]
-        segments = cleanable(sealed, config, self._cleaned_offset, now_ms)
-        if not segments or not is_due(segments, config, self._cleaned_offset, now_ms):
+        flushed = [s for s in self._chain.segments[:-1] if s.base_offset < self._flushing.point.base_offset]
+        segments = cleanable(flushed, config, self._state.cleaned_offset, now_ms)
+        if not self._disk.volatile:
+            # Positions will change, and snapshots in these segments will be of no use.
+            segments = [segment for segment in segments if segment.base_offset < self._upkeep.snapshot_base]
+        if not segments or not is_due(segments, config, self._state.cleaned_offset, now_ms):
+            if flushed and is_due(flushed, config, self._state.cleaned_offset, now_ms):
+                self._upkeep.want_snapshot()
             return None
-        if not self._disk.volatile and self._upkeep.snapshot_base <= segments[-1].base_offset:
-            # Positions will change, so older snapshots will be of no use. `take_garbage` writes a newer one
-            # first.
-            self._upkeep.want_snapshot()
-            return None
-        return CompactionPlan(
+        self._plan = CompactionPlan(
             self._disk,
             self.path,
             config,
             segments=segments,
-            cleaned_offset=self._cleaned_offset,
+            cleaned_offset=self._state.cleaned_offset,
             producer_ids=self._state.producers.ids(),
             generation=self._generation,
             now_ms=now_ms,
             max_keys=max_keys,
         )
+        return self._plan
 
     def finish_compaction(self, plan: CompactionPlan) -> None:
-        """Puts the new segments in place, unless the log has changed under the plan. Blocks for a few
-        flushes."""
+        """Puts the new segments in place, unless the log has changed under the plan. Blocks for a few flushes."""
+        self._plan = None
         if plan.generation != self._generation or not plan.complete or self.failed is not None:
             plan.discard()
             return
         self._upkeep.cancel()
         self._generation += 1
-        self._cleaned_offset = plan.cleaned_offset
+        self._state.cleaned_offset = plan.cleaned_offset
         self._upkeep.checkpoint.save_durably(self._facts())
         for replacement in plan.replacements:
-            self._replace(replacement)
+            swap_in(self._disk, self.path, replacement)
+            segment = self._new_segment(replacement.head.base_offset)
+            segment.adopt(replacement.head)
+            segment.index = replacement.entries
+            self._chain.replace(replacement.sources, segment)
+            self._upkeep.forget(replacement.sources)
+            self._upkeep.must_save(segment)
         for segment, horizon_ms in plan.horizons.items():
             if segment.delete_horizon_ms != horizon_ms:
-                segment.load_index()
                 segment.delete_horizon_ms = horizon_ms
-                segment.index_saved = False
-                self._upkeep.unsaved.append(segment)
-
-    def _replace(self, replacement: Replacement) -> None:
-        """The swap's new name is the point of no return; recovery finishes what comes after it."""
-        head = replacement.head
-        swap = swap_name(head.base_offset, head.next_offset)
-        self._disk.rename(replacement.path, f"{self.path}/{swap}")
-        self._disk.sync_dir(self.path)
-        finish_swap(self._disk, self.path, swap)
-        segment = self._new_segment(head.base_offset)
-        segment.adopt(head)
-        segment.index, segment.index_saved = replacement.entries, False
-        self._chain.replace(replacement.sources, segment)
-        self._upkeep.forget(replacement.sources)
-        self._upkeep.unsaved.append(segment)
+                self._upkeep.must_save(segment)
 
     # --- opening and closing
 
     def _adopt(self, recovery: Recovery) -> None:
         self._state = recovery.state
         self._chain = SegmentChain(recovery.segments, recovery.state.controls)
-        self.start_offset = Offset(recovery.start_offset)
-        self.start_controls = recovery.start_controls
-        self.end_offset = Offset(recovery.state.end_offset)
-        self.last_term = Term(recovery.state.last_term)
-        facts = recovery.checkpoint.facts
-        self._cleaned_offset = facts.cleaned_offset
-        self._removed = (facts.first_base, facts.start_controls)
-        self._flushed = self._end_point()
+        self._flushing = Flushing(self._disk, self._end_point())
         upkeep = self._upkeep = Upkeep(self._disk, self.path, recovery.checkpoint)
         upkeep.garbage = recovery.leftovers
         upkeep.unsaved = recovery.unsaved
@@ -595,7 +547,7 @@ class Log:
             segment.file.flush()
         if unflushed:
             self._disk.sync_dir(self.path)
-            self._disk.sync_dir(self.path.rpartition("/")[0])
+            self._disk.sync_dir(self._parent)
         self._drop_prefix()
         self._chain.let_cool()
         if self._chain.segments and not self._disk.volatile and recovery.scanned_bytes:
@@ -638,6 +590,8 @@ class Log:
     def destroy(self) -> Callable[[], None]:
         """Takes the log away: its name is free at once. Returns the slow part, the removal, for a thread."""
         self._upkeep.cancel()
+        if self._plan is not None:
+            self._plan.cancel()
         self._generation += 1
         self.failed = StorageError(f"{self.path} was deleted")
         for segment in [*self._chain.segments, *self._upkeep.garbage]:
@@ -651,7 +605,7 @@ class Log:
             number += 1
         if self._disk.exists(self.path):
             self._disk.rename(self.path, aside)
-            self._disk.sync_dir(self.path.rpartition("/")[0])
+            self._disk.sync_dir(self._parent)
         return aside
 
 

@@ -1,8 +1,7 @@
 """A disk in memory: for topics with `penstock.storage=memory`, embedded brokers and tests.
 
-A file is a list of chunks, so that growing never copies what is there and truncation or removal gives the
-memory back at once. Small appends share a chunk until it is CHUNK_SIZE long; a large one is a chunk of its
-own.
+A file is a list of chunks, so that growing never copies what is there and truncation or removal gives the memory back
+at once. Small appends share a chunk until it is CHUNK_SIZE long; a larger one is a chunk of its own.
 """
 
 import posixpath
@@ -14,6 +13,8 @@ from penstock.errors import DataFolderInUse
 
 CHUNK_SIZE = 64 * 1024
 """Small enough that a topic with one record costs little, large enough that a read seldom joins many."""
+OWN_CHUNK_SIZE = 4 * 1024
+"""From this size on copying into a shared chunk costs more than an object."""
 
 
 class MemoryFile:
@@ -22,7 +23,7 @@ class MemoryFile:
     __slots__ = ("_chunks", "_starts", "size")
 
     def __init__(self) -> None:
-        self._chunks: list[bytearray] = []
+        self._chunks: list[bytes | bytearray] = []
         self._starts: list[int] = []
         self.size = 0
 
@@ -44,11 +45,12 @@ class MemoryFile:
 
     def append(self, data: Buffer | Sequence[Buffer]) -> None:
         for part in [data] if isinstance(data, (bytes, bytearray, memoryview)) else data:
-            if self._chunks and len(self._chunks[-1]) + len(part) <= CHUNK_SIZE:
-                self._chunks[-1] += part
+            last = self._chunks[-1] if self._chunks else b""
+            if len(part) < OWN_CHUNK_SIZE and isinstance(last, bytearray) and len(last) < CHUNK_SIZE:
+                last += part
             else:
                 self._starts.append(self.size)
-                self._chunks.append(bytearray(part))
+                self._chunks.append(bytes(part) if len(part) >= OWN_CHUNK_SIZE else bytearray(part))
             self.size += len(part)
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -65,7 +67,7 @@ class MemoryFile:
             self._starts.pop()
             self._chunks.pop()
         if self._chunks:
-            del self._chunks[-1][size - self._starts[-1] :]
+            self._chunks[-1] = bytearray(self._chunks[-1][: size - self._starts[-1]])
         self.size = size
 
     def flush(self) -> None:

@@ -15,7 +15,7 @@ from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
 from penstock.errors import BatchError, CorruptLog, StorageError
 from penstock.log.disk import Disk, File
 from penstock.log.index import HEAD_SIZE, IndexHead, SegmentIndex, read_head
-from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, sidecar
 
 LENGTH_OVERHEAD = 12
 MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
@@ -60,7 +60,7 @@ class Segment:
     def __init__(self, disk: Disk, folder: str, base_offset: int, interval: int) -> None:
         self._disk = disk
         self._folder = folder
-        self.path = self.sidecar(folder, base_offset, LOG_SUFFIX)
+        self.path = sidecar(folder, base_offset, LOG_SUFFIX)
         self.base_offset = base_offset
         self.next_offset = base_offset
         """The offset after the last; for a compacted segment, the next segment's base."""
@@ -84,10 +84,6 @@ class Segment:
         self._closing = False
         self._unindexed = 0
         self._force_entry = False
-
-    @staticmethod
-    def sidecar(folder: str, base_offset: int, suffix: str) -> str:
-        return f"{folder}/{file_name(base_offset, suffix)}"
 
     @property
     def has_records(self) -> bool:
@@ -240,7 +236,7 @@ class Segment:
     def read_saved_head(self) -> IndexHead | None:
         """The head of the saved .index file, if there is one."""
         try:
-            file = self._disk.open(self.sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
+            file = self._disk.open(sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
         except FileNotFoundError:
             return None
         try:
@@ -259,8 +255,8 @@ class Segment:
         if head is None:
             return None
         try:
-            offsets = self._disk.read_file(self.sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
-            times = self._disk.read_file(self.sidecar(self._folder, self.base_offset, TIME_INDEX_SUFFIX))
+            offsets = self._disk.read_file(sidecar(self._folder, self.base_offset, INDEX_SUFFIX))
+            times = self._disk.read_file(sidecar(self._folder, self.base_offset, TIME_INDEX_SUFFIX))
         except FileNotFoundError:
             return None
         return SegmentIndex.decode(head, offsets, times)

@@ -54,6 +54,10 @@ class Upkeep:
         except DiskFull:
             return
 
+    def save_checkpoint_if_changed(self, facts: CheckpointFacts) -> None:
+        if facts != self.checkpoint.facts:
+            self.save_checkpoint(facts)
+
     def save_checkpoint_when_due(self, facts: Callable[[], CheckpointFacts], appended_bytes: int) -> None:
         if appended_bytes - self._checkpointed_at >= CHECKPOINT_INTERVAL_BYTES:
             self._checkpointed_at = appended_bytes
@@ -62,7 +66,11 @@ class Upkeep:
     # --- captures
 
     def want_snapshot(self) -> None:
-        """Whatever the interval says: something waits for it, or the ones there are no longer true."""
+        """Whatever the interval says: something waits for it."""
+        self.captured_at = NEVER
+
+    def distrust_snapshots(self) -> None:
+        """What was truncated may have been in them."""
         self.captured_at = NEVER
         self.snapshot_base = NO_SNAPSHOT
 
@@ -157,6 +165,13 @@ class Upkeep:
             self._chores.cancel()
             self._chores = None
         self._capture = None
+
+    def must_save(self, segment: Segment) -> None:
+        """It was sealed, or what its index files say is no longer so."""
+        segment.load_index()
+        segment.index_saved = False
+        if segment not in self.unsaved:
+            self.unsaved.append(segment)
 
     def forget(self, segments: list[Segment]) -> None:
         """Their indexes need no saving."""
