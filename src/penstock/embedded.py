@@ -17,7 +17,6 @@ from penstock.log import Disk
 from penstock.service import Service
 
 ANY_PORT = Address("127.0.0.1", 0)
-START_TIMEOUT_SECONDS = 60.0
 
 
 class Broker:
@@ -101,13 +100,15 @@ class _BrokerThread:
         self._thread.start()
         self._started.wait()
         if self._problem is not None:
-            self._thread.join()
-            raise self._problem
+            self.stop_and_wait()
 
     def stop_and_wait(self) -> None:
         if self._call_stop is not None and self._thread.is_alive():
             self._call_stop()
         self._thread.join()
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
 
     def _main(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -126,4 +127,7 @@ class _BrokerThread:
             self._call_stop = lambda: loop.call_soon_threadsafe(stop.set)
             self._started.set()
         await stop.wait()
-        await self.service.stop()
+        try:
+            await self.service.stop()
+        except Exception as problem:  # noqa: BLE001 - raised again in the caller's thread
+            self._problem = problem

@@ -45,7 +45,7 @@ class Service:
             await node.start()
             self.node = node
             self._listener = KafkaListener(node)
-            await self._listener.start([kafka_socket])
+            await self._listener.start(kafka_socket)
             await self._open_http()
         except BaseException:
             kafka_socket.close()

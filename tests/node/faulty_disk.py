@@ -9,12 +9,24 @@ from penstock.log import File, OsDisk
 
 
 class FaultyDisk(OsDisk):
-    """`full`: no write finds space. `broken_flush`: flushing a file whose path contains it fails."""
+    """`full`: no write finds space, whole files neither. `broken_flush`: flushing a file whose path contains it fails.
+    `surprise`: syncing the whole disk fails in a way that nobody foresaw."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
         self.full = False
         self.broken_flush: str | None = None
+        self.surprise = False
+
+    def sync_all(self) -> None:
+        if self.surprise:
+            raise ZeroDivisionError("injected")
+        super().sync_all()
+
+    def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if self.full:
+            raise DiskFull(f"{path}: no space left (injected)")
+        super().write_file_atomic(path, data, durable=durable)
 
     def open(self, path: str, *, create: bool = False) -> File:
         return FaultyFile(super().open(path, create=create), self, path)

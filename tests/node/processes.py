@@ -1,6 +1,7 @@
 """A broker as a process of its own, to be killed."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -19,8 +20,10 @@ def free_port() -> int:
 class BrokerProcess:
     """`penstock serve` on a data folder and a fixed port, so that clients find it again after a restart."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, files_max: int | None = None) -> None:
+        """`files_max`: how many files the process may open."""
         self._data_dir = data_dir
+        self._files_max = files_max
         self.bootstrap_servers = f"127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[str] | None = None
         self.output: list[str] = []
@@ -34,6 +37,7 @@ class BrokerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            preexec_fn=self._limit_files if self._files_max is not None else None,
         )
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -41,6 +45,10 @@ class BrokerProcess:
             if line.startswith("ready"):
                 return
         raise AssertionError("the broker did not start:\n" + "".join(self.output))
+
+    def _limit_files(self) -> None:
+        assert self._files_max is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_max, self._files_max))
 
     def memory_bytes(self) -> int:
         """What the process holds in memory now."""

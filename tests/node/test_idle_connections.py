@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.kafka.wire import ApiKey, decode_response, encode_request, join
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest
@@ -46,3 +47,24 @@ def test_idle_connections_cost_less_than_20_kb_each(process: BrokerProcess, coun
     assert (process.memory_bytes() - before) / count < BYTES_PER_CONNECTION_MAX
     for connection in idle:
         connection.close()
+
+
+def test_connections_cannot_take_the_files_that_flushing_needs(tmp_path: Path) -> None:
+    running = BrokerProcess(tmp_path / "data", files_max=200)
+    running.start()
+    try:
+        host, port = running.bootstrap_servers.split(":")
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "message.timeout.ms": 20_000})
+        idle = [socket.create_connection((host, int(port))) for _ in range(400)]
+        failures: list[object] = []
+        for partition in range(8):
+            topic = f"topic-{partition}"
+            producer.produce(
+                topic, "x", on_delivery=lambda error, _: failures.append(error) if error else None
+            )
+        for connection in idle:
+            connection.close()
+        assert producer.flush(30) == 0
+        assert failures == []
+    finally:
+        running.stop()

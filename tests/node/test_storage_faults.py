@@ -4,19 +4,21 @@ import logging
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock import Broker
 from penstock.batch import Record, build_batch
-from penstock.errors import ErrorCode
+from penstock.errors import DiskFull, ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.create_topics import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from penstock.kafka.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,
@@ -52,6 +54,18 @@ def create(client: RawClient, *names: str) -> list[int]:
     answer = client.call(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=topics))
     assert isinstance(answer, CreateTopicsResponse)
     return [topic.error_code for topic in answer.topics]
+
+
+def spoil(folder: Path, pattern: bytes) -> Path:
+    """Changes a byte in the middle of a log, and removes what would spare recovery from reading it."""
+    segment = next(folder.glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[content.index(pattern)] ^= 0xFF
+    segment.write_bytes(content)
+    for leftover in folder.iterdir():
+        if leftover.suffix in (".index", ".timeindex", ".snapshot"):
+            leftover.unlink()
+    return segment
 
 
 @pytest.fixture
@@ -106,15 +120,7 @@ def test_a_rotten_segment_is_named_and_takes_no_other_topic_offline(
         for topic in ("rotten", "sound"):
             for number in range(20):
                 assert produce(client, topic, b"value %d" % number) == ErrorCode.NONE
-    segment = next((tmp_path / "topics" / "rotten-0").glob("*.log"))
-    content = bytearray(segment.read_bytes())
-    position = content.index(b"value 7")
-    content[position] ^= 0xFF
-    segment.write_bytes(content)
-    (tmp_path / "meta" / "clean").unlink(missing_ok=True)
-    for leftover in segment.parent.glob("*"):
-        if leftover.suffix in (".index", ".timeindex", ".snapshot"):
-            leftover.unlink()
+    segment = spoil(tmp_path / "topics" / "rotten-0", b"value 7")
     with caplog.at_level(logging.ERROR), Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
         assert fetch(client, "rotten")[0] == ErrorCode.KAFKA_STORAGE_ERROR
         assert produce(client, "rotten", b"x") == ErrorCode.KAFKA_STORAGE_ERROR
@@ -122,6 +128,56 @@ def test_a_rotten_segment_is_named_and_takes_no_other_topic_offline(
         assert produce(client, "sound", b"x") == ErrorCode.NONE
     assert segment.name in caplog.text
     assert "byte" in caplog.text
+
+
+def test_an_error_that_nobody_foresaw_in_a_flush_is_answered_and_the_broker_still_stops(
+    client: RawClient, disk: FaultyDisk
+) -> None:
+    names = [f"many-{index}" for index in range(8)]
+    create(client, *names)
+    disk.surprise = True
+    batches = [bytearray(build_batch([Record(0, 1_700_000_000_000, None, b"x", ())])) for _ in names]
+    data = [
+        TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=batch)])
+        for name, batch in zip(names, batches, strict=True)
+    ]
+    answer = client.call(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=data))
+    assert isinstance(answer, ProduceResponse)
+    codes = {row.partition_responses[0].error_code for row in answer.responses}
+    assert codes == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert produce(client, "one", b"others are flushed") == ErrorCode.NONE
+
+
+def test_a_full_disk_does_not_keep_the_broker_from_closing(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    broker = Broker(data_dir=tmp_path, disk=disk)
+    with RawClient(broker) as client:
+        create(client, "one", "two")
+        for topic in ("one", "two"):
+            assert produce(client, topic, b"kept") == ErrorCode.NONE
+    disk.full = True
+    with suppress(DiskFull):
+        broker.close()
+    disk.full = False
+    with Broker(data_dir=tmp_path) as again, RawClient(again) as client:
+        for topic in ("one", "two"):
+            assert b"kept" in fetch(client, topic)[1]
+
+
+def test_the_name_of_a_deleted_topic_is_free_even_if_its_log_could_not_be_opened(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        create(client, "t")
+        for number in range(20):
+            produce(client, "t", b"old %d" % number)
+    spoil(tmp_path / "topics" / "t-0", b"old 7")
+    with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        assert fetch(client, "t")[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        request = DeleteTopicsRequest(topic_names=["t"])
+        answer = client.call(ApiKey.DELETE_TOPICS, 4, request)
+        assert isinstance(answer, DeleteTopicsResponse)
+        assert answer.responses[0].error_code == ErrorCode.NONE
+        create(client, "t")
+        assert fetch(client, "t") == (ErrorCode.NONE, b"")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

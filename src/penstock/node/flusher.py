@@ -10,15 +10,18 @@ system is synced instead.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from penstock.errors import StorageError
+from penstock.errors import CorruptLog, StorageError
 from penstock.log import FlushTicket
 from penstock.log.disk import Disk
 from penstock.node.partition import Partition
+
+log = logging.getLogger("penstock.node")
 
 SYNC_ALL_FROM_FILES = 4
 
@@ -71,16 +74,25 @@ class Flusher:
         dirty, self._dirty = self._dirty, {}
         work: list[tuple[Partition, FlushTicket]] = []
         for partition in dirty:
-            ticket = partition.log.begin_flush()
-            if ticket is None:
-                partition.advance()
-            else:
+            ticket = self._begin(partition)
+            if ticket is not None:
                 work.append((partition, ticket))
         if any(ticket.files for _, ticket in work):
             self._running = True
             self._submit(lambda: self._flush(work))
         else:
             self._finish_cycle(work, None, 0.0)
+
+    def _begin(self, partition: Partition) -> FlushTicket | None:
+        """One partition that cannot be flushed must not cost the others their flush."""
+        try:
+            ticket = partition.log.begin_flush()
+        except (StorageError, CorruptLog) as trouble:
+            partition.fail(trouble)
+            return None
+        if ticket is None:
+            partition.advance()
+        return ticket
 
     def _submit(self, job: _Job) -> None:
         if self._thread is None:
@@ -93,19 +105,17 @@ class Flusher:
             job()
 
     def _flush(self, work: list[tuple[Partition, FlushTicket]]) -> None:
-        """In the flush thread. Errors are per ticket: one bad file must not fail the others."""
+        """In the flush thread. The cycle must end whatever happens, or nothing would ever be flushed again."""
         started = time.perf_counter()
         errors: dict[int, StorageError] = {}
         if sum(ticket.files for _, ticket in work) >= SYNC_ALL_FROM_FILES:
-            try:
-                self._disk.sync_all()
-            except StorageError as error:
+            error = _attempt(self._disk.sync_all)
+            if error is not None:
                 errors = dict.fromkeys(range(len(work)), error)
         else:
             for index, (_, ticket) in enumerate(work):
-                try:
-                    ticket.run()
-                except StorageError as error:
+                error = _attempt(ticket.run)
+                if error is not None:
                     errors[index] = error
         seconds = time.perf_counter() - started
         self._loop.call_soon_threadsafe(self._finish_cycle, work, errors, seconds)
@@ -120,12 +130,7 @@ class Flusher:
         self.cycles += 1
         self.seconds_total += seconds
         for index, (partition, ticket) in enumerate(work):
-            error = errors.get(index) if errors else None
-            partition.log.finish_flush(ticket, error)
-            if error is not None:
-                partition.fail(error)
-            else:
-                partition.advance()
+            self._finish(partition, ticket, errors.get(index) if errors else None)
         if self._dirty:
             if not self._scheduled:
                 self._scheduled = True
@@ -135,3 +140,25 @@ class Flusher:
             for future in idle:
                 if not future.done():
                     future.set_result(None)
+
+    def _finish(self, partition: Partition, ticket: FlushTicket, error: StorageError | None) -> None:
+        try:
+            partition.log.finish_flush(ticket, error)
+        except StorageError as trouble:
+            error = trouble
+        if error is not None:
+            partition.fail(error)
+        else:
+            partition.advance()
+
+
+def _attempt(flush: Callable[[], None]) -> StorageError | None:
+    """Flushes; returns why it may not have. After an unforeseen error as little is known of the disk as after any."""
+    try:
+        flush()
+    except StorageError as error:
+        return error
+    except Exception as surprise:
+        log.exception("a bug in flushing")
+        return StorageError(f"flush failed: {surprise!r}")
+    return None

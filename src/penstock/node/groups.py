@@ -141,13 +141,8 @@ class GroupManager:
 
         KafkaError if they cannot be known: taken for "none", consumers would start over.
         """
-        index = self._index(group_id)
-        if index < 0:
-            return {}
-        if index not in self._drivers:
-            message = f"the coordinator of {group_id!r} is offline"
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-        return self._drivers[index].core.fetch_offsets(group_id, partitions)
+        driver = self._known_home(group_id)
+        return driver.core.fetch_offsets(group_id, partitions) if driver is not None else {}
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
@@ -185,8 +180,15 @@ class GroupManager:
                     offsets={partition: committed.offset for partition, committed in offsets.items()},
                 )
 
+    @property
+    def all_online(self) -> bool:
+        """Whether every coordinator there should be is at work."""
+        topic = self._metadata.state.topics.get(OFFSETS_TOPIC)
+        return len(self._drivers) == (topic.partitions if topic is not None else 0)
+
     def describe(self, group_id: str) -> GroupDescription | None:
-        driver = self._drivers.get(self._index(group_id))
+        """None: there is no such group. KafkaError if that cannot be known."""
+        driver = self._known_home(group_id)
         return driver.core.describe(group_id) if driver is not None else None
 
     async def delete(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
@@ -210,17 +212,23 @@ class GroupManager:
         topic = self._metadata.state.topics.get(OFFSETS_TOPIC)
         return offsets_partition(group_id, topic.partitions) if topic is not None else -1
 
+    def _known_home(self, group_id: str) -> "_Driver | None":
+        """The group's coordinator; None while there are no groups at all."""
+        index = self._index(group_id)
+        if index >= 0 and index not in self._drivers:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is offline"
+            )
+        return self._drivers.get(index)
+
     async def _home(self, group_id: str) -> "_Driver":
         """The group's coordinator; KafkaError tells the client to look for it again later."""
         try:
             await self.ensure_topic()
         except StorageError as refused:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)) from refused
-        driver = self._drivers.get(self._index(group_id))
-        if driver is None:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is offline"
-            )
+        driver = self._known_home(group_id)
+        assert driver is not None  # there is a topic now
         return driver
 
 

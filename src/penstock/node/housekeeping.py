@@ -66,6 +66,8 @@ class Housekeeping:
                 await self._tidy(partition)
             except (StorageError, CorruptLog) as trouble:
                 log.error("%s: %s", partition.name, trouble)
+            except Exception:
+                log.exception("%s: a bug in housekeeping; the other partitions go on", partition.name)
 
     async def _tidy(self, partition: Partition) -> None:
         self._retain(partition, self._clock.wall_ms())

@@ -115,8 +115,9 @@ class MetadataLog:
             if not records:
                 return
             await self._commit(records)
-            for record in records:
-                self._follower.topics_changed(self._apply(record))
+            changed = [self._apply(record) for record in records]
+            for names in changed:
+                self._follower.topics_changed(names)
             if self._records_since_snapshot > max(
                 SNAPSHOT_AFTER_RECORDS, SNAPSHOT_FACTOR * len(self.state.topics)
             ):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterState, PlacementRules
 from penstock.config import NodeConfig, TopicConfig, static_broker_configs
+from penstock.errors import StorageError
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
@@ -140,34 +141,55 @@ class Node:
         self._undo()
 
     def _undo(self) -> None:
+        """Runs everything, whatever fails on the way, and then says what failed first."""
+        problems: list[Exception] = []
         while self._opened:
-            self._opened.pop()()
+            try:
+                self._opened.pop()()
+            except Exception as problem:  # noqa: BLE001 - raised below
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
     # --- acting on metadata
 
     def topics_changed(self, names: Collection[str]) -> None:
         """A change of metadata is committed: carry it out here."""
         for name in names:
-            topic = self.metadata.state.topics.get(name)
-            if topic is None:
-                self._destroy_topic(name)
-            else:
-                self.partitions.open_topic(name, topic.partitions, topic.config)
-                self.partitions.reconfigure(name, topic.config)
+            try:
+                self._follow(name)
+            except StorageError as trouble:
+                log.error("topic %s: %s", name, trouble)
         if OFFSETS_TOPIC in names:
             self.groups.load()
+
+    def _follow(self, name: str) -> None:
+        """Brings the partitions of one topic to what the metadata says of it."""
+        topic = self.metadata.state.topics.get(name)
+        if topic is None:
+            self._destroy_topic(name)
+        else:
+            self.partitions.open_topic(name, topic.partitions, topic.config, new=True)
+            self.partitions.reconfigure(name, topic.config)
 
     def _open_topics(self) -> None:
         topics = self.metadata.state.topics.values()
         known = {TopicPartition(topic.name, index) for topic in topics for index in range(topic.partitions)}
-        suffix = str(self.clock.wall_ms())
-        self.partitions.move_orphans(known | {METADATA_PARTITION}, suffix)
+        self.partitions.move_orphans(known | {METADATA_PARTITION})
         for topic in topics:
-            self.partitions.open_topic(topic.name, topic.partitions, topic.config)
+            self.partitions.open_topic(topic.name, topic.partitions, topic.config, new=False)
 
     def _destroy_topic(self, name: str) -> None:
         self.groups.topic_deleted(name)
         for delete_files in self.partitions.destroy_topic(name):
-            task = asyncio.get_running_loop().create_task(self._workers.run(delete_files))
+            task = asyncio.get_running_loop().create_task(self._delete(name, delete_files))
             self._slow.add(task)
             task.add_done_callback(self._slow.discard)
+
+    async def _delete(self, name: str, delete_files: Callable[[], None]) -> None:
+        try:
+            await self._workers.run(delete_files)
+        except StorageError as trouble:
+            log.error(
+                "files of the deleted topic %s are left, the next start removes them: %s", name, trouble
+            )

@@ -11,16 +11,19 @@ Invariants:
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from penstock.batch import BatchHeader
 from penstock.config import TopicConfig
-from penstock.errors import ErrorCode, KafkaError, StorageError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended, Log
 from penstock.node.clock import Clock
 from penstock.node.waiter import FetchWaiter
 from penstock.types import Offset, Term, TopicPartition
+
+log = logging.getLogger("penstock.node")
 
 
 class Partition:
@@ -33,6 +36,7 @@ class Partition:
         "_mark_dirty",
         "_pending",
         "_pending_sizes",
+        "_refusing",
         "_waiters",
         "closed",
         "config",
@@ -59,6 +63,7 @@ class Partition:
         self.term = term
         self.closed = False
         self.in_sync_replicas = 1
+        self._refusing = False
         self.high_watermark: Offset = log.end_offset
         """Exclusive: the first offset that readers may not see yet. What recovery kept is on the disk."""
         self._loop = asyncio.get_running_loop()
@@ -75,11 +80,24 @@ class Partition:
         """Writes a checked batch to the local log; it is not committed yet. `batch` is stamped in place."""
         if self.closed:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was deleted")
-        appended = self.log.append(batch, header, self.term, self._clock.wall_ms())
+        try:
+            appended = self.log.append(batch, header, self.term, self._clock.wall_ms())
+        except StorageError as refused:
+            self._note_refusal(refused)
+            raise
+        if self._refusing:
+            self._refusing = False
+            log.warning("%s takes writes again", self.name)
         if not appended.duplicate:
             self._pending_sizes.append((appended.last_offset, header.size))
             self._mark_dirty(self)
         return appended
+
+    def _note_refusal(self, refused: StorageError) -> None:
+        """One line when it begins, not one per batch: the log of a full disk may lie on that disk."""
+        if not self._refusing:
+            self._refusing = True
+            log.error("%s refuses writes: %s", self.name, refused)
 
     def check_in_sync(self) -> None:
         """Refuses acks=all where the topic wants more replicas than there are: the promise could not be kept."""
@@ -118,8 +136,9 @@ class Partition:
         for waiter in self._waiters:
             waiter.committed(size_bytes)
 
-    def fail(self, error: StorageError) -> None:
+    def fail(self, error: StorageError | CorruptLog) -> None:
         """A flush failed: nothing pending will ever be committed here."""
+        log.error("%s takes no more writes until the next start: %s", self.name, error)
         self._end_pending(error)
 
     # --- reading

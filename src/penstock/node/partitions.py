@@ -18,6 +18,8 @@ from penstock.types import Term, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
+ORPHANS = "orphans"
+
 Offline = CorruptLog | StorageError
 """Why a partition could not be opened: it stays closed, and all others go on."""
 
@@ -69,11 +71,15 @@ class PartitionTable:
 
     # --- opening and closing
 
-    def open_topic(self, topic: str, count: int, config: TopicConfig) -> None:
-        """Opens the partitions of `topic` up to `count`; those that are open stay as they are."""
+    def open_topic(self, topic: str, count: int, config: TopicConfig, *, new: bool) -> None:
+        """Opens the partitions of `topic` up to `count`; those that are open stay as they are. A folder that is there
+        although the partition is `new` holds somebody else's records: it is moved out of the way."""
         partitions = self._topics.setdefault(topic, [])
         for index in range(len(partitions), count):
-            partitions.append(self._open(TopicPartition(topic, index), config))
+            name = TopicPartition(topic, index)
+            if new and not config.memory and self._disk.exists(f"{self._topics_dir}/{name}"):
+                self._move_aside(str(name))
+            partitions.append(self._open(name, config))
 
     def open_one(self, name: TopicPartition, config: TopicConfig) -> Partition:
         """A partition outside all topics: the metadata log. Raises if it cannot be opened."""
@@ -95,32 +101,40 @@ class PartitionTable:
     def destroy_topic(self, topic: str) -> list[Callable[[], None]]:
         """Closes the topic's partitions for good; returns the slow part of deleting them, for a thread."""
         slow = []
-        for partition in self._topics.pop(topic, []):
+        for index, partition in enumerate(self._topics.pop(topic, [])):
             if isinstance(partition, Partition):
                 partition.close()
                 slow.append(partition.log.destroy())
+            else:  # its log could not be opened, but its name must be free for the next topic
+                slow.append(Log(self._disk, f"{self._topics_dir}/{topic}-{index}", TopicConfig()).destroy())
         return slow
 
     def close(self) -> None:
+        """Closes every log; one that cannot save what would make the next start quicker keeps none from closing."""
         for partition in self.online():
             partition.close()
-            partition.log.close()
+            try:
+                partition.log.close()
+            except StorageError as trouble:
+                log.error(
+                    "%s was not closed cleanly, the next start recovers it: %s", partition.name, trouble
+                )
         self._topics.clear()
 
-    def move_orphans(self, known: set[TopicPartition], suffix: str) -> None:
+    def move_orphans(self, known: set[TopicPartition]) -> None:
         """Moves folders that belong to no known partition out of the way of topics that may take their names."""
         names = {str(name) for name in known}
         for folder in sorted(self._disk.list_dir(self._topics_dir)):
             if folder not in names:
-                self._move_aside(folder, suffix)
+                self._move_aside(folder)
 
-    def _move_aside(self, folder: str, suffix: str) -> None:
-        parent = self._topics_dir.rpartition("/")[0]
-        orphans = f"{parent}/orphans" if parent else "orphans"
-        self._disk.make_dir(orphans)
-        self._disk.rename(f"{self._topics_dir}/{folder}", f"{orphans}/{folder}.{suffix}")
+    def _move_aside(self, folder: str) -> None:
+        self._disk.make_dir(ORPHANS)
+        self._disk.rename(f"{self._topics_dir}/{folder}", f"{ORPHANS}/{folder}.{self._clock.wall_ms()}")
+        for changed in (ORPHANS, self._topics_dir):
+            self._disk.sync_dir(changed)
         log.warning(
-            "%s belongs to no topic: moved to %s (delete it there if you do not miss it)", folder, orphans
+            "%s belongs to no topic: moved to %s/ (delete it there if you do not miss it)", folder, ORPHANS
         )
 
     def _open(self, name: TopicPartition, config: TopicConfig) -> Partition | Offline:

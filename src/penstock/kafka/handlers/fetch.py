@@ -129,7 +129,9 @@ class _Attempt:
 
     def _read_partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         max_bytes = min(self._room, wanted.partition_max_bytes)
-        records = partition.read(Offset(wanted.fetch_offset), max_bytes, at_least_one=self.bytes == 0)
+        records = b""
+        if max_bytes > 0 or self.bytes == 0:
+            records = partition.read(Offset(wanted.fetch_offset), max_bytes, at_least_one=self.bytes == 0)
         self._room -= len(records)
         self.bytes += len(records)
         self._partitions.append(partition)

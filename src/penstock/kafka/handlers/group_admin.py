@@ -1,6 +1,6 @@
 """ListGroups, DescribeGroups and DeleteGroups."""
 
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.delete_groups import (
@@ -25,6 +25,7 @@ DEAD = "Dead"
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     found = context.node.groups.list(states=request.states_filter, types=request.types_filter)
     return ListGroupsResponse(
+        error_code=ErrorCode.NONE if context.node.groups.all_online else ErrorCode.COORDINATOR_NOT_AVAILABLE,
         groups=[
             ListedGroup(
                 group_id=row.group_id,
@@ -33,7 +34,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
                 group_type=row.group_type,
             )
             for row in found
-        ]
+        ],
     )
 
 
@@ -46,7 +47,12 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
 
 
 def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
-    group = context.node.groups.describe(group_id)
+    try:
+        group = context.node.groups.describe(group_id)
+    except KafkaError as mistake:
+        return DescribedGroup(
+            group_id=group_id, group_state=DEAD, error_code=mistake.code, error_message=mistake.message
+        )
     if group is None:
         if context.api_version >= NOT_FOUND_SINCE_VERSION:
             message = f"there is no group {group_id!r}"

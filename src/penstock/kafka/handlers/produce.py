@@ -5,7 +5,6 @@ record needs a key) or a codec of the topic's own.
 """
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from uuid import UUID
 
@@ -23,9 +22,6 @@ from penstock.kafka.wire.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.node import Partition
-from penstock.types import TopicPartition
-
-log = logging.getLogger("penstock.kafka")
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -87,7 +83,6 @@ def _answer(
             index=data.index, error_code=mistake.code, base_offset=-1, error_message=mistake.message
         )
     except StorageError as refused:
-        log.error("%s: %s", TopicPartition(name, data.index), refused)
         return PartitionProduceResponse(
             index=data.index,
             error_code=ErrorCode.KAFKA_STORAGE_ERROR,

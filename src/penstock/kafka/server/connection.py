@@ -44,15 +44,20 @@ JOIN_UP_TO = 64 * 1024
 class _Slot:
     """A place in the order of answers: filled when its request is done."""
 
-    __slots__ = ("answer", "done", "header", "started", "task", "waiting_for")
+    __slots__ = ("answer", "done", "header", "request_bytes", "started", "task", "waiting_for")
 
-    def __init__(self, header: RequestHeader) -> None:
+    def __init__(self, header: RequestHeader, request_bytes: int) -> None:
         self.header = header
+        self.request_bytes = request_bytes
         self.started = time.perf_counter()
         self.done = False
         self.answer: Buffers | None = None
         self.task: asyncio.Task[None] | None = None
         self.waiting_for: Response | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return self.request_bytes + sum(len(piece) for piece in self.answer or ())
 
     def give_up(self) -> None:
         """The client has gone: nobody waits for the answer."""
@@ -160,7 +165,8 @@ class Connection(asyncio.BufferedProtocol):
     def held_bytes(self) -> int:
         """Memory that this client makes the broker hold."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._frames.waiting_bytes + unsent + sum(len(frame) for _, frame in self._queue)
+        queued = sum(len(frame) for _, frame in self._queue)
+        return self._frames.waiting_bytes + queued + sum(slot.held_bytes for slot in self._slots) + unsent
 
     def close(self, reason: str) -> None:
         """Closes because of what the client did: one log line, no more."""
@@ -218,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, header: RequestHeader, frame: bytearray) -> None:
         """Handles a request here and now if it need not wait; otherwise in a task of its own."""
-        slot = _Slot(header)
+        slot = _Slot(header, len(frame))
         self._slots.append(slot)
         context = RequestContext(
             node=self._listener.node,

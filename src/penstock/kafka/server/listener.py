@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import resource
 import socket
-from collections.abc import Coroutine, Sequence
+import sys
+from collections.abc import Coroutine
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode, ProtocolViolation
@@ -18,6 +20,7 @@ log = logging.getLogger("penstock.kafka")
 
 SWEEP_SECONDS = 1.0
 BACKLOG = 1024
+FILES_KEPT_FOR_LOGS = 512
 STOP_SECONDS = 2.0
 """How long clients may take to read what they were answered when the broker stops."""
 
@@ -31,6 +34,7 @@ class KafkaListener:
         self.node = node
         self.limits: Limits = node.config.limits
         self.metrics = node.metrics
+        self._max_connections = min(self.limits.max_connections, _files_for_connections())
         self._max_held_bytes = self.limits.max_request_memory_bytes + self.limits.max_response_memory_bytes
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
@@ -40,10 +44,16 @@ class KafkaListener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
 
-    async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Serves the given listening sockets until `stop`."""
-        for sock in sockets:
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=BACKLOG)
+    async def start(self, listening: socket.socket) -> None:
+        """Serves the given socket until `stop`."""
+        if self._max_connections < self.limits.max_connections:
+            log.warning(
+                "at most %d connections: the system allows this process that many files (raise it with `ulimit -n`)",
+                self._max_connections,
+            )
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), sock=listening, backlog=BACKLOG
+        )
         self._sweep()
 
     async def stop(self) -> None:
@@ -69,7 +79,7 @@ class KafkaListener:
     # --- connections
 
     def admit(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.limits.max_connections:
+        if len(self._connections) >= self._max_connections:
             return False
         self._connections[connection] = None
         self.metrics.connections = len(self._connections)
@@ -136,7 +146,16 @@ class KafkaListener:
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:
         """A newer client asks in a version that is unknown here: version 0 tells it which to use instead."""
+        # As for all handlers: imported when the first client needs it.
         from penstock.kafka.handlers.api_versions import unsupported_version
 
         response = unsupported_version(ErrorCode.UNSUPPORTED_VERSION)
         return encode_response(header.api_key, 0, header.correlation_id, response)
+
+
+def _files_for_connections() -> int:
+    """How many of the process' files connections may take: logs must always find one, or nothing could be flushed."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return soft - max(soft // 4, min(FILES_KEPT_FOR_LOGS, soft // 2))
