@@ -1,10 +1,12 @@
 """APIs and versions that the client suites do not reach by themselves."""
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from crc32c import crc32c
 
 from penstock import Broker
 from penstock.batch import Record, build_batch, iter_headers, read_records
@@ -245,6 +247,36 @@ def test_a_topics_own_codec_is_applied_to_what_producers_send(
         == ErrorCode.NONE
     )
     assert [row.value for row in fetch(client, name)] == [b"x" * 500, b"y"]
+
+
+def test_a_bomb_is_refused_by_a_topic_that_would_have_to_unpack_it(client: RawClient, unique: Unique) -> None:
+    for rule in ({"compression_type": "gzip"}, {"cleanup_policy": "compact"}):
+        name = unique("bomb")
+        create(client, name, **rule)
+        bomb = record(b"\0" * 40_000_000)
+        assert code_of(produce(client, name, bomb, compression=4)) == ErrorCode.MESSAGE_TOO_LARGE
+        assert code_of(produce(client, name, record(), compression=4)) == ErrorCode.NONE
+
+
+def test_a_codec_of_the_topics_own_does_not_lift_its_limit_on_size(client: RawClient, unique: Unique) -> None:
+    name = unique("grown")
+    create(client, name, compression_type="uncompressed", max_message_bytes="1000")
+    grown = record(b"x" * 5000)
+    assert code_of(produce(client, name, grown, compression=4)) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_count_of_records_that_no_codec_could_pack_is_refused(client: RawClient, unique: Unique) -> None:
+    name = unique("lie")
+    create(client, name)
+    batch = bytearray(build_batch([record()], compression=4))
+    struct.pack_into(">i", batch, 57, 2**31 - 1)
+    struct.pack_into(">i", batch, 23, 2**31 - 2)
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    data = PartitionProduceData(index=0, records=batch)
+    topics = [TopicProduceData(name=name, partition_data=[data])]
+    request = ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=topics)
+    answer = ask(client, ProduceResponse, ApiKey.PRODUCE, 9, request)
+    assert code_of(answer) == ErrorCode.INVALID_RECORD
 
 
 def test_timestamps_too_far_ahead_or_behind_are_refused(client: RawClient, unique: Unique) -> None:

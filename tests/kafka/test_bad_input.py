@@ -216,7 +216,9 @@ def test_random_mutations_of_real_requests_harm_nobody(broker: Broker, topic: st
             client.send(mutant)
 
 
-def test_a_client_that_hangs_up_before_it_is_answered_leaves_nothing_behind(broker: Broker, topic: str) -> None:
+def test_a_client_that_hangs_up_before_it_is_answered_leaves_nothing_behind(
+    broker: Broker, topic: str
+) -> None:
     waiting = fetch_request(topic, 0)
     waiting.max_wait_ms = 2**31 - 1
     for _ in range(20):

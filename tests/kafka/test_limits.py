@@ -132,7 +132,7 @@ def test_one_connection_too_many_is_closed_and_the_others_stay() -> None:
 
 
 def test_half_frames_that_together_hold_too_much_memory_are_closed() -> None:
-    with tight(max_request_memory_bytes=1 << 20, max_response_memory_bytes=1 << 20) as broker:
+    with tight(max_client_memory_bytes=2 << 20) as broker:
         hogs = [RawClient(broker) for _ in range(8)]
         for hog in hogs:
             hog.send((50_000_000).to_bytes(4, "big") + b"x" * 1_000_000)

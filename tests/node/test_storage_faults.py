@@ -11,6 +11,7 @@ import pytest
 
 from penstock import Broker
 from penstock.batch import Record, build_batch
+from penstock.config import GroupSettings
 from penstock.errors import DiskFull, ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.create_topics import (
@@ -20,6 +21,12 @@ from penstock.kafka.wire.messages.create_topics import (
 )
 from penstock.kafka.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.kafka.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -178,6 +185,33 @@ def test_the_name_of_a_deleted_topic_is_free_even_if_its_log_could_not_be_opened
         assert answer.responses[0].error_code == ErrorCode.NONE
         create(client, "t")
         assert fetch(client, "t") == (ErrorCode.NONE, b"")
+
+
+def test_a_rotten_offsets_partition_takes_its_coordinator_offline_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one_home = GroupSettings(offsets_topic_partitions=1)
+    with Broker(data_dir=tmp_path, groups=one_home) as broker, RawClient(broker) as client:
+        create(client, "t")
+        for number in range(5):
+            commit(client, "t", number)
+    segment = next((tmp_path / "topics" / "__consumer_offsets-0").glob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"readers")] ^= 0xFF
+    segment.write_bytes(content)
+    with caplog.at_level(logging.ERROR), Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        assert commit(client, "t", 9) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert produce(client, "t", b"x") == ErrorCode.NONE
+    assert "__consumer_offsets-0" in caplog.text
+
+
+def commit(client: RawClient, topic: str, offset: int) -> int:
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=[row])]
+    request = OffsetCommitRequest(group_id="readers", topics=topics)
+    answer = client.call(ApiKey.OFFSET_COMMIT, 7, request)
+    assert isinstance(answer, OffsetCommitResponse)
+    return answer.topics[0].partitions[0].error_code
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

@@ -132,13 +132,15 @@ def build_batch(
     return seal(batch)
 
 
-def recompress(buf: Buffer, compression: int, level: int | None = None) -> bytes:
+def recompress(
+    buf: Buffer, compression: int, level: int | None = None, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> bytes:
     """The same batch with its records in another codec; they are moved as a whole and not looked at."""
     header = check_batch(buf)
     stored = memoryview(buf)[HEADER_SIZE : header.size]
     if header.compression == compression or header.record_count == 0:
         return bytes(memoryview(buf)[: header.size])
-    plain = decompress(header.compression, stored, max_bytes=MAX_DECOMPRESSED_BYTES)
+    plain = decompress(header.compression, stored, max_bytes=max_bytes)
     payload = compress(compression, plain, level)
     changed = header._replace(
         batch_length=MIN_BATCH_LENGTH + len(payload), attributes=header.attributes & ~CODEC_MASK | compression

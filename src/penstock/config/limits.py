@@ -40,20 +40,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="One Fetch answer, whatever the client asks for; Kafka's default is 55 MiB.",
         ),
     ] = 55 * MEBIBYTE
-    max_request_memory_bytes: Annotated[
+    max_client_memory_bytes: Annotated[
         int,
         Meta(
             ge=MEBIBYTE,
-            description="All requests in memory at once; past it the clients that hold most are closed.",
+            description="Requests and answers of all clients together; past it those that hold most are closed.",
         ),
-    ] = 512 * MEBIBYTE
-    max_response_memory_bytes: Annotated[
-        int,
-        Meta(
-            ge=MEBIBYTE,
-            description="All answers not yet sent; past it the clients that hold most are closed.",
-        ),
-    ] = 512 * MEBIBYTE
+    ] = 1024 * MEBIBYTE
     idle_timeout_ms: Annotated[
         int,
         Meta(ge=1, description="A connection without a request is closed; Kafka's connections.max.idle.ms."),

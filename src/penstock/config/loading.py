@@ -37,6 +37,14 @@ _TOPIC_DEFAULTS = "topic_defaults"
 _OFF = ("off", "none", "")
 
 
+class UnknownSetting(ConfigError):
+    """A name that is no setting's; says so instead of what was expected of the value."""
+
+    def __init__(self, field: str, value: object, hint: str) -> None:
+        super().__init__(field, value, f"a known setting{hint}")
+        self.args = (f"there is no setting {field}{hint}",)
+
+
 class _Setting(NamedTuple):
     origin: str
     value: object
@@ -100,12 +108,12 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str
         elif name.startswith(ENVIRONMENT_PREFIX) and not (
             name in OTHER_VARIABLES or SERVICE_LINK.fullmatch(name)
         ):
-            raise ConfigError(name, value, f"a known setting{nearest(name, paths)}")
+            raise UnknownSetting(name, value, nearest(name, paths))
 
 
 def _known(path: str, origin: str, value: object) -> str:
     if path not in _hints():
-        raise ConfigError(origin, value, f"a known setting{nearest(path, _hints())}")
+        raise UnknownSetting(origin, value, nearest(path, _hints()))
     return path
 
 

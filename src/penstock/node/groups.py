@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
-from penstock.batch import Record, build_batch, check_batch, iter_headers, read_records
+from penstock.batch import Record, build_batch, check_batch
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
@@ -39,11 +39,10 @@ from penstock.node.clock import Clock
 from penstock.node.metadata import MetadataLog
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
-from penstock.types import Offset, TopicPartition
+from penstock.node.replay import stored_records
+from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.groups")
-
-READ_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
 Question = Callable[[int, object], Iterable[Effect]]
@@ -76,8 +75,12 @@ class GroupManager:
             if index not in self._drivers and self._partitions.is_online(OFFSETS_TOPIC, index):
                 partition = self._partitions.get(OFFSETS_TOPIC, index)
                 driver = _Driver(Coordinator(self._settings, self._limits), partition, self._clock)
-                driver.load()
-                self._drivers[index] = driver
+                try:
+                    driver.load()
+                except (PenstockError, ValueError) as trouble:
+                    log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
+                else:
+                    self._drivers[index] = driver
 
     async def ensure_topic(self) -> None:
         """Creates the offsets topic when the first group shows up. The node calls `load` once it is there."""
@@ -261,14 +264,8 @@ class _Driver:
 
     def load(self) -> None:
         """Replays the partition into the coordinator."""
-        offset = self._partition.start_offset
-        while offset < self._partition.high_watermark:
-            chunk = self._partition.read(offset, READ_BYTES, at_least_one=True)
-            for position, header in iter_headers(chunk):
-                check_batch(chunk, position)
-                for record in read_records(chunk, position):
-                    self.core.replay(record.key or b"", record.value)
-                offset = Offset(header.next_offset)
+        for record in stored_records(self._partition):
+            self.core.replay(record.key or b"", record.value)
         self.core.loaded(self.now_ms)
         self._set_timer()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 from uuid import uuid4
 
-from penstock.batch import Record, build_batch, check_batch, iter_headers, read_records
+from penstock.batch import Record, build_batch, check_batch
 from penstock.cluster import (
     ClusterState,
     MetadataRecord,
@@ -23,9 +23,9 @@ from penstock.cluster import (
 )
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.partition import Partition
+from penstock.node.replay import stored_records
 from penstock.types import Offset
 
-READ_BYTES = 4 * 1024 * 1024
 SNAPSHOT_AFTER_RECORDS = 1000
 """A snapshot is worth it when replaying costs more than reading the state: at least this many records, and ..."""
 SNAPSHOT_FACTOR = 4
@@ -58,14 +58,8 @@ class MetadataLog:
 
     def replay(self) -> None:
         """Applies all that is stored, without telling the follower: it reads the resulting state."""
-        offset = self.partition.start_offset
-        while offset < self.partition.high_watermark:
-            chunk = self.partition.read(offset, READ_BYTES, at_least_one=True)
-            for position, header in iter_headers(chunk):
-                check_batch(chunk, position)
-                for record in read_records(chunk, position):
-                    self._apply(decode_record(record.value or b""))
-                offset = Offset(header.next_offset)
+        for record in stored_records(self.partition):
+            self._apply(decode_record(record.value or b""))
         self._replayed = True
 
     async def change(self, decide: Decision) -> None:

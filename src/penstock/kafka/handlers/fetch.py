@@ -131,7 +131,8 @@ class _Attempt:
         max_bytes = min(self._room, wanted.partition_max_bytes)
         records = b""
         if max_bytes > 0 or self.bytes == 0:
-            records = partition.read(Offset(wanted.fetch_offset), max_bytes, at_least_one=self.bytes == 0)
+            first = self.bytes == 0  # one batch is always given, however little was asked for
+            records = partition.read(Offset(wanted.fetch_offset), max(max_bytes, 1), at_least_one=first)
         self._room -= len(records)
         self.bytes += len(records)
         self._partitions.append(partition)

@@ -1,18 +1,17 @@
 """Produce and InitProducerId: batches into logs.
 
-A batch is never opened here, unless its topic asks for something that only its records can tell: compaction (every
-record needs a key) or a codec of the topic's own.
+A batch is never opened here, unless its topic has rules on what is in it (topic_rules.py).
 """
 
 import asyncio
 from collections.abc import Coroutine
 from uuid import UUID
 
-from penstock.batch import BatchHeader, check_produced, read_records, recompress
-from penstock.config import TopicConfig
+from penstock.batch import BatchHeader, check_produced
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.topic_names import resolve_topic
+from penstock.kafka.handlers.topic_rules import TopicRules
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,
@@ -29,7 +28,9 @@ LOWEST_VERSION = 3
 """Older versions carry record formats 0 and 1, which are gone since Kafka 4."""
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
-CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+RECORDS_PER_BYTE_MAX = 1000
+"""No codec packs records more densely (a record has seven bytes at least); a count beyond it is a lie that would make
+offsets jump."""
 
 _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 
@@ -39,13 +40,14 @@ def produce(
 ) -> ProduceResponse | Coroutine[None, None, ProduceResponse] | None:
     """Everything is appended before this returns; what waits for its commit waits in the coroutine."""
     waiting: _Waiting = []
+    rules = TopicRules()
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    _answer(context, request, topic.name, topic.topic_id, data, waiting)
+                    _answer(context, request, topic.name, topic.topic_id, data, waiting, rules)
                     for data in topic.partition_data
                 ],
             )
@@ -67,6 +69,7 @@ def _answer(
     topic_id: UUID,
     data: PartitionProduceData,
     waiting: _Waiting,
+    rules: TopicRules,
 ) -> PartitionProduceResponse:
     """Appends one partition's batch; with acks=all its commit is added to `waiting`."""
     try:
@@ -76,7 +79,7 @@ def _answer(
         if request.acks == ACKS_ALL:
             partition.check_in_sync()
         batch, header = _checked(data, partition, context.api_version)
-        batch, header = _as_topic_wants(batch, header, partition.config, context.node.clock.wall_ms())
+        batch, header = rules.apply(batch, header, partition.config, context.node.clock.wall_ms())
         appended = partition.append(batch, header)
     except KafkaError as mistake:
         return PartitionProduceResponse(
@@ -129,6 +132,11 @@ def _checked(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"{partition.name}: batch of {header.size} bytes, max.message.bytes={partition.config.max_message_bytes}",
         )
+    if header.record_count > header.size * RECORDS_PER_BYTE_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"{partition.name}: {header.record_count} records in {header.size} bytes",
+        )
     if header.transactional:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
     if header.compression == ZSTD and api_version < ZSTD_SINCE_VERSION:
@@ -136,55 +144,6 @@ def _checked(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_SINCE_VERSION} or newer"
         )
     return batch, header
-
-
-def _as_topic_wants(
-    batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
-) -> tuple[memoryview, BatchHeader]:
-    """Applies the topic's rules on keys, timestamps and codec. Most topics have none: nothing is touched."""
-    if config.cleanup_compact:
-        _require_keys(batch)
-    if config.compression_type != "producer" and CODECS[config.compression_type] != header.compression:
-        batch, header = _reread(recompress(batch, CODECS[config.compression_type], _level(config)))
-    if not config.message_timestamp_log_append:  # otherwise the log stamps its own
-        _check_timestamps(header, config, now_ms)
-    return batch, header
-
-
-def _reread(rebuilt: bytes | bytearray) -> tuple[memoryview, BatchHeader]:
-    batch = memoryview(bytearray(rebuilt))
-    return batch, check_produced(batch)
-
-
-def _level(config: TopicConfig) -> int | None:
-    levels = {
-        "gzip": config.compression_gzip_level,
-        "lz4": config.compression_lz4_level,
-        "zstd": config.compression_zstd_level,
-    }
-    return levels.get(config.compression_type)
-
-
-def _require_keys(batch: memoryview) -> None:
-    for record in read_records(batch):
-        if record.key is None:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
-
-
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    newest, oldest = header.max_timestamp, header.base_timestamp
-    if newest - now_ms > config.message_timestamp_after_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {newest} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} ahead of {now_ms}",
-        )
-    if 0 <= oldest < now_ms - config.message_timestamp_before_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {oldest} is more than message.timestamp.before.max.ms="
-            f"{config.message_timestamp_before_max_ms} behind {now_ms}",
-        )
 
 
 async def _await_commits(response: ProduceResponse, waiting: _Waiting, timeout_ms: int) -> ProduceResponse:

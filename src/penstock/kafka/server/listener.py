@@ -18,7 +18,7 @@ from penstock.node import Node
 
 log = logging.getLogger("penstock.kafka")
 
-SWEEP_SECONDS = 1.0
+SWEEP_SECONDS = 0.5
 BACKLOG = 1024
 FILES_KEPT_FOR_LOGS = 512
 STOP_SECONDS = 2.0
@@ -35,7 +35,6 @@ class KafkaListener:
         self.limits: Limits = node.config.limits
         self.metrics = node.metrics
         self._max_connections = min(self.limits.max_connections, _files_for_connections())
-        self._max_held_bytes = self.limits.max_request_memory_bytes + self.limits.max_response_memory_bytes
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
@@ -93,7 +92,7 @@ class KafkaListener:
             self._all_gone.set_result(None)
 
     def _sweep(self) -> None:
-        """Once a second: closes idle, stuck and, when all together hold too much, the greediest connections."""
+        """Twice a second: closes idle, stuck and, when all together hold too much, the greediest connections."""
         self.now = self.loop.time()
         idle_before = self.now - self.limits.idle_timeout_ms / 1000
         stuck_before = self.now - self.limits.slow_drain_timeout_ms / 1000
@@ -110,12 +109,12 @@ class KafkaListener:
 
     def _shed(self, holding: list[tuple[int, Connection]]) -> None:
         total = sum(held for held, _ in holding)
-        if total <= self._max_held_bytes:
+        if total <= self.limits.max_client_memory_bytes:
             return
         for held, connection in sorted(holding, key=lambda pair: pair[0], reverse=True):
             connection.reset(f"holds {held} bytes while all clients together hold {total}")
             total -= held
-            if total <= self._max_held_bytes:
+            if total <= self.limits.max_client_memory_bytes:
                 return
 
     # --- requests

@@ -52,7 +52,7 @@ from penstock.kafka.wire.schema import (
 )
 from penstock.kafka.wire.source import Source, width_of
 
-MAX_ELEMENTS: Final = 500_000
+MAX_ELEMENTS: Final = 100_000
 """Array elements and tagged fields in one request: room for a fetch of every partition that a node can hold,
 and about a second of decoding at worst."""
 

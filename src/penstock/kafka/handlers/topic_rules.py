@@ -1,0 +1,90 @@
+"""What a topic may ask of the batches that it takes: keys, timestamps, a codec of its own, a size.
+
+Most topics ask nothing that needs a batch to be opened, and then it is not. Those that do pay for it on the event
+loop, so what one request may make the broker unpack is bounded: a few kilobytes can hold a hundred megabytes.
+"""
+
+from penstock.batch import BatchHeader, check_produced, recompress, scan_batch
+from penstock.batch._scan import NULL_KEY, NULL_VALUE
+from penstock.config import TopicConfig
+from penstock.errors import ErrorCode, KafkaError
+
+CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+INFLATION_MAX = 16
+"""How many times max.message.bytes a batch may hold once it is unpacked. Text packs ten to one."""
+INFLATED_BYTES_PER_REQUEST = 64 * 1024 * 1024
+"""... and all batches of one request together: about half a second of work."""
+
+
+class TopicRules:
+    """Applies topics' rules to the batches of one request."""
+
+    __slots__ = ("_room",)
+
+    def __init__(self) -> None:
+        self._room = INFLATED_BYTES_PER_REQUEST
+
+    def apply(
+        self, batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
+    ) -> tuple[memoryview, BatchHeader]:
+        """The batch as the topic wants it, or KafkaError."""
+        if config.cleanup_compact:
+            self._require_keys(batch, config)
+        if config.compression_type != "producer" and CODECS[config.compression_type] != header.compression:
+            batch, header = self._recompress(batch, config)
+        if not config.message_timestamp_log_append:  # otherwise the log stamps its own
+            _check_timestamps(header, config, now_ms)
+        return batch, header
+
+    def _inflatable(self, config: TopicConfig) -> int:
+        if self._room <= 0:
+            message = (
+                f"the request unpacks to more than {INFLATED_BYTES_PER_REQUEST} bytes; send smaller requests"
+            )
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
+        return min(self._room, INFLATION_MAX * config.max_message_bytes)
+
+    def _require_keys(self, batch: memoryview, config: TopicConfig) -> None:
+        _, payload, columns = scan_batch(batch, max_bytes=self._inflatable(config))
+        self._room -= len(payload)
+        if NULL_KEY in columns.nulls or NULL_KEY | NULL_VALUE in columns.nulls:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
+
+    def _recompress(self, batch: memoryview, config: TopicConfig) -> tuple[memoryview, BatchHeader]:
+        limit = self._inflatable(config)
+        rebuilt = recompress(batch, CODECS[config.compression_type], _level(config), max_bytes=limit)
+        self._room -= max(len(rebuilt), len(batch))
+        if len(rebuilt) > config.max_message_bytes:
+            message = (
+                f"the batch has {len(rebuilt)} bytes with compression.type={config.compression_type}, "
+                f"max.message.bytes={config.max_message_bytes}"
+            )
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
+        view = memoryview(bytearray(rebuilt))
+        return view, check_produced(view)
+
+
+def _level(config: TopicConfig) -> int | None:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(config.compression_type)
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    newest, oldest = header.max_timestamp, header.base_timestamp
+    if newest - now_ms > config.message_timestamp_after_max_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {newest} is more than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} ahead of {now_ms}",
+        )
+    if 0 <= oldest < now_ms - config.message_timestamp_before_max_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {oldest} is more than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} behind {now_ms}",
+        )

@@ -1,0 +1,24 @@
+"""Reading an internal topic from its beginning, to rebuild the state that it stands for."""
+
+from collections.abc import Iterator
+
+from penstock.batch import Record, iter_headers, read_records
+from penstock.errors import BatchError, CorruptLog
+from penstock.node.partition import Partition
+from penstock.types import Offset
+
+READ_BYTES = 4 * 1024 * 1024
+
+
+def stored_records(partition: Partition) -> Iterator[Record]:
+    """Every record, checked. CorruptLog names the batch that is not what it was: nothing after it can be trusted."""
+    offset = partition.start_offset
+    while offset < partition.high_watermark:
+        chunk = partition.read(offset, READ_BYTES, at_least_one=True)
+        for position, header in iter_headers(chunk):
+            try:
+                yield from read_records(chunk, position)
+            except BatchError as wrong:
+                reason = f"in the batch of offset {header.base_offset}: {wrong}"
+                raise CorruptLog(partition.log.path, position, reason) from None
+            offset = Offset(header.next_offset)
