@@ -64,7 +64,9 @@ class Recovery:
         if snapshot is not None:
             state.start_offset = max(state.start_offset, Offset(snapshot.start_offset))
         self._set_leftovers_aside(snapshot)
-        state.start_offset = max(state.start_offset, Offset(self.segments[0].base_offset))
+        if self.segments[0].base_offset > state.start_offset:
+            self._lose_all(snapshot)
+            return
         self._draw_line(snapshot)
         first = self._restore(snapshot) if snapshot is not None else self._begin_without()
         self._scan_from(first, snapshot.position if snapshot is not None else 0)
@@ -115,6 +117,18 @@ class Recovery:
             path = self._path(file_name(facts.flushed.base_offset, LOG_SUFFIX))
             raise CorruptLog(path, 0, f"gone, and it was flushed up to byte {facts.flushed.position}")
         self.state.end_offset = self.state.start_offset
+
+    def _lose_all(self, snapshot: Snapshot | None) -> None:
+        """The first segment is gone. Its name may never have been flushed, while the names of later ones were."""
+        facts, start_offset = self.checkpoint.facts, self.state.start_offset
+        if snapshot is not None or facts.flushed > (start_offset, start_offset, 0) or not self._repair:
+            path = self._path(file_name(start_offset, LOG_SUFFIX))
+            raise CorruptLog(path, 0, f"gone, and {self.segments[0].path} is the first of the rest")
+        for segment in reversed(self.segments):
+            remove_segment(self._disk, self._folder, segment.base_offset)
+            self._disk.sync_dir(self._folder)
+        self.segments = []
+        self.state.end_offset = start_offset
 
     def _segment(self, base_offset: int) -> Segment:
         segment = Segment(self._disk, self._folder, base_offset, self._interval)

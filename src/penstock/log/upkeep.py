@@ -103,16 +103,20 @@ class Upkeep:
     # --- chores
 
     def can_remove(self) -> bool:
-        """Whether a flushed snapshot makes all garbage dispensable, or there is no room for a snapshot."""
-        return bool(self.garbage) and (self._is_covered() or self._is_full)
+        """Whether a flushed snapshot makes some garbage dispensable, or there is no room for a snapshot."""
+        return bool(self.garbage) and (bool(self._covered()) or self._is_full)
 
-    def _is_covered(self) -> bool:
-        return self._disk.volatile or all(s.base_offset < self.snapshot_base for s in self.garbage)
+    def _covered(self) -> list[Segment]:
+        """Garbage before the newest snapshot. Under load there is always some after it, which has to wait."""
+        if self._disk.volatile:
+            return list(self.garbage)
+        return [segment for segment in self.garbage if segment.base_offset < self.snapshot_base]
 
     def take_chores(self, segments: list[Segment]) -> Chores | None:
         """What can be done now by a thread. `segments` are those of the log: no index of another may be written."""
-        garbage = list(self.garbage) if self.can_remove() else []
-        makes_room = bool(garbage) and not self._is_covered()
+        covered = self._covered()
+        garbage = covered or (list(self.garbage) if self._is_full else [])
+        makes_room = bool(garbage) and not covered
         capture, self._capture = (None if makes_room else self._capture), None
         if capture is not None:
             capture.keep(set(segments))
