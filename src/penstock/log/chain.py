@@ -1,8 +1,7 @@
 """The segments of a log in their order: finding offsets, reading bytes, and letting go of what nobody reads.
 
-A sequential reader finds its next position among the hints; any other read is one bisection among the
-segments, one in a sparse index and a few headers. So the cost of a read does not depend on the length of the
-log.
+A sequential reader finds its next position among the hints; any other read is one bisection among the segments, one in
+a sparse index and a few headers. So the cost of a read does not depend on the length of the log.
 """
 
 from bisect import bisect_left, bisect_right
@@ -152,8 +151,7 @@ class SegmentChain:
     def _shorten(
         self, segment: Segment, position: int, end: int, at_least_one: bool
     ) -> tuple[int, int | None]:
-        """The last place before `end` where a batch begins, as far as the index knows; else by the
-        headers."""
+        """The last place before `end` where a batch begins, as far as the index knows; else by the headers."""
         relative, cut = segment.load_index().floor_position(end)
         if cut > position:
             return cut, relative + segment.base_offset

@@ -1,9 +1,8 @@
 """The checkpoint: a few numbers that must be found again after a crash, in two slots of one sector each.
 
-A save writes the slot that is not the newest, so that a torn write leaves the other, and does not flush: an
-older checkpoint claims less and is still true. Only where an older one would be *wrong* (the log was
-truncated, or files are about to go) `save_durably` writes both slots and flushes, so that nothing older can
-come back.
+A save writes the slot that is not the newest, so that a torn write leaves the other one, and does not flush: an older
+checkpoint claims less and is still true. Only where an older one would be *wrong* (the log was truncated, or compacted)
+`save_durably` writes both slots and flushes, so that nothing older can come back.
 """
 
 from struct import Struct
@@ -21,8 +20,7 @@ SLOT_CRC = Struct(">I")
 
 
 class FlushPoint(NamedTuple):
-    """Everything before this position of this segment is on the disk, and so is everything below the
-    offset."""
+    """Everything before this position of this segment is on the disk, and so is everything below the offset."""
 
     offset: int
     base_offset: int

@@ -1,9 +1,9 @@
-"""Work on files that nobody waits for, done by a thread: save indexes and a snapshot, then remove what has
-expired.
+"""Work on files that nobody waits for, done by a thread: save indexes and a snapshot; another time, remove segments.
 
-The order is the point. What a removed segment contributed to the state of producers and terms survives only
-in a snapshot, and that it was removed on purpose only in the checkpoint; so both are on the disk before it
-goes.
+What a removed segment contributed to the state of producers and terms survives only in a snapshot, and that it was
+removed on purpose only in the checkpoint. So removal is handed out after the chores that flushed the snapshot have
+come back, and flushes the checkpoint before the first file goes. Where there is no room for a snapshot, removal is how
+room is made, and goes without.
 """
 
 import threading
@@ -62,8 +62,7 @@ class Chores:
             self.done = True
 
     def cancel(self) -> None:
-        """Returns when no step is running and none will: a snapshot of what is truncated must not appear
-        later."""
+        """Returns when no step is running and none will: a snapshot of what is truncated must not appear later."""
         with self._lock:
             self._cancelled = True
 

@@ -2,27 +2,24 @@
 
 A log is a clean part, where compaction has been, and a dirty part behind it. One pass, in a thread:
  1. Read the dirty part and note the last offset of each key, until it ends or the map is full (MAX_KEYS).
- 2. Rewrite the segments from the log's start: a record stays if the map knows no later one with its key.
- Offsets,
-    timestamps and the codec stay; a batch keeps its range of offsets, so readers find their way over the
-    gaps. Neighbours that have become small are merged.
- 3. On the event loop again, `swap` puts the new segments in place of the old ones (layout.py: *.swap).
+ 2. Rewrite the segments from the log's start: a record stays if the map knows no later one with its key. Offsets,
+    timestamps and the codec stay; a batch keeps its range of offsets, so readers find their way over the gaps.
+    Neighbours that have become small are merged.
+ 3. On the event loop again, `swap_in` puts the new segments in the place of the old ones (layout.py: *.swap).
 The active segment is never touched, and neither is one that is not flushed.
 
 What else stays:
 - Control entries, all of them: Raft counts them.
-- The last batch of every live producer, without its records if they are all superseded: a header that says
-where its
-  sequence ended, from which a restart rebuilds duplicate detection.
-- A tombstone (a key with no value) for `delete.retention.ms` after the pass that first met it, so that a
-reader who is
-  behind can learn of the deletion. The time stands in the head of the segment's index; segments with
-  different times are not merged, else every pass would put it off. If the index is lost, the tombstones just
-  stay for longer.
+- Of every live producer the last batch in the compacted part, without its records if they are all superseded: a
+  header that says where its sequence ended, from which a restart, or a truncation of what follows, can tell
+  duplicates again.
+- A tombstone (a key with no value) for `delete.retention.ms` after the pass that first met it, so that a reader who is
+  behind can learn of the deletion. The time stands in the head of the segment's index; segments with different times
+  are not merged, else every pass would put it off. If the index is lost, the tombstones just stay for longer.
 A record without a key says nothing to compaction and goes, as in Kafka. A batch that cannot be read stays.
 
-Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one;
-two keys with one digest of 160 bits do not happen.
+Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one; two keys
+with one digest of 160 bits do not happen.
 """
 
 from collections.abc import Iterator, Sequence
@@ -335,8 +332,7 @@ def is_due(segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int
 def cleanable(
     segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int, now_ms: int
 ) -> list[Segment]:
-    """Those that a pass may look at: up to the first whose records are younger than
-    `min.compaction.lag.ms`."""
+    """Those that a pass may look at: up to the first whose records are younger than `min.compaction.lag.ms`."""
     result = []
     for segment in segments:
         is_young = segment.max_timestamp > now_ms - config.min_compaction_lag_ms

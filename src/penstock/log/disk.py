@@ -1,18 +1,16 @@
-"""The seam between the log and a disk: everything that the log does to files goes through these two
-protocols.
+"""The seam between the log and a disk: all that the log does to files goes through these protocols.
 
-Three implementations of equal standing: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed)
-and `sim.SimDisk` (forgets on a power cut what was not flushed, and breaks on request).
+Three implementations of equal standing: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed) and
+`sim.SimDisk` (forgets on a power cut what was not flushed, and breaks on request).
 
 What an implementation promises, and no more:
- 1. A write is seen by later reads at once; after a crash of the machine it may be there in part, in any order
- of
+ 1. A write is seen by later reads at once; after a crash of the machine it may be there in part, in any order of
     512-byte sectors, until `flush` of that file has returned.
  2. A file's name (created, renamed, removed) may be forgotten by such a crash until `sync_dir` of its folder.
- 3. `append` writes all or raises: a short write is cut off again, so the file never ends in half a batch that
-    this process knows of.
- 4. An error of `flush` is final: the system may have dropped the pages, and a second flush would lie.
-    The caller must not try again.
+ 3. `append` writes all or raises: a short write is cut off again, so the file never ends in half a batch that this
+    process knows of.
+ 4. An error of `flush` is final: the system may have dropped the pages, and a second flush would lie. The caller must
+    not try again.
  5. No space is `DiskFull`; every other failure of a write, flush or name is `StorageError`.
 
 Paths are strings with forward slashes, relative to the disk's root (or absolute on an OsDisk).
@@ -24,8 +22,7 @@ from typing import Protocol
 from penstock.batch import Buffer
 
 SECTOR_SIZE = 512
-"""The unit that a disk writes whole or not at all. Larger ones (4 KiB) are multiples, so they are safer
-still."""
+"""The unit that a disk writes whole or not at all. Larger ones (4 KiB) are multiples, so they are safer still."""
 
 
 class File(Protocol):

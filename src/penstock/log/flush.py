@@ -1,10 +1,8 @@
-"""One flush of one log: what is dirty is captured on the event loop, flushed in a thread, entered on the
-loop.
+"""Flushing one log: what is dirty is captured on the event loop, flushed in a thread, entered on the loop.
 
-A ticket touches nothing but the files that it captured, so the log may go on meanwhile: append, roll,
-truncate, even be deleted (captured files stay open until the ticket is back). A truncation lowers what the
-ticket will be taken to have flushed; a second ticket may not be taken before the first is back, or its end
-could overtake the other's files.
+A ticket touches nothing but the files that it captured, so the log may go on meanwhile: append, roll, truncate, even be
+deleted (captured files stay open until the ticket is back). A truncation lowers what the ticket will be taken to have
+flushed. A second ticket may not be taken before the first is back: its end could overtake the other's files.
 """
 
 from contextlib import suppress
@@ -49,8 +47,7 @@ class FlushTicket:
 
 
 class Capture:
-    """What housekeeping will write once everything below `snapshot.offset` is flushed: indexes, then the
-    snapshot."""
+    """What housekeeping will write once everything below `snapshot.offset` is flushed: indexes, then the snapshot."""
 
     __slots__ = ("indexes", "segments", "snapshot")
 

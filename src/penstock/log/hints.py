@@ -1,8 +1,7 @@
-"""Where offsets were last seen: the next read of a sequential reader, or of a reader at the log's end, starts
-there.
+"""Where offsets were last seen: the next read of a sequential reader, or of one at the log's end, starts there.
 
-Two generations of a dict: when the young one is full it becomes the old one and the old one is dropped. That
-bounds both memory and the cost of a `put`, and keeps the last CAPACITY to 2 * CAPACITY places.
+Two generations of a dict: when the young one is full it becomes the old one and the old one is dropped. That bounds
+both memory and the cost of a `put`, and keeps the last CAPACITY to 2 * CAPACITY places.
 """
 
 from penstock.log.segment import Segment

@@ -1,9 +1,9 @@
 """Sparse indexes of one segment, in memory while they grow and in files once the segment is sealed.
 
-Every `index.interval.bytes` of log one entry (offset, position), plus one for each control entry and one for
-the batch after it, so that a search ends at most one interval before its batch. Eight bytes per 4 KiB of log:
-2 MB for a segment of 1 GiB. Timestamps may go up and down between batches; the time index holds the running
-maximum, which only rises: "no record below this offset is later than this".
+Every `index.interval.bytes` of log one entry (offset, position), plus one for each control entry and one for the batch
+after it, so that a search ends at most one interval before its batch. Eight bytes per 4 KiB of log: 2 MB for a segment
+of 1 GiB. Timestamps may go up and down between batches; the time index holds the running maximum, which only rises:
+"no record below this offset is later than this".
 """
 
 import sys
@@ -64,14 +64,12 @@ class SegmentIndex:
         return max(len(self.offsets) * OFFSET_ENTRY_SIZE, len(self.times) * TIME_ENTRY_SIZE)
 
     def floor(self, offset: int) -> tuple[int, int]:
-        """The last entry at or before `offset`: (offset, position). The segment's beginning if there is
-        none."""
+        """The last entry at or before `offset`: (offset, position). The segment's beginning if there is none."""
         at = bisect_right(self.offsets, offset) - 1
         return (self.offsets[at], self.positions[at]) if at >= 0 else (0, 0)
 
     def first_at(self, offset: int) -> int | None:
-        """The position of the first entry with exactly this offset: a control entry stands before its
-        batch."""
+        """The position of the first entry with exactly this offset: a control entry stands before its batch."""
         at = bisect_left(self.offsets, offset)
         return self.positions[at] if at < len(self.offsets) and self.offsets[at] == offset else None
 

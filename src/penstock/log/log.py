@@ -1,17 +1,14 @@
-"""One partition's log: append, read, flush, truncate, delete the prefix. `layout` has its bytes and its
-recovery.
+"""One partition's log: append, read, flush, truncate, delete the prefix. `layout` has its bytes and its recovery.
 
-Not thread-safe, on purpose: every method runs on the event loop. What blocks is handed out as an object that
-a thread runs (a flush ticket, chores, a compaction plan), touches only what it captured, and comes back to
-the loop.
+Not thread-safe, on purpose: every method runs on the event loop. What blocks is handed out as an object that a thread
+runs (a flush ticket, chores, a compaction plan), touches only what it captured, and comes back to the loop.
 
 Invariants:
  1. start_offset <= flushed_offset <= end_offset. All below flushed_offset survives a power cut.
  2. Offsets rise by one, except where compaction has been. Each term begins with a control entry.
  3. An append writes one batch with one call, or nothing: a write that fails half-way is cut back.
- 4. After a failed flush nobody knows what is on the disk: the log takes no more appends until it is opened
- anew
-    and has read what is there. No space is not such a failure: the next append tries again.
+ 4. After a failed flush nobody knows what is on the disk: the log takes no more appends until it is opened anew and has
+    read what is there. No space is not such a failure: the next append tries again.
  5. An empty log has no folder: the first append makes it.
 """
 
@@ -73,8 +70,7 @@ class Log:
 
     @classmethod
     def open(cls, disk: Disk, path: str, config: TopicConfig, *, recover: bool = True) -> Self:
-        """Reads what is there. Without `recover` nothing is changed: what would have to be cut is
-        CorruptLog."""
+        """Reads what is there. Without `recover` nothing is changed: what would have to be cut is CorruptLog."""
         log = cls(disk, path, config)
         if disk.list_dir(path):
             recovery = Recovery(disk, path, config.index_interval_bytes, repair=recover)
@@ -128,8 +124,7 @@ class Log:
         return self._state.start_controls + len(self._state.controls)
 
     def end_of_term(self, term: Term) -> tuple[Term, Offset]:
-        """The last term not after `term` and where it ended, as OffsetForLeaderEpoch wants it; (-1, -1):
-        unknown."""
+        """The last term not after `term` and where it ended, as OffsetForLeaderEpoch wants it; (-1, -1): unknown."""
         return self._state.terms.end_of(term, self.end_offset)
 
     def term_at(self, offset: Offset) -> Term:
@@ -284,8 +279,7 @@ class Log:
         return self._chain.read(offset, max_bytes, limit, at_least_one)
 
     def find_timestamp(self, timestamp: int, limit: Offset) -> tuple[int, int, int] | None:
-        """(timestamp, offset, term) of the first record below `limit` that is not earlier than
-        `timestamp`."""
+        """(timestamp, offset, term) of the first record below `limit` that is not earlier than `timestamp`."""
         found = first_at_or_after(self._chain.segments, timestamp, self.start_offset, limit)
         self._chain.let_cool()
         if found is None:
@@ -300,8 +294,7 @@ class Log:
     # --- flushing
 
     def begin_flush(self) -> FlushTicket | None:
-        """A ticket for all that is not flushed yet, or None. Its `run` goes to a thread, then
-        `finish_flush`."""
+        """A ticket for all that is not flushed yet, or None. Its `run` goes to a thread, then `finish_flush`."""
         if self.failed is not None or not self.dirty:
             return None
         ticket = self._flushing.begin(self._end_point(), self._appended_bytes)
@@ -431,8 +424,7 @@ class Log:
             self._upkeep.checkpoint.save_durably(self._facts())
 
     def delete_prefix(self, offset: Offset) -> None:
-        """Makes `offset` the first that can be read. Files wholly below it go with the next
-        `take_garbage`."""
+        """Makes `offset` the first that can be read. Files wholly below it go with the next `take_garbage`."""
         if offset <= self.start_offset:
             return
         if offset > self.flushed_offset:
@@ -475,8 +467,7 @@ class Log:
     # --- compaction
 
     def plan_compaction(self, now_ms: int, *, max_keys: int = MAX_KEYS) -> CompactionPlan | None:
-        """A pass over the sealed segments, if one is due. Its `run` goes to a thread, then
-        `finish_compaction`."""
+        """A pass over the sealed segments, if one is due. Its `run` goes to a thread, then `finish_compaction`."""
         config = self.config
         if not config.cleanup_compact or self.failed is not None:
             return None
@@ -561,8 +552,7 @@ class Log:
             set_limits(active, config, self.path)
 
     def close(self) -> None:
-        """A clean end: all is flushed, and the next opening has nothing to scan. No thread may work on this
-        log."""
+        """A clean end: all is flushed, and the next opening has nothing to scan. No thread may work on this log."""
         try:
             if self.failed is None:
                 self._close_cleanly()

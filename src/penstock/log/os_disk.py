@@ -232,8 +232,7 @@ def _raise(problem: OSError, what: str, path: str) -> NoReturn:
 
 @functools.cache
 def _libc_syncfs() -> Any | None:
-    """Linux has had syncfs(2) since 2.6.39 (and it reports write errors since 5.8); Python does not wrap
-    it."""
+    """Linux has had syncfs(2) since 2.6.39 (and it reports write errors since 5.8); Python does not wrap it."""
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 

@@ -1,19 +1,17 @@
 """What a log remembers of idempotent producers, so that a retry is never stored twice.
 
-A producer (id, epoch) numbers its records; each batch must begin one after the last. The last
-REMEMBERED_BATCHES batches are kept because a client may have that many requests in flight (max.in.flight is
-at most 5 with idempotence) and may repeat any of them: the repetition is answered with the offsets of the
-first. Rules, as Kafka has them:
+A producer (id, epoch) numbers its records; each batch must begin one after the last. The last REMEMBERED_BATCHES
+batches are kept because a client may have that many requests in flight (max.in.flight is at most 5 with idempotence)
+and may repeat any of them: the repetition is answered with the offsets of the first. Rules, as Kafka has them:
 
  epoch lower than known                      INVALID_PRODUCER_EPOCH: somebody newer took this id over
  epoch higher, first sequence not 0          OUT_OF_ORDER_SEQUENCE_NUMBER
  same epoch, one of the remembered batches   a duplicate
  same epoch, not the next sequence           OUT_OF_ORDER_SEQUENCE_NUMBER
- nothing known of the id                     any sequence is taken: retention or expiry may have removed the
- rest
+ nothing known of the id                     any sequence is taken: retention or expiry may have removed the rest
 
-State follows from the log batch by batch (`record` is the only way to change it), so replaying the log
-rebuilds it; snapshots shorten the replay and outlive the records that retention removed.
+State follows from the log batch by batch, so replaying the log rebuilds it; snapshots shorten the replay and outlive
+the records that retention removed.
 """
 
 from collections import deque
@@ -71,8 +69,7 @@ class ProducerStates:
         return len(self._entries)
 
     def check(self, header: BatchHeader) -> BatchMark | None:
-        """None if the batch is the next one, the earlier batch if it is a repetition; raises if it is
-        neither."""
+        """None if the batch is the next one, the earlier batch if it is a repetition; raises if it is neither."""
         entry = self._entries.get(header.producer_id)
         if entry is None or header.control:
             return None

@@ -27,8 +27,7 @@ from penstock.types import NO_TERM, Offset, Term
 
 
 class Recovery:
-    """Reads one log's folder. After `run`, `segments`, `state`, `checkpoint` and `start_offset` describe
-    it."""
+    """Reads one log's folder. After `run`, `segments`, `state`, `checkpoint` and `start_offset` describe it."""
 
     def __init__(self, disk: Disk, folder: str, interval: int, *, repair: bool) -> None:
         self._disk = disk

@@ -39,8 +39,7 @@ def _count_by_age(segments: list[Segment], retention_ms: int, now_ms: int) -> in
 
 
 def _count_by_size(segments: list[Segment], config: TopicConfig) -> int:
-    """As many as can go with at least `retention.bytes` left. The active one stays: it is still being
-    filled."""
+    """As many as can go with at least `retention.bytes` left. The active one stays: it is still being filled."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

@@ -21,8 +21,7 @@ class BadBatch(Exception):
 
 
 def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and bytes of every batch in a range of a file. Raises BadBatch where it stops making
-    sense."""
+    """Position, header and bytes of every batch in a range of a file. Raises BadBatch where it stops making sense."""
     window, window_start = memoryview(b""), position
     while position < end:
         at = position - window_start

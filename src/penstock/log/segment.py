@@ -1,11 +1,11 @@
 """One segment: a file of batches, its indexes, and what is known about both.
 
-A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file
-and index at hand; a sealed one opens them when somebody reads there and `cool` lets go of them again, so that
-a log of any length costs a bounded number of descriptors and bytes.
+A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file and index
+at hand; a sealed one opens them when somebody reads there and `cool` lets go of them again, so that a log of any length
+costs a bounded number of descriptors and bytes.
 
-`note` is the one place where a batch enters the books, whether it was just appended or read by recovery: so
-recovered indexes are equal to those that were lost, and replicas roll at the same offsets.
+`note` is the one place where a batch enters the books, whether it was just appended or read by recovery: so recovered
+indexes are equal to those that were lost, and replicas roll at the same offsets.
 """
 
 from collections.abc import Iterator
@@ -173,8 +173,7 @@ class Segment:
         self.next_offset = next_offset
 
     def note_control(self, position: int, size: int, offset: int) -> None:
-        """A control entry stands at `position`. Of several before one batch, the first has the index
-        entry."""
+        """A control entry stands at `position`. Of several before one batch, the first has the index entry."""
         assert self.index is not None
         relative = offset - self.base_offset
         if self.index.first_at(relative) is None:

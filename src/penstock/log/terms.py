@@ -1,8 +1,8 @@
 """Who led when: the terms of a log with the offset at which each began (Kafka's leader epoch cache).
 
-It follows from the control entries in the log and is kept in snapshots only so that it need not be read from
-there. `OffsetForLeaderEpoch` is answered from it, and a batch's term is looked up here and not in the batch
-once compaction may have removed that.
+It follows from the control entries in the log and is kept in snapshots only so that it need not be read from there.
+`OffsetForLeaderEpoch` is answered from it, and a batch's term is looked up here and not in the batch once compaction
+may have removed that.
 """
 
 from bisect import bisect_right

@@ -1,9 +1,8 @@
 """What a log writes about itself: its checkpoint at once, indexes and snapshots in the background.
 
-Nothing here is needed for an append to be durable, and all of it can be late. It decides what recovery has to
-read (a snapshot every SNAPSHOT_INTERVAL_BYTES), what it can still prove (a checkpoint every
-CHECKPOINT_INTERVAL_BYTES), and when the files of a deleted prefix may go: not before a snapshot on the disk
-has made them dispensable.
+Nothing here is needed for an append to be durable, and all of it can be late. It decides what recovery has to read (a
+snapshot every SNAPSHOT_INTERVAL_BYTES), what it can still prove (a checkpoint every CHECKPOINT_INTERVAL_BYTES), and
+when the files of a deleted prefix may go: not before a snapshot on the disk has made them dispensable.
 """
 
 from collections.abc import Callable

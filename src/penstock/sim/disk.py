@@ -1,24 +1,20 @@
 """A disk that forgets what was not flushed, and breaks on request. Everything random comes from its seed.
 
-Two images. The *visible* one is what the running process sees: every write at once. The *durable* one is what
-is on the platter. `flush` copies a file's content to it, `sync_dir` a folder's names. Between them lies what
-a power cut may or may not keep, and `after_power_cut` draws one of the possible outcomes:
+Two images. The *visible* one is what the running process sees: every write at once. The *durable* one is what is on
+the platter. `flush` copies a file's content to it, `sync_dir` a folder's names. Between them lies what a power cut may
+or may not keep, and `after_power_cut` draws one of the possible outcomes:
 
- content   for each file, of each 512-byte sector that was written since the last flush: the old or the new
- one.
-           A sector that was never written is zeros. The file may be as long as any of its surviving sectors
-           needs, or longer, filled with zeros, because its size was written and its data was not.
- names     of each folder, any subset of the changes since its last sync_dir, in their order. A rename is one
- change:
-           the file is found under the old name or under the new one.
- writeback now and then the system writes some dirty sectors by itself, so that what survives need not be the
- last
-           version of a sector.
+ content    of each file, each 512-byte sector that was written since the last flush is the old one or the new one.
+            A sector that was never written is zeros. The file may be as long as its surviving sectors need, or longer,
+            filled with zeros, because its size was written and its data was not.
+ names      of each folder, any subset of the changes since its last sync_dir, in their order. A rename is one change:
+            the file is found under the old name or under the new one.
+ writeback  now and then the system writes some dirty sectors by itself, so that what survives need not be the last
+            version of a sector.
 
-Faults on request: a capacity (ENOSPC, with a short write first), flushes that fail (EIO; as on Linux the
-pages count as clean afterwards, so a second flush would "succeed" and save nothing), bit-rot. `on_operation`
-is called before every change of the disk, with its number: a test cuts the power there, or looks at what a
-cut would leave.
+Faults on request: a capacity (ENOSPC, with a short write first), flushes that fail (EIO; as on Linux the pages count as
+clean afterwards, so a second flush would "succeed" and save nothing), bit-rot. `on_operation` is called before every
+change of the disk, with its number: a test cuts the power there, or looks at what a cut would leave.
 """
 
 import posixpath
@@ -30,8 +26,7 @@ from penstock.errors import DataFolderInUse, DiskFull, StorageError
 from penstock.log.disk import SECTOR_SIZE
 
 KEEP_CHANCES = (0.0, 0.5, 0.9, 1.0)
-"""How likely a dirty sector survives; drawn for each file, because the extremes find other bugs than the
-middle."""
+"""How likely a dirty sector survives; drawn for each file, because the extremes find other bugs than the middle."""
 DEFAULT_WRITEBACK_CHANCE = 0.02
 
 
@@ -100,8 +95,7 @@ class SimInode:
         content[start : start + len(data)] = data
 
     def _survivor_size(self, kept: int, random: Random) -> int:
-        """The size is metadata and goes its own way: as durable, as visible, or as the sectors that made
-        it."""
+        """The size is metadata and goes its own way: as durable, as visible, or as the sectors that made it."""
         shortest = min(len(self.durable), len(self.visible))
         return max(shortest, random.choice((kept, len(self.visible), min(kept, len(self.visible)))))
 
@@ -346,8 +340,7 @@ class SimDisk:
             self._folder(parent).change((name, None))
 
     def remove_tree(self, path: str) -> None:
-        """One change: who removes a tree renames it first, and whatever comes back of it is found by that
-        name."""
+        """One change: who removes a tree renames it first, and whatever comes back of it is found by that name."""
         self.remove(path)
 
     def rename(self, source: str, target: str) -> None:
