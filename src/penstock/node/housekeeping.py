@@ -57,7 +57,7 @@ class Housekeeping:
 
     async def tidy(self) -> None:
         """One round: deletes what retention no longer keeps, compacts what is dirty enough."""
-        for count, partition in enumerate(list(self._partitions.online())):
+        for count, partition in enumerate(self._partitions.tended()):
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if partition.closed:
@@ -101,4 +101,4 @@ class Housekeeping:
 
 
 class PartitionSource(Protocol):
-    def online(self) -> Iterable[Partition]: ...
+    def tended(self) -> Iterable[Partition]: ...

@@ -100,12 +100,11 @@ class Node:
             term=self.folder.next_term(),
             mark_dirty=self.flusher.mark,
         )
-        metadata_partition = self.partitions.open_one(METADATA_PARTITION, METADATA_CONFIG)
-        self._opened.append(metadata_partition.log.close)
+        self._opened.append(self.partitions.close)
+        metadata_partition = self.partitions.open_own(METADATA_PARTITION, METADATA_CONFIG)
         state = ClusterState(self.node_id, static_broker_configs(self.config))
         self.metadata = MetadataLog(metadata_partition, state, self._placement_rules(), follower=self)
         self.metadata.replay()
-        self._opened.append(self.partitions.close)
         self._open_topics()
         self.groups = GroupManager(
             metadata=self.metadata,

@@ -43,6 +43,7 @@ class PartitionTable:
         self.term = term
         self._mark_dirty = mark_dirty
         self._topics: dict[str, list[Partition | Offline]] = {}
+        self._own: list[Partition] = []
 
     # --- finding
 
@@ -69,6 +70,10 @@ class PartitionTable:
                 if isinstance(partition, Partition):
                     yield partition
 
+    def tended(self) -> list[Partition]:
+        """All that housekeeping looks after: those of topics and the node's own."""
+        return [*self.online(), *self._own]
+
     # --- opening and closing
 
     def open_topic(self, topic: str, count: int, config: TopicConfig, *, new: bool) -> None:
@@ -81,8 +86,13 @@ class PartitionTable:
                 self._move_aside(str(name))
             partitions.append(self._open(name, config))
 
-    def open_one(self, name: TopicPartition, config: TopicConfig) -> Partition:
-        """A partition outside all topics: the metadata log. Raises if it cannot be opened."""
+    def open_own(self, name: TopicPartition, config: TopicConfig) -> Partition:
+        """A partition of the node itself, outside all topics: the metadata log. Raises if it cannot be opened."""
+        partition = self._open_log(name, config)
+        self._own.append(partition)
+        return partition
+
+    def _open_log(self, name: TopicPartition, config: TopicConfig) -> Partition:
         stored = Log.open(self._disk_of(config), f"{self._topics_dir}/{name}", config)
         return Partition(
             name=name,
@@ -111,7 +121,7 @@ class PartitionTable:
 
     def close(self) -> None:
         """Closes every log; one that cannot save what would make the next start quicker keeps none from closing."""
-        for partition in self.online():
+        for partition in self.tended():
             partition.close()
             try:
                 partition.log.close()
@@ -120,6 +130,7 @@ class PartitionTable:
                     "%s was not closed cleanly, the next start recovers it: %s", partition.name, trouble
                 )
         self._topics.clear()
+        self._own.clear()
 
     def move_orphans(self, known: set[TopicPartition]) -> None:
         """Moves folders that belong to no known partition out of the way of topics that may take their names."""
@@ -139,7 +150,7 @@ class PartitionTable:
 
     def _open(self, name: TopicPartition, config: TopicConfig) -> Partition | Offline:
         try:
-            return self.open_one(name, config)
+            return self._open_log(name, config)
         except (CorruptLog, StorageError) as trouble:
             log.error("%s stays offline: %s", name, trouble)
             return trouble
