@@ -1,5 +1,7 @@
-"""How a run ends when the world outside changes: a closed pipe, Ctrl-C, SIGTERM."""
+"""How a run ends when the world outside changes: a closed pipe, a full disk, Ctrl-C, SIGTERM."""
 
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -40,6 +42,58 @@ def test_a_reader_that_goes_away_is_no_failure(broker: Broker, topic: str, cli: 
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def in_a_shell(broker: Broker, line: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a line of shell in which `penstock` is this one."""
+    penstock = f'penstock() {{ {shlex.join(COMMAND)} "$@"; }}; '
+    environment = {**os.environ, "PENSTOCK_BOOTSTRAP": broker.bootstrap_servers}
+    return subprocess.run(
+        ["sh", "-c", penstock + line],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["topics list", "topics list --json", "--help"])
+def test_a_pipe_that_is_closed_from_the_start_is_no_failure(command: str, broker: Broker, topic: str) -> None:
+    receiver, sender = os.pipe()
+    os.close(receiver)
+    done = subprocess.run(
+        [*COMMAND, *command.split()],
+        env={**os.environ, "PENSTOCK_BOOTSTRAP": broker.bootstrap_servers},
+        stdout=sender,
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    os.close(sender)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("penstock topics list > /dev/full", "No space left on device"),
+        ("penstock topics list --json > /dev/full", "No space left on device"),
+        ("penstock --help > /dev/full", "No space left on device"),
+        ("penstock topics list >&-", "standard output is closed"),
+        ("penstock produce never-made <&-", "standard input is closed"),
+        ("penstock topics delete never-made <&-", "--yes"),
+    ],
+)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has /dev/full")
+def test_output_and_input_that_cannot_be_used_are_one_line(
+    line: str, said: str, broker: Broker, topic: str
+) -> None:
+    done = in_a_shell(broker, line)
+    assert done.returncode == (2 if said == "--yes" else 1)
+    assert said in done.stderr
+    assert done.stderr.lower().count("error") == 1
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

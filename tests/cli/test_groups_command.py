@@ -73,6 +73,29 @@ def test_all_topics_means_those_the_group_has_offsets_for(cli: Cli, names: tuple
     assert {"topic": topic, "partition": 0, "from": 4, "to": 10} in moved["moves"]
 
 
+def test_an_offset_that_the_partition_does_not_have_is_said_to_be_replaced(
+    cli: Cli, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    beyond = succeeded(cli("groups", "reset", group, "--topic", f"{topic}:0", "--to-offset", "999"))
+    assert f"{topic}-0 has offsets 0 to 10: 10 instead of 999" in beyond.stderr
+    within = succeeded(cli("groups", "reset", group, "--topic", f"{topic}:0", "--to-offset", "9"))
+    assert "instead" not in within.stderr
+
+
+@pytest.mark.parametrize("execute", [[], ["--execute"]], ids=["dry run", "execute"])
+def test_a_group_that_is_not_there_is_reset_only_when_a_new_one_is_wanted(
+    execute: list[str], cli: Cli, names: tuple[str, str], unique: Unique
+) -> None:
+    topic, group = names[0], unique("mistyped")
+    wish = ["groups", "reset", group, "--topic", f"{topic}:0", "--to-latest", *execute]
+    refused = cli(*wish)
+    assert refused.exit_code == 1
+    assert f"there is no group {group}" in refused.stderr
+    succeeded(cli(*wish, "--new-group"))
+    assert (cli("groups", "describe", group).exit_code == 0) is bool(execute)
+
+
 def test_a_partition_that_is_not_there_is_refused(cli: Cli, names: tuple[str, str]) -> None:
     topic, group = names
     result = cli("groups", "reset", group, "--topic", f"{topic}:7", "--to-earliest")

@@ -32,6 +32,11 @@ def test_lines_come_back_as_lines(cli: Cli, topic: str) -> None:
     assert read.stdout == "one\ntwo\n\nlast without newline\n"
 
 
+def test_only_the_newline_is_taken_off_a_line(cli: Cli, topic: str) -> None:
+    succeeded(cli("produce", topic, "--partition", "0", stdin=b"from windows\r\n\r\n"))
+    assert [message["value"] for message in everything(cli, topic)] == ["from windows\r", "\r"]
+
+
 def test_keys_headers_and_partition_arrive(cli: Cli, topic: str) -> None:
     succeeded(cli("produce", topic, "-K", ":", "-H", "source=test", "-p", "1", stdin="a:1\nb:2:3\n"))
     [first, second] = everything(cli, topic)

@@ -57,7 +57,8 @@ def until_ready(process: "subprocess.Popen[str]") -> dict[str, str]:
 def test_it_prints_its_listeners_then_ready_and_stops_on_a_signal(
     number: signal.Signals, serve: Serve, tmp_path: Path
 ) -> None:
-    process = serve("--data-dir", str(tmp_path / "data"), *ANYWHERE)
+    # A machine that allows fewer files than the default asks for would be warned about.
+    process = serve("--data-dir", str(tmp_path / "data"), "--set", "limits.max_connections=10", *ANYWHERE)
     said = until_ready(process)
     assert list(said) == ["kafka", "http", "data", "ready"]
     with urllib.request.urlopen(said["http"] + "/ready", timeout=5) as answer:
@@ -92,6 +93,31 @@ def test_a_data_folder_in_use_is_exit_code_1_and_says_what_to_do(serve: Serve, t
     _, err = second.communicate(timeout=20)
     assert second.returncode == 1
     assert "--data-dir" in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_1(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    process = serve("--data-dir", str(tmp_path / "file" / "data"), *ANYWHERE)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith("error: ")
+    assert f"{tmp_path / 'file'}" in err
+    assert "Traceback" not in err
+
+
+def test_wrong_bytes_in_the_identity_are_one_line_and_exit_code_1(serve: Serve, tmp_path: Path) -> None:
+    first = serve("--data-dir", str(tmp_path), *ANYWHERE)
+    until_ready(first)
+    first.kill()
+    first.wait()
+    identity = tmp_path / "meta" / "identity"
+    content = identity.read_bytes()
+    identity.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    process = serve("--data-dir", str(tmp_path), *ANYWHERE)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "backup" in err
     assert "Traceback" not in err
 
 

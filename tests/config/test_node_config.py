@@ -104,6 +104,12 @@ def test_a_setting_that_cannot_be_is_named_with_what_was_expected(
     assert caught.value.field.startswith(field)
 
 
+def test_an_unknown_setting_is_said_to_be_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_node_config(flags={"num_partitons": 1})
+    assert str(caught.value) == "there is no setting num_partitons; did you mean num_partitions?"
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -13,6 +13,8 @@ How a run ends:
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -46,14 +48,13 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        with _speaking():  # --help and --version speak here
+            return super().make_context(*arguments, **settings)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:  # caught here because click itself would call it a failure
-            _forget_stdout()
-            return None
-        return result
+        with _speaking():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -87,6 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     try:
+        _check_stdout()
         code: Any = penstock.main(arguments, prog_name="penstock", standalone_mode=False)
     except click.Abort:  # click's name for Ctrl-C
         return EXIT_INTERRUPTED
@@ -96,6 +98,31 @@ def run(arguments: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _check_stdout() -> None:
+    if sys.stdout is None:  # what Python makes of `>&-`
+        raise _problem("standard output is closed", "send it to /dev/null if nobody wants it")
+
+
+@contextmanager
+def _speaking() -> Iterator[None]:
+    """What becomes of output that nobody takes. Decided here: click would call a closed pipe a failure."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        raise click.exceptions.Exit(0) from None
+    except OSError as failure:
+        _forget_stdout()
+        raise _problem(f"{failure.filename or 'reading or writing'}: {failure.strerror or failure}") from None
+
+
+def _problem(message: str, hint: str = "") -> click.ClickException:
+    from penstock.cli.problem import Problem  # loads librdkafka
+
+    return Problem(message, hint)
+
+
 def _forget_stdout() -> None:
-    """Points stdout at nothing, or Python complains about the closed pipe once more on its way out."""
+    """Points stdout at nothing, or Python complains about it once more on its way out."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,12 +27,9 @@ def committed(connection: Connection, admin: AdminClient, group: str) -> Partiti
 def describe(connection: Connection, group: str) -> dict[str, Any]:
     """The group's state, members, and how far behind it is on every partition, as plain data."""
     admin = connection.admin()
-    [future] = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
-    found = connection.wait(future, f"looking for group {group}")
     offsets = committed(connection, admin, group)
+    found = existing(connection, admin, group, offsets)
     members = [_member(member) for member in found.members]
-    if found.state.name == "DEAD" and not offsets and not members:
-        raise Problem(f"there is no group {group}", "`penstock groups list` shows what there is")
     return {
         "group": group,
         "state": found.state.name.lower(),
@@ -41,6 +38,15 @@ def describe(connection: Connection, group: str) -> dict[str, Any]:
         "members": members,
         "offsets": _lags(connection, admin, offsets, members),
     }
+
+
+def existing(connection: Connection, admin: AdminClient, group: str, offsets: Partitions) -> Any:
+    """librdkafka's description of a group that has members or `offsets`; a Problem if it has neither."""
+    [future] = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
+    found = connection.wait(future, f"looking for group {group}")
+    if found.state.name == "DEAD" and not offsets and not found.members:
+        raise Problem(f"there is no group {group}", "`penstock groups list` shows what there is")
+    return found
 
 
 def _member(member: Any) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def _lag_table(offsets: list[dict[str, Any]]) -> Any:
     metavar="TIME",
     help="To the first message at or after TIME (ISO 8601, or ms since 1970).",
 )
+@click.option("--new-group", is_flag=True, help="Be content with a group that does not exist, and make it.")
 @click.option("--execute/--dry-run", default=False, help="Do it, or only show it (the default).")
 @json_option
 @connects
@@ -131,10 +132,14 @@ def reset(
     target: str | None,
     to_offset: int | None,
     to_timestamp: str | None,
+    new_group: bool,
     execute: bool,
     as_json: bool,
 ) -> None:
-    """Move a group's offsets. The group must have no members while this happens."""
+    """Move a group's offsets. The group must have no members while this happens.
+
+    A group that does not exist is refused, since its name is probably mistyped, unless --new-group is given.
+    """
     if sum(wish is not None for wish in (target, to_offset, to_timestamp)) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset, --to-timestamp")
     if bool(topics) == all_topics:
@@ -142,6 +147,8 @@ def reset(
     timestamp_ms = None if to_timestamp is None else parse_timestamp(to_timestamp)
     admin = connection.admin()
     before = group_facts.committed(connection, admin, name)
+    if not new_group:
+        group_facts.existing(connection, admin, name, before)
     places = list(before) if all_topics else _places(connection, admin, topics)
     if not places:
         raise Problem(f"group {name} has no offsets", "name topics with --topic")
@@ -176,11 +183,19 @@ def _targets(
         return starts
     ends = offsets_at(connection, admin, places, OffsetSpec.latest())
     if to_offset is not None:
-        return {place: min(max(to_offset, starts[place]), ends[place]) for place in places}
+        return {place: _within(place, to_offset, starts[place], ends[place]) for place in places}
     if timestamp_ms is not None:
         found = offsets_at(connection, admin, places, OffsetSpec.for_timestamp(timestamp_ms))
         return {place: found[place] if found[place] >= 0 else ends[place] for place in places}
     return ends
+
+
+def _within(place: tuple[str, int], wanted: int, start: int, end: int) -> int:
+    """The wanted offset, or the nearest that the partition has; then it says so."""
+    nearest = min(max(wanted, start), end)
+    if nearest != wanted:
+        note(f"{place[0]}-{place[1]} has offsets {start:,} to {end:,}: {nearest:,} instead of {wanted:,}")
+    return nearest
 
 
 def _show_reset(before: Partitions, after: Partitions, executed: bool, as_json: bool) -> None:

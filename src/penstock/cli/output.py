@@ -17,9 +17,15 @@ WIDTH_OF_A_PIPE = 1000
 """A table in a pipe or a file is as wide as it needs to be: nobody can widen that window."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with 1; how a run ends is the command line's own decision."""
+        raise BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_PIPE, highlight=False)
+    return _Console(file=stream, width=None if stream.isatty() else WIDTH_OF_A_PIPE, highlight=False)
 
 
 def table(*headings: str, rows: Iterable[Sequence[object]], numbers: Iterable[str] = ()) -> Table:

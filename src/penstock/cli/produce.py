@@ -118,11 +118,14 @@ def produce(
 ) -> None:
     """Send lines from stdin to TOPIC, one message each.
 
+    Only the newline is taken off: a carriage return before it is part of the message.
     With --acks all (the default) a retry never stores a message twice. The exit code is 0 only when every
     message was acknowledged.
     """
     if key is not None and key_separator:
         raise click.UsageError("--key and --key-separator exclude each other")
+    if sys.stdin is None:  # what Python makes of `<&-`
+        raise Problem("standard input is closed", "pipe lines into it, or redirect it from a file")
     line_format = Line(key_separator=_bytes(key_separator), key=_bytes(key), null_marker=_bytes(null_marker))
     sender = Sender(
         connection, topic, acks=acks, compression_type=compression, enable_idempotence=acks == "all",
@@ -141,7 +144,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     if stream.isatty():
         note("one message per line; Ctrl-D ends")
     for number, line in enumerate(stream, start=1):
-        yield number, line.removesuffix(b"\n").removesuffix(b"\r")
+        yield number, line.removesuffix(b"\n")
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -17,12 +17,21 @@ from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.config import NodeConfig, load_node_config
-from penstock.errors import ConfigError, DataFolderInUse, DiskFull, PenstockError, StorageError, UnknownFormat
+from penstock.errors import (
+    ConfigError,
+    CorruptLog,
+    DataFolderInUse,
+    DiskFull,
+    PenstockError,
+    StorageError,
+    UnknownFormat,
+)
 
 START_HINTS: dict[type[PenstockError], str] = {
     DataFolderInUse: "another broker has this folder: stop it, or choose another with --data-dir",
     UnknownFormat: "use the version that wrote this folder, or another folder with --data-dir",
     StorageError: "look at the folder's permissions and at the disk's free space",
+    CorruptLog: "the disk returned other bytes than were written: restore the folder from a backup",
     DiskFull: "make room on the disk, or choose another folder with --data-dir",
 }
 
@@ -146,7 +155,10 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     service = Service(config, eager_http=True)
-    await service.start()
+    try:
+        await service.start()
+    except OSError as failure:  # before the first log is open nobody has made a StorageError of it
+        raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:
         _announce(config, service.kafka_address, service.http_address, time.perf_counter() - began_seconds)
         await stop.wait()

@@ -236,6 +236,6 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists:
 
 def confirm(question: str) -> None:
     """Asks a person; a script has to say --yes."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("not on a terminal, so nobody can be asked: add --yes")
     click.confirm(question, abort=True, err=True)

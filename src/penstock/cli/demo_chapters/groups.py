@@ -14,6 +14,8 @@ from penstock.cli.topic_facts import offsets_at
 
 GROUP = "billing"
 SIZE_BYTES = 100
+CUSTOMERS = 1000
+"""Keys, so that the partitions fill evenly: without any, librdkafka stays with one partition for a while."""
 CHUNK = 5000
 PATIENCE_S = 30.0
 
@@ -41,10 +43,10 @@ def _produce(stage: Stage) -> float:
     producer = stage.connection.producer(acks="all", enable_idempotence=True, linger_ms=5)
     value = b"x" * SIZE_BYTES
     began = time.perf_counter()
-    for _ in range(stage.messages):
+    for number in range(stage.messages):
         while True:
             try:
-                producer.produce(TOPIC, value)
+                producer.produce(TOPIC, value, str(number % CUSTOMERS).encode())
                 break
             except BufferError:
                 producer.poll(0.01)
