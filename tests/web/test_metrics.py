@@ -77,11 +77,14 @@ def test_a_groups_lag_is_what_is_left_to_read() -> None:
     assert found[labelled("penstock_groups", state="empty")] == 1
 
 
-def test_lag_is_never_negative() -> None:
+@pytest.mark.parametrize(
+    ("committed", "lag"), [(11, 0), (2**63 - 1, 0), (10, 0), (4, 6), (3, 6), (-1, 6), (-(2**63), 6)]
+)
+def test_lag_is_between_nothing_and_all_that_the_log_holds(committed: int, lag: int) -> None:
     node = FakeNode()
-    node.hold("orders", 0, start=0, end=10)
-    node.groups.held = [FakeGroup("ahead", "empty", 0, {TopicPartition("orders", 0): 11})]
-    assert scrape(node)[labelled("penstock_group_lag", group="ahead", topic="orders", partition="0")] == 0
+    node.hold("orders", 0, start=4, end=10)
+    node.groups.held = [FakeGroup("odd", "empty", 0, {TopicPartition("orders", 0): committed})]
+    assert scrape(node)[labelled("penstock_group_lag", group="odd", topic="orders", partition="0")] == lag
 
 
 def test_labels_with_quotes_and_newlines_survive() -> None:

@@ -143,20 +143,37 @@ def test_a_connection_that_never_completes_a_request_is_closed(monkeypatch: pyte
     run(scenario)
 
 
-def test_connections_beyond_the_limit_are_closed_and_places_come_back(
+def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(port, "MAX_CONNECTIONS", 2)
 
     async def scenario() -> None:
         async with serving(FakeNode()) as number:
-            held = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
-            reader, _ = await asyncio.open_connection("127.0.0.1", number)
-            assert await ended(reader)
-            writer = held[0][1]
-            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert b"200 OK" in await asyncio.wait_for(held[0][0].read(), 5)
+            first, second = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
             assert (await ask(number, "/health"))[0] == 200
+            assert await ended(first[0])
+            second[1].write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in await asyncio.wait_for(second[0].read(), 5)
+            first[1].close()
+            second[1].close()
+
+    run(scenario)
+
+
+def test_a_connection_beyond_the_limit_is_closed_when_all_others_are_being_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(port, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(port.BoundedProtocol, "answering", True)
+
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            held = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
+            refused, _ = await asyncio.open_connection("127.0.0.1", number)
+            assert await ended(refused)
+            held[0][1].write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in await asyncio.wait_for(held[0][0].read(), 5)
             held[1][1].close()
 
     run(scenario)

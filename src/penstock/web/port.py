@@ -4,7 +4,8 @@ Uvicorn is made for owning a process, so three of its habits are turned off: it 
 does not wake up ten times a second to look whether it should stop, and it does not configure logging.
 
 What a caller may do to us, and the limit:
-    many connections            MAX_CONNECTIONS; the next one is closed at once
+    many connections            MAX_CONNECTIONS; the next one takes the place of the oldest that is idle, and is
+                                closed at once when all are being answered
     a connection without a word IDLE_SECONDS, also when it drips bytes and never completes a request
     headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
     a body                      never read; uvicorn stops reading from the socket at 64 KB
@@ -12,6 +13,7 @@ What a caller may do to us, and the limit:
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -92,6 +94,10 @@ class _GuestServer(uvicorn.Server):
         await self._stopping.wait()
 
 
+_arrivals = itertools.count()
+"""Numbers connections in their order; the loop's clock is too coarse for that."""
+
+
 class BoundedProtocol(H11Protocol):
     """One HTTP connection, with an end to its patience."""
 
@@ -99,13 +105,27 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*args, **settings)
         self._patience: asyncio.TimerHandle | None = None
         self._requests_seen: object = None
+        self.arrival = next(_arrivals)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS and not self._take_a_place():
             transport.abort()
         else:
             self._wait_for_a_request()
+
+    def _take_a_place(self) -> bool:
+        """Ends the oldest idle connection: a caller who holds many silently must not shut out a probe."""
+        others = (each for each in self.connections if each is not self and isinstance(each, BoundedProtocol))
+        idle = [each for each in others if not (each.answering or each.transport.is_closing())]
+        if not idle:
+            return False
+        min(idle, key=lambda each: each.arrival).transport.abort()
+        return True
+
+    @property
+    def answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -118,8 +138,7 @@ class BoundedProtocol(H11Protocol):
 
     def _lose_patience(self) -> None:
         """Closes the connection unless a request came since the last look, or one is being answered."""
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering or self.cycle is not self._requests_seen:
+        if self.answering or self.cycle is not self._requests_seen:
             self._wait_for_a_request()
         else:
             self.transport.close()

@@ -106,7 +106,7 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     members: int
     lags: tuple[tuple[str, int, int], ...]
-    """Topic, partition, and how many messages are between the committed offset and the end."""
+    """Topic, partition, and how many messages there are from the committed offset to the end."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,12 +146,12 @@ def take_snapshot(source: Source) -> Snapshot:
     if not source.ready:
         return snapshot
     partitions = tuple(_partition(partition) for partition in source.partitions.online())
-    ends = {(figures.topic, figures.partition): figures.end_offset for figures in partitions}
+    held = {(figures.topic, figures.partition): figures for figures in partitions}
     return msgspec.structs.replace(
         snapshot,
         partitions=partitions,
         offline_partitions=source.partitions.offline_count(),
-        groups=tuple(_group(group, ends) for group in source.groups.summaries()),
+        groups=tuple(_group(group, held) for group in source.groups.summaries()),
         flush_cycles=source.flusher.cycles,
         flush_seconds=source.flusher.seconds_total,
         snapshot_seconds=time.perf_counter() - began,
@@ -181,12 +181,17 @@ def _partition(partition: Partition) -> PartitionFigures:
     )
 
 
-def _group(group: Group, ends: Mapping[tuple[str, int], int]) -> GroupFigures:
+def _group(group: Group, held: Mapping[tuple[str, int], PartitionFigures]) -> GroupFigures:
     lags = (
-        (topic, partition, max(0, ends[topic, partition] - offset))
+        (topic, partition, _lag(offset, held[topic, partition]))
         for (topic, partition), offset in group.offsets.items()
-        if (topic, partition) in ends
+        if (topic, partition) in held
     )
     return GroupFigures(
         group_id=group.group_id, state=group.state, members=group.member_count, lags=tuple(lags)
     )
+
+
+def _lag(offset: int, figures: PartitionFigures) -> int:
+    """What is left to read: between nothing and all that is held, whatever offset a client has committed."""
+    return max(0, figures.end_offset - max(offset, figures.start_offset))
