@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
 from penstock import Broker
@@ -66,6 +66,25 @@ def test_a_group_commits_and_a_new_member_resumes_there(broker: Broker, unique: 
     asyncio.run(scenario())
 
 
+class Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
+    """One member's view of its share, and the bell that rings for all members when it changes."""
+
+    def __init__(self, changed: asyncio.Condition) -> None:
+        self.held: set[TopicPartition] = set()
+        self._changed = changed
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        await self._hold(set())
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        await self._hold(set(assigned))
+
+    async def _hold(self, partitions: set[TopicPartition]) -> None:
+        async with self._changed:
+            self.held = partitions
+            self._changed.notify_all()
+
+
 def test_two_members_share_the_partitions(broker: Broker, unique: Unique) -> None:
     async def scenario() -> None:
         topic, group = unique("aio"), unique("group")
@@ -77,11 +96,14 @@ def test_two_members_share_the_partitions(broker: Broker, unique: Unique) -> Non
             "group_id": group,
             "heartbeat_interval_ms": 200,
         }
-        async with AIOKafkaConsumer(topic, **settings) as one, AIOKafkaConsumer(topic, **settings) as two:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not len(one.assignment()) == len(two.assignment()) == 2:
-                    await asyncio.sleep(0.05)
-            assert one.assignment() | two.assignment() == {TopicPartition(topic, index) for index in range(4)}
+        changed = asyncio.Condition()
+        shares = Assignments(changed), Assignments(changed)
+        async with AIOKafkaConsumer(**settings) as one, AIOKafkaConsumer(**settings) as two:
+            one.subscribe([topic], listener=shares[0])
+            two.subscribe([topic], listener=shares[1])
+            async with asyncio.timeout(PATIENCE_SECONDS), changed:
+                await changed.wait_for(lambda: [len(share.held) for share in shares] == [2, 2])
+            assert shares[0].held | shares[1].held == {TopicPartition(topic, index) for index in range(4)}
             groups = {row[0] for row in await admin.list_consumer_groups()}
             assert group in groups
             described = await admin.describe_consumer_groups([group])
