@@ -1,6 +1,7 @@
 """Retention by age and by size drops whole segments, oldest first."""
 
 from penstock.log import Disk, Log, MemoryDisk
+from penstock.sim import SimDisk
 from penstock.types import Offset
 from tests.log.tools import FOLDER, NOW_MS, append, config, flush, offsets, tidy
 
@@ -88,3 +89,22 @@ def test_deletion_keeps_readers_that_are_ahead(disk: Disk) -> None:
     log.read(Offset(15), 10, limit=Offset(20))
     log.apply_retention(NOW_MS)
     assert log.read(Offset(16), 10, limit=Offset(20)) != b""
+
+
+def test_files_go_although_more_expires_before_each_snapshot_is_written(sim: SimDisk) -> None:
+    """A snapshot covers what was garbage when it was taken; what came later must not hold that back."""
+    log = Log.open(sim, FOLDER, config(segment_bytes=300, retention_bytes=300))
+    most = 0
+    for term in range(1, 31):
+        for _ in range(8):
+            append(log, b"v" * 100, term=term)
+            flush(log)
+            log.apply_retention(NOW_MS)
+        chores = log.take_garbage()
+        if chores is not None:
+            chores()
+        most = max(most, len([name for name in sim.list_dir(FOLDER) if name.endswith(".log")]))
+    assert most < 25
+    again = Log.open(sim.after_power_cut(1), FOLDER, config())
+    assert again.control_count == 30
+    assert offsets(again) == list(range(int(again.start_offset), 240))

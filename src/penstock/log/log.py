@@ -334,9 +334,12 @@ class Log:
             return None
         self._drop_prefix()
         chain.let_cool()
-        if upkeep.can_remove():
+        removable = len(upkeep.removable())
+        if removable:
             # The chores flush this before the first file goes: recovery must not miss what was to go.
-            self._state.removed = (chain.bases[0], self._state.start_controls)
+            staying = upkeep.garbage[removable:]
+            first_base = staying[0].base_offset if staying else chain.bases[0]
+            self._state.removed = (first_base, self._state.start_controls - _controls_in(staying))
         if not self._disk.volatile:
             upkeep.save_checkpoint_if_changed(self._facts())
         is_flushed = self._flushing.point == self._end_point()
@@ -502,6 +505,18 @@ class Log:
         self._upkeep.cancel()
         self._generation += 1
         self._state.cleaned_offset = plan.cleaned_offset
+        try:
+            self._swap_in(plan)
+        except StorageError as problem:
+            # Half of it may be in place: what is on the disk is no longer what is known here.
+            self.failed = problem
+            raise
+        for segment, horizon_ms in plan.horizons.items():
+            if segment.delete_horizon_ms != horizon_ms:
+                segment.delete_horizon_ms = horizon_ms
+                self._upkeep.must_save(segment)
+
+    def _swap_in(self, plan: CompactionPlan) -> None:
         self._upkeep.checkpoint.save_durably(self._facts())
         for replacement in plan.replacements:
             swap_in(self._disk, self.path, replacement)
@@ -511,10 +526,6 @@ class Log:
             self._chain.replace(replacement.sources, segment)
             self._upkeep.forget(replacement.sources)
             self._upkeep.must_save(segment)
-        for segment, horizon_ms in plan.horizons.items():
-            if segment.delete_horizon_ms != horizon_ms:
-                segment.delete_horizon_ms = horizon_ms
-                self._upkeep.must_save(segment)
 
     # --- opening and closing
 

@@ -131,13 +131,20 @@ class OsDisk:
         return os.path.exists(self.path(path))
 
     def size(self, path: str) -> int:
-        return os.stat(self.path(path)).st_size
+        try:
+            return os.stat(self.path(path)).st_size
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            _raise(problem, "look at", self.path(path))
 
     def list_dir(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(self.path(path)))
         except FileNotFoundError:
             return []
+        except OSError as problem:
+            _raise(problem, "list", self.path(path))
 
     def make_dir(self, path: str) -> None:
         try:
@@ -182,8 +189,13 @@ class OsDisk:
             raise StorageError(f"sync {self.path(path)}: {problem.strerror}") from problem
 
     def read_file(self, path: str) -> bytes:
-        with open(self.path(path), "rb") as file:
-            return file.read()
+        try:
+            with open(self.path(path), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            _raise(problem, "read", self.path(path))
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
         temporary = f"{path}.tmp"
@@ -203,7 +215,10 @@ class OsDisk:
             self.sync_dir(os.path.dirname(path))
 
     def lock(self, path: str) -> OsLock:
-        fd = os.open(self.path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fd = os.open(self.path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as problem:
+            _raise(problem, "open", self.path(path))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -212,11 +227,17 @@ class OsDisk:
         return OsLock(fd)
 
     def free_bytes(self) -> int:
-        facts = os.statvfs(self.root)
+        try:
+            facts = os.statvfs(self.root)
+        except OSError as problem:
+            _raise(problem, "look at", self.root)
         return facts.f_bavail * facts.f_frsize
 
     def sync_all(self) -> None:
-        fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as problem:
+            raise StorageError(f"open {self.root}: {problem.strerror}") from problem
         try:
             _syncfs(fd)
         except OSError as problem:
@@ -239,7 +260,7 @@ def _libc_syncfs() -> Any | None:
 def _syncfs(fd: int) -> None:
     syncfs = _libc_syncfs()
     if syncfs is None:
-        os.sync()
+        os.sync()  # other systems than Linux: may return before all is on the disk
     elif syncfs(fd) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

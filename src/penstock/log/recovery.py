@@ -40,6 +40,8 @@ class Recovery:
         self.checkpoint = Checkpoint(disk, folder)
         self.segments: list[Segment] = []
         self.state = LogState()
+        self.cuts: list[str] = []
+        """What had to go, in words: a torn tail is no error, but whoever runs the node will want to know."""
         self.scanned_bytes = 0
         """What the newest snapshot did not cover."""
         self.leftovers: list[Segment] = []
@@ -295,6 +297,10 @@ class Recovery:
         """The log ends at this position, or it is corrupt."""
         if self._is_promised(segment, position) or not self._repair:
             self._corrupt(segment, position, reason)
+        lost = segment.file.size - position + sum(later.file.size for later in self.segments[at + 1 :])
+        self.cuts.append(
+            f"{segment.path} at byte {position}: {lost} bytes that were never flushed are cut ({reason})"
+        )
         for later in reversed(self.segments[at + 1 :]):
             later.close()
             remove_segment(self._disk, self._folder, later.base_offset)

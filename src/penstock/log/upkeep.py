@@ -6,8 +6,9 @@ when the files of a deleted prefix may go: not before a snapshot on the disk has
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from penstock.errors import DiskFull
+from penstock.errors import StorageError
 from penstock.log.checkpoint import Checkpoint, CheckpointFacts
 from penstock.log.chores import Chores
 from penstock.log.disk import Disk
@@ -47,11 +48,9 @@ class Upkeep:
     # --- checkpoint
 
     def save_checkpoint(self, facts: CheckpointFacts) -> None:
-        """Not flushed: an older one stays true. On a full disk an older one has to do."""
-        try:
+        """Not flushed: an older one stays true, and has to do when this one cannot be written."""
+        with suppress(StorageError):
             self.checkpoint.save(facts)
-        except DiskFull:
-            return
 
     def save_checkpoint_if_changed(self, facts: CheckpointFacts) -> None:
         if facts != self.checkpoint.facts:
@@ -101,21 +100,16 @@ class Upkeep:
 
     # --- chores
 
-    def can_remove(self) -> bool:
-        """Whether a flushed snapshot makes some garbage dispensable, or there is no room for a snapshot."""
-        return bool(self.garbage) and (bool(self._covered()) or self._is_full)
-
-    def _covered(self) -> list[Segment]:
-        """Garbage before the newest snapshot. Under load there is always some after it, which has to wait."""
-        if self._disk.volatile:
+    def removable(self) -> list[Segment]:
+        """The oldest of the garbage: what a flushed snapshot has made dispensable; all, if there is no room for one."""
+        if self._disk.volatile or self._is_full:
             return list(self.garbage)
         return [segment for segment in self.garbage if segment.base_offset < self.snapshot_base]
 
     def take_chores(self, segments: list[Segment]) -> Chores | None:
         """What can be done now by a thread. `segments` are those of the log: no index of another may be written."""
-        covered = self._covered()
-        garbage = covered or (list(self.garbage) if self._is_full else [])
-        makes_room = bool(garbage) and not covered
+        garbage = self.removable()
+        makes_room = self._is_full and bool(garbage)
         capture, self._capture = (None if makes_room else self._capture), None
         if capture is not None:
             capture.keep(set(segments))
