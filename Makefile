@@ -12,7 +12,7 @@ setup: $(STAMP)  ## a .venv with everything in it
 
 $(STAMP): pyproject.toml setup.py src/penstock/batch/_scan.py src/penstock/batch/_rows.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "setuptools>=77" "mypy[mypyc]>=2.4,<3" wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "setuptools>=77" "mypy[mypyc]>=2.4,<2.5" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[all]"
 	@sh tools/system_packages.sh
 	@touch $@

@@ -163,8 +163,7 @@ def check_batch(buf: Buffer, pos: int = 0) -> BatchHeader:
 def check_produced(buf: Buffer, pos: int = 0) -> BatchHeader:
     """As `check_batch`, and what a client may send: at least one record, none missing, no control batch.
 
-    base_offset and leader_epoch are not looked at: the broker overwrites them, and Kafka takes any value
-    there.
+    base_offset and leader_epoch are not looked at: the broker overwrites them, and Kafka takes any value there.
     """
     header = _check_covered(buf, pos)
     if header.record_count < 1:

@@ -14,10 +14,7 @@ from penstock.errors import ErrorCode, KafkaError
 
 
 class PlacementRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that placing needs: the nodes there are, and what a client gets that leaves the choice to
-    us..
-
-    """
+    """The facts that placing needs: the nodes there are, and what a client gets that leaves the choice to us."""
 
     nodes: tuple[int, ...]
     default_partitions: int = 1

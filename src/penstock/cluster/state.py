@@ -82,10 +82,7 @@ class ClusterState:
         return twin
 
     def snapshot(self) -> Snapshot:
-        """The state as one record: applied to any other state of the same node, it makes that one equal to
-        this..
-
-        """
+        """The state as one record: applied to any other state of the same node, it makes that one equal to this."""
         return Snapshot(
             topics=[_as_record(topic) for topic in self._topics.values()],
             node_configs=[

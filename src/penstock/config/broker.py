@@ -6,8 +6,7 @@ Two kinds:
 - *defaults of topic configs* (`log.retention.ms`, `message.max.bytes` ...), made from the topic table. They
   are dynamic: set for one node, or for all nodes under the empty name, they take effect on every topic that
   does not say otherwise.
-- *facts of the node* (`num.partitions`, `listeners` ...), read-only: they change with the config file and a
-  restart.
+- *facts of the node* (`num.partitions`, `listeners` ...), read-only: they change with the config file and a restart.
 
 A value is looked for in the layers of `BrokerConfigs`, strongest first: set for this node, set for all nodes,
 started with, Kafka's default.

@@ -3,8 +3,7 @@
 All layers speak of the same settings. In the file they are TOML keys, with the tables `[groups]`, `[limits]`
 and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the table's name in front
 (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name
-that is not known is an error that suggests the nearest one: a misspelt setting must not be silently without
-effect.
+that is not known is an error that suggests the nearest one: a misspelt setting must not be silently without effect.
 
 Nothing is read here: the caller hands over the file's text and the environment.
 """
@@ -23,11 +22,9 @@ from penstock.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = frozenset({"PENSTOCK_BOOTSTRAP", "PENSTOCK_CONFIG", "PENSTOCK_PURE_PYTHON"})
-"""Variables that are no settings of a node: the broker that commands talk to, the config file's own path, and a switch
-of the build."""
+"""Variables that are no settings of a node: the broker that commands talk to, the config file's path, a switch of the build."""
 
-# Kubernetes gives every pod variables for each service, and a service may well be called penstock or
-# penstock-kafka.
+# Kubernetes gives every pod variables for each service, and a service may well be called penstock or penstock-kafka.
 SERVICE_LINK = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )

@@ -119,8 +119,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             expected = f"at most limits.max_partitions_per_topic ({self.limits.max_partitions_per_topic})"
             raise ConfigError("num_partitions", self.num_partitions, expected)
         if "penstock.storage" in self.topic_defaults:
-            # As a default it would move existing topics from the disk to memory with a restart, and lose
-            # them.
+            # As a default it would move existing topics from the disk to memory with a restart, and lose them.
             expected = "memory=true to keep everything in memory, or the config on single topics"
             raise ConfigError(
                 "topic_defaults.penstock.storage", self.topic_defaults["penstock.storage"], expected

@@ -79,10 +79,7 @@ def _check_together(config: TopicConfig) -> None:
 
 
 def _fields(name: str, value: Any) -> dict[str, Any]:
-    """The fields of TopicConfig that a config sets: the field of the same name, unless _SPECIAL says
-    otherwise..
-
-    """
+    """The fields of TopicConfig that a config sets: the one of the same name, unless _SPECIAL says otherwise."""
     if TOPIC_CONFIGS[name].refused:
         return {}
     special = _SPECIAL.get(name)

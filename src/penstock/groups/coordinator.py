@@ -1,7 +1,6 @@
 """The group coordinator: all groups of one partition of the offsets topic.
 
-It is a state machine without a clock, chance, file or socket. Requests and the time come in; effects come
-out:
+It is a state machine without a clock, chance, file or socket. Requests and the time come in; effects come out:
 
 - `Reply(token, result)`: answer the request that came with that token.
 - `Persist(id, records)`: append these records to the partition, in the order of the effects, and call

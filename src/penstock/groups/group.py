@@ -1,5 +1,6 @@
-"""One group: who is in it, what they agreed on, and what they committed. It decides nothing about time or
-answers.
+"""One group: who is in it, what they agreed on, and what they committed.
+
+It decides nothing about time or answers.
 
 Invariants, cited in the tests:
 
@@ -105,9 +106,7 @@ class Group:
         self.pending_sync: set[str] = set()
         """Members of this generation whose SyncGroup has not come yet."""
         self.initial_remaining_ms: int | None = None
-        """While an empty group's first rebalance waits for more members: how much longer it may be put off..
-
-        """
+        """While an empty group's first rebalance waits for more members: how much longer it may be put off."""
         self.new_member_added = False
         self.assignment_in_flight = False
         self.offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -1,9 +1,8 @@
 """JoinGroup: who is let in, under which id, and whether that costs the others a rebalance.
 
 - A *new dynamic member* is told its id first (clients since JoinGroup v4) and then joins with it.
-- A *known member* that joins again with nothing new, while nobody rebalances, is told the generation it is
-  in: it has only lost an answer. A leader that joins again wants a rebalance, because it saw something
-  change.
+- A *known member* that joins again with nothing new, while nobody rebalances, is told the generation it is in:
+  it has only lost an answer. A leader that joins again wants a rebalance, because it saw something change.
 - A *static member* (one with an instance id) that comes back with no member id gets a new one and takes its
   old place, and the old id is fenced off. In a stable group this needs no rebalance, so that a restart is
   invisible to the others; but the new id must be durable before it is told, or a crash of ours would fence
@@ -155,10 +154,7 @@ class Joining:
         self._rebalancing.begin_or_complete(now_ms, group)
 
     def _wait(self, group: Group, member: Member, token: object) -> None:
-        """The member waits with its newest request; an older one was surely given up: answered and
-        forgotten..
-
-        """
+        """The member waits with its newest request; an older one was surely given up: answered and forgotten."""
         if member.join_token is not None:
             older = JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
             self._desk.reply(group.end_join(member), older)

@@ -71,10 +71,7 @@ class Membership:
             self._desk.timers.cancel(sync_timer(group))
 
     def _store_assignments(self, group: Group, request: SyncRequest) -> None:
-        """Nobody learns its assignment before it is durable: after a crash the group must find itself as it
-        was..
-
-        """
+        """Nobody learns its assignment before it is durable: after a crash the group must find itself as it was."""
         assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
         generation = group.generation
         group.assignment_in_flight = True

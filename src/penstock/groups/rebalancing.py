@@ -25,10 +25,7 @@ class Rebalancing:
         self._desk = desk
 
     def begin_or_complete(self, now_ms: int, group: Group) -> None:
-        """Somebody came, went or changed: a rebalance begins, or the one under way may have waited for
-        this...
-
-        """
+        """Somebody came, went or changed: a rebalance begins, or the one under way may have waited for this."""
         if group.can_move_to(GroupState.PREPARING_REBALANCE):
             self.begin(now_ms, group)
         else:

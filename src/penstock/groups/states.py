@@ -8,11 +8,9 @@
       │                 └───── a member comes, goes or changes ◀──────────────── Stable
       └── offsets outlive members; without either the group is Dead and forgotten
 
-- *Empty*: no members. Offsets may be kept, and may be committed by consumers that assign partitions
-  themselves.
+- *Empty*: no members. Offsets may be kept, and may be committed by consumers that assign partitions themselves.
 - *PreparingRebalance*: members are collected. Each waits for the answer to its JoinGroup.
-- *CompletingRebalance*: the generation has begun; members wait in SyncGroup for the leader to say who gets
-  what.
+- *CompletingRebalance*: the generation has begun; members wait in SyncGroup for the leader to say who gets what.
 - *Stable*: every member has its assignment or can fetch it with SyncGroup.
 - *Dead*: removed. Nothing refers to it but answers that are still under way.
 """

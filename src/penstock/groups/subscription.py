@@ -2,8 +2,7 @@
 
 For groups of protocol type `consumer`, metadata begins with int16 version | int32 number of topics | topics,
 each an int16 length and UTF-8 bytes. What follows differs by version and is between the consumers. It is the
-clients' own format, so a surprise in it is no error: the answer is then "unknown", and nothing is decided by
-it.
+clients' own format, so a surprise in it is no error: the answer is then "unknown", and nothing is decided by it.
 """
 
 import struct

@@ -114,10 +114,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str = ""
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """When it goes, if the client said so (OffsetCommit v2 to v4 can); -1: when the group's retention says
-    so..
-
-    """
+    """When it goes, if the client said so (OffsetCommit v2 to v4 can); -1: when the group's retention says so."""
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,10 +128,7 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets to commit: by a member in its generation, or (generation -1, no member) by anyone while there
-    are none..
-
-    """
+    """Offsets to commit: by a member in its generation, or (generation -1, no member) by anyone while there are none."""
 
     group_id: str
     generation: int = NO_GENERATION
@@ -207,10 +201,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Persist(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect: append these keys and values (None deletes) to the offsets topic, then report
-    `persisted(id)`..
-
-    """
+    """An effect: append these keys and values (None deletes) to the offsets topic, then report `persisted(id)`."""
 
     id: int
     records: Records
