@@ -57,6 +57,8 @@ class Log:
         self.path = path
         self.failed: StorageError | None = None
         """Why the log takes no more appends."""
+        self.cuts: list[str] = []
+        """What opening had to cut off, in words: written but never flushed, and torn by a crash."""
         self._disk = disk
         self._parent = path.rpartition("/")[0]
         self._state = LogState()
@@ -76,6 +78,7 @@ class Log:
             recovery = Recovery(disk, path, config.index_interval_bytes, repair=recover)
             recovery.run()
             log._adopt(recovery)
+            log.cuts = recovery.cuts
             if recover:
                 log._settle(recovery)
         return log

@@ -94,6 +94,8 @@ class PartitionTable:
 
     def _open_log(self, name: TopicPartition, config: TopicConfig) -> Partition:
         stored = Log.open(self._disk_of(config), f"{self._topics_dir}/{name}", config)
+        for cut in stored.cuts:
+            log.warning("recovered %s: %s", name, cut)
         return Partition(
             name=name,
             log=stored,

@@ -1,0 +1,35 @@
+"""Whatever the system says no to, the log hears of it as StorageError: raw errors would kill the threads behind it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StorageError
+from penstock.log import OsDisk
+
+CALLS: dict[str, Callable[[OsDisk], object]] = {
+    "list_dir": lambda disk: disk.list_dir("file"),
+    "size": lambda disk: disk.size("file/below"),
+    "read_file": lambda disk: disk.read_file("folder"),
+    "open": lambda disk: disk.open("folder"),
+    "make_dir": lambda disk: disk.make_dir("file/below"),
+    "lock": lambda disk: disk.lock("folder"),
+    "rename": lambda disk: disk.rename("file", "folder"),
+    "write_file_atomic": lambda disk: disk.write_file_atomic("file/below", b"x"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_of_the_system_are_storage_errors(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError):
+        CALLS[name](OsDisk(tmp_path))
+
+
+def test_a_disk_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path / "gone")
+    for call in (disk.sync_all, disk.free_bytes):
+        with pytest.raises(StorageError):
+            call()
