@@ -1,7 +1,4 @@
-"""Cluster metadata: topics, their placement and configs, as records and the state they add up to.
-
-Sans-I/O.
-"""
+"""Cluster metadata, sans-I/O: topics, their placement and configs, as records and the state they add up to."""
 
 from penstock.cluster import alterations, decisions
 from penstock.cluster.alterations import AlterOperation, ConfigChange

@@ -1,8 +1,8 @@
 """A limit on everything that a peer controls: its name, its default, and the reason for both.
 
-A limit is a promise to every other client: no single one can take the node's memory, files or time. All of
-them can be set in the config file (`[limits]`), in the environment (`PENSTOCK_LIMITS_MAX_CONNECTIONS`) and in
-`Limits(...)`.
+A limit is a promise to every other client: no single one can take the node's memory, files or time.
+All of them can be set in the config file (`[limits]`), in the environment (`PENSTOCK_LIMITS_MAX_CONNECTIONS`)
+and in `Limits(...)`.
 """
 
 from typing import Annotated, get_type_hints

@@ -128,7 +128,7 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets to commit: by a member in its generation, or (generation -1, no member) by anyone while there are none."""
+    """Offsets to commit: by a member in its generation, or (generation -1, no member) while there are no members."""
 
     group_id: str
     generation: int = NO_GENERATION
