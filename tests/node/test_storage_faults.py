@@ -171,6 +171,21 @@ def test_a_full_disk_does_not_keep_the_broker_from_closing(tmp_path: Path) -> No
             assert b"kept" in fetch(client, topic)[1]
 
 
+def test_a_broker_starts_on_a_full_disk_serves_what_is_there_and_takes_writes_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
+        create(client, "t")
+        produce(client, "t", b"before")
+    disk = FaultyDisk(tmp_path)
+    disk.full = True
+    with Broker(data_dir=tmp_path, disk=disk) as broker, RawClient(broker) as client:
+        assert b"before" in fetch(client, "t")[1]
+        assert produce(client, "t", b"refused") == ErrorCode.KAFKA_STORAGE_ERROR
+        disk.full = False
+        assert produce(client, "t", b"after") == ErrorCode.NONE
+
+
 def test_the_name_of_a_deleted_topic_is_free_even_if_its_log_could_not_be_opened(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
         create(client, "t")

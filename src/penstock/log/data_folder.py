@@ -20,8 +20,8 @@ from typing import Self
 import msgspec
 from crc32c import crc32c
 
-from penstock.errors import CorruptLog, DataFolderInUse, UnknownFormat
-from penstock.log.disk import Disk, Lock
+from penstock.errors import CorruptLog, DataFolderInUse, StorageError, UnknownFormat
+from penstock.log.disk import SECTOR_SIZE, Disk, Lock
 from penstock.log.layout import DELETED_SUFFIX
 from penstock.types import NodeId, Term
 
@@ -34,6 +34,7 @@ CLEAN_PATH = "meta/clean"
 TOPICS = "topics"
 
 CRC_SIZE = 4
+LENGTH_SIZE = 2
 
 
 class Identity(msgspec.Struct, array_like=True, kw_only=True):
@@ -98,7 +99,8 @@ class DataFolder:
     def release(self) -> None:
         """All logs are closed: marks the folder as clean and lets go of it."""
         try:
-            self._disk.write_file_atomic(CLEAN_PATH, b"")
+            with suppress(StorageError):  # told to people only, so it is not worth an error
+                self._disk.write_file_atomic(CLEAN_PATH, b"")
         finally:
             self._lock.release()
 
@@ -130,10 +132,15 @@ def _make_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Ident
 
 
 def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Identity:
-    data = disk.read_file(IDENTITY_PATH)
+    try:
+        data = disk.read_file(IDENTITY_PATH)
+    except FileNotFoundError:
+        raise CorruptLog(IDENTITY_PATH, 0, "the node's identity is missing") from None
     if int.from_bytes(data[:CRC_SIZE], "big") != crc32c(data[CRC_SIZE:]):
         raise CorruptLog(IDENTITY_PATH, 0, "the node's identity does not have its checksum")
-    identity = msgspec.msgpack.decode(data[CRC_SIZE:], type=Identity)
+    start = CRC_SIZE + LENGTH_SIZE
+    length = int.from_bytes(data[CRC_SIZE:start], "big")
+    identity = msgspec.msgpack.decode(data[start : start + length], type=Identity)
     if identity.node_id != node_id:
         raise DataFolderInUse(f"the data folder belongs to node {identity.node_id}, not to node {node_id}")
     if cluster_id is not None and identity.cluster_id != cluster_id:
@@ -144,8 +151,20 @@ def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Ident
 
 
 def _save_identity(disk: Disk, identity: Identity) -> None:
+    """Overwrites in place: one sector changes whole or not at all, and a node must be able to start on a full disk, or
+    it could never make room on it."""
     body = msgspec.msgpack.encode(identity)
-    disk.write_file_atomic(IDENTITY_PATH, crc32c(body).to_bytes(CRC_SIZE, "big") + body)
+    content = (len(body).to_bytes(LENGTH_SIZE, "big") + body).ljust(SECTOR_SIZE - CRC_SIZE, b"\0")
+    data = crc32c(content).to_bytes(CRC_SIZE, "big") + content
+    if len(data) != SECTOR_SIZE or not disk.exists(IDENTITY_PATH):
+        disk.write_file_atomic(IDENTITY_PATH, data)
+        return
+    file = disk.open(IDENTITY_PATH)
+    try:
+        file.write_at(0, data)
+        file.flush()
+    finally:
+        file.close()
 
 
 def _remove_deleted(disk: Disk) -> None:
