@@ -601,7 +601,7 @@ class Log:
         for segment in [*self._chain.segments, *self._upkeep.garbage]:
             segment.close()
         aside = self._rename_aside()
-        return lambda: self._disk.remove_tree(aside)
+        return lambda: self._remove_for_good(aside)
 
     def _rename_aside(self) -> str:
         number = 0
@@ -609,8 +609,12 @@ class Log:
             number += 1
         if self._disk.exists(self.path):
             self._disk.rename(self.path, aside)
-            self._disk.sync_dir(self._parent)
         return aside
+
+    def _remove_for_good(self, aside: str) -> None:
+        """In a thread. The new name is made durable first: what a crash leaves must not look like a log."""
+        self._disk.sync_dir(self._parent)
+        self._disk.remove_tree(aside)
 
 
 def _controls_in(segments: list[Segment]) -> int:
