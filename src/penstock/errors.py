@@ -159,7 +159,7 @@ class DiskFull(StorageError):
 
 
 class CorruptLog(PenstockError):
-    """Bytes in the middle of a log are wrong. Never skipped: the operator must decide."""
+    """Bytes in the middle of a log are wrong. What finds them does not skip them: the operator must decide."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path} at byte {position}: {reason}")
