@@ -6,7 +6,7 @@ from penstock.batch import iter_headers, read_header
 from penstock.errors import ErrorCode, KafkaError
 from penstock.log import Disk, Log
 from penstock.types import Offset, Term
-from tests.log.tools import FOLDER, NOW_MS, append, config, flush, offsets, records, stored
+from tests.log.tools import FOLDER, NOW_MS, append, batch, config, flush, offsets, records, stored
 
 END = Offset(2**62)
 
@@ -144,6 +144,24 @@ def test_a_segment_rolls_by_size_and_a_batch_larger_than_one_is_refused(disk: Di
         append(log, b"v" * 600)
     assert caught.value.code == ErrorCode.RECORD_LIST_TOO_LARGE
     assert offsets(log) == list(range(6))
+
+
+def test_a_batch_as_large_as_a_segment_fits_also_in_a_new_term(disk: Disk) -> None:
+    size = len(batch(b"v" * 100)[0])
+    log = Log.open(disk, FOLDER, config(segment_bytes=size))
+    for number in range(6):
+        append(log, b"v" * 100, term=1 + number // 2)
+    assert log.segment_count == 6
+    assert offsets(log) == list(range(6))
+
+
+def test_a_term_begins_in_the_segment_of_its_first_batch(disk: Disk) -> None:
+    log = Log.open(disk, FOLDER, config(segment_bytes=500))
+    for term in range(1, 12):
+        append(log, b"v" * 110, term=term)
+    assert log.segment_count > 3
+    for segment in log._chain.segments:
+        assert next(iter(segment.headers(0, segment.size)))[1].is_zero_width
 
 
 def test_a_segment_rolls_by_the_time_of_records_and_not_by_the_clock(disk: Disk) -> None:

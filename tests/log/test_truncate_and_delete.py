@@ -132,6 +132,18 @@ def test_a_removal_of_files_that_was_cut_short_is_finished(sim: SimDisk) -> None
         assert len([n for n in after.list_dir(FOLDER) if n.endswith(".log")]) == again.segment_count
 
 
+def test_a_log_that_is_truncated_to_its_start_knows_the_term_before_it(disk: Disk) -> None:
+    log = filled(disk)
+    log.delete_prefix(Offset(50))
+    log.truncate(Offset(50))
+    assert (log.start_offset, log.end_offset, log.last_term) == (50, 50, 3)
+    append(log, b"v", term=3)
+    assert log.term_at(Offset(50)) == 3
+    log.close()
+    again = Log.open(disk, FOLDER, SMALL)
+    assert (again.last_term, again.term_at(Offset(50)), again.control_count) == (3, 3, 3)
+
+
 # --- terms
 
 
@@ -170,4 +182,5 @@ def test_the_term_at_the_log_start_is_kept_when_its_beginning_goes() -> None:
     cache.delete_prefix(20)
     assert cache.entries() == [(7, 20)]
     cache.truncate(20)
+    assert cache.entries() == [(3, 20)], "term 7 began with what was truncated"
     assert cache.end_of(7, 20) == UNDEFINED

@@ -156,15 +156,15 @@ class Log:
             append_time = TimestampMs(now_ms)
             batch = bytearray(set_log_append_time(batch, now_ms))
             header = header._replace(max_timestamp=now_ms)
-        if term != state.last_term:
-            self._begin_term(term)
         timestamp = header.max_timestamp
         if timestamp < 0:
             timestamp = header.base_timestamp
         base_offset = state.end_offset
         next_offset = Offset(base_offset + header.last_offset_delta + 1)
         segment = self._chain.active
-        if segment is None or not segment.has_room(len(batch), next_offset, timestamp):
+        if term != state.last_term:
+            segment = self._begin_term(term, len(batch), next_offset, timestamp)
+        elif segment is None or not segment.has_room(len(batch), next_offset, timestamp):
             segment = self._roll_for(len(batch))
         stamp(batch, 0, base_offset, term)
         try:
@@ -185,39 +185,48 @@ class Log:
         """Stores an entry that clients never see and that takes no offset."""
         if self.failed is not None:
             raise StorageError(f"{self.path} takes no writes: {self.failed}")
+        entry = self._control_entry(CALLERS_OWN, payload, term)
+        segment = self._chain.active
         if term != self.last_term:
-            self._begin_term(term)
-        self._append_control(CALLERS_OWN, payload, term)
+            segment = self._begin_term(term, len(entry), self.end_offset, NO_TIMESTAMP)
+        elif segment is None or not segment.has_room(len(entry), self.end_offset, NO_TIMESTAMP):
+            segment = self._roll_for(len(entry))
+        self._write_control(segment, entry)
 
     def _duplicate(self, base_offset: int, last_offset: int, timestamp: int) -> Appended:
         append_time = timestamp if self.config.message_timestamp_log_append else NO_TIMESTAMP
         return Appended(Offset(base_offset), Offset(last_offset), TimestampMs(append_time), True)
 
-    def _begin_term(self, term: Term) -> None:
-        if term < self.last_term:
-            raise ValueError(f"term {term} cannot follow term {self.last_term}")
-        self._append_control(TERM_START, b"", term)
-
-    def _append_control(self, kind: int, payload: bytes, term: Term) -> None:
+    def _begin_term(self, term: Term, size: int, next_offset: int, timestamp: int) -> Segment:
+        """Writes the term's first entry, into the segment that has room for what comes next too: were they parted, the
+        term of a segment's first batch would be told only by the segment before it."""
         state = self._state
-        offset = state.end_offset
-        entry = zero_width_batch(
+        if term < state.last_term:
+            raise ValueError(f"term {term} cannot follow term {state.last_term}")
+        entry = self._control_entry(TERM_START, b"", term)
+        segment = self._chain.active
+        if segment is None or not segment.has_room(len(entry) + size, next_offset, timestamp):
+            segment = self._roll_for(size)
+        self._write_control(segment, entry)
+        state.terms.begin(term, state.end_offset)
+        state.last_term = term
+        return segment
+
+    def _control_entry(self, kind: int, payload: bytes, term: Term) -> bytes:
+        offset = self.end_offset
+        return zero_width_batch(
             offset=offset, term=term, payload=control_payload(kind, term, offset, payload)
         )
-        segment = self._chain.active
-        if segment is None or not segment.has_room(len(entry), offset, NO_TIMESTAMP):
-            segment = self._roll_for(len(entry))
-        position = segment.size
+
+    def _write_control(self, segment: Segment, entry: bytes) -> None:
+        offset, position = self.end_offset, segment.size
         try:
             segment.file.append(entry)
         except StorageError as problem:
             self._write_failed(problem)
             raise
         segment.note_control(position, len(entry), offset)
-        state.controls.append(offset)
-        if term > state.last_term:
-            state.terms.begin(term, offset)
-            state.last_term = term
+        self._state.controls.append(offset)
         self._chain.hints.put(offset, segment, segment.size)
         self._flushing.mark(segment)
         self._appended_bytes += len(entry)

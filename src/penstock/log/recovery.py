@@ -180,6 +180,7 @@ class Recovery:
         what compaction has left: then it is believed about those."""
         first = self.segments[0].base_offset
         self.state.end_offset = Offset(first)
+        self.state.believes_first_term = first > 0
         older = newest_snapshot(self._disk, self._folder, first, self._line.offset)
         if older is not None:
             self.state.producers.restore(older.producers)

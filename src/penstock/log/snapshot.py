@@ -40,6 +40,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     start_controls: int
     """Control entries before those in `controls`."""
     last_term: int
+    term_before_start: int
     terms: list[tuple[int, int]]
     controls: list[int]
     """Offsets of the control entries in all segments of that time, this one included up to `position`."""

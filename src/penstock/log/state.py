@@ -20,6 +20,7 @@ class LogState:
     """Recovery fills it; then the log keeps it up."""
 
     __slots__ = (
+        "believes_first_term",
         "cleaned_offset",
         "controls",
         "end_offset",
@@ -36,6 +37,8 @@ class LogState:
         self.start_offset = Offset(0)
         self.end_offset = Offset(0)
         self.last_term = NO_TERM
+        self.believes_first_term = False
+        """The replay begins behind a deleted prefix, with which the beginning of the term may have gone."""
         self.terms = TermCache()
         self.controls: list[int] = []
         """Offsets of the control entries in all segments, in order. Short: one per reign or membership."""
@@ -65,7 +68,7 @@ class LogState:
         gone = len(snapshot.controls) - present_controls
         self.end_offset = Offset(snapshot.offset)
         self.last_term = Term(snapshot.last_term)
-        self.terms = TermCache(snapshot.terms)
+        self.terms = TermCache(snapshot.terms, snapshot.term_before_start)
         self.controls = snapshot.controls[gone:]
         self.start_controls = snapshot.start_controls + gone
         self.producers.restore(snapshot.producers)
@@ -79,6 +82,7 @@ class LogState:
             start_offset=self.start_offset,
             start_controls=self.start_controls,
             last_term=self.last_term,
+            term_before_start=self.terms.before_start,
             terms=self.terms.entries(),
             controls=list(self.controls),
             control_count=control_count,
@@ -98,10 +102,9 @@ class LogState:
         if header.is_zero_width:
             self._replay_control(header, batch[HEADER_SIZE:])
         elif header.leader_epoch != self.last_term:
-            # The first batch after a deleted prefix is believed: its term's beginning is gone.
-            if self.last_term != NO_TERM:
+            if self.last_term != NO_TERM or not self.believes_first_term:
                 raise ValueError(f"term {header.leader_epoch} within term {self.last_term}")
-            self.last_term = Term(header.leader_epoch)
+            self.last_term = self.terms.before_start = Term(header.leader_epoch)
             self.terms.begin(self.last_term, header.base_offset)
         if header.producer_id >= 0 and header.base_offset >= self.producers_from:
             self.producers.record(header, header.base_offset, UNSEEN)
