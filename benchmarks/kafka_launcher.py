@@ -115,7 +115,7 @@ class Kafka:
     def _format(self) -> None:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = ["java", "-cp", self._classpath, "kafka.tools.StorageTool", "format"]
-        command += ["--cluster-id", cluster_id, "--config", str(self._config)]
+        command += [f"--cluster-id={cluster_id}", "--config", str(self._config)]  # an id may begin with "-"
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Unavailable(
