@@ -103,6 +103,8 @@ def _walk(
     last_offset_delta: i64,
     base_timestamp: i64,
 ) -> Columns:
+    # One long function on purpose: a record is five varints and a few writes, and a call per part, even a compiled
+    # one, costs as much as the part itself.
     slices = BytesWriter()
     nulls = BytesWriter()
     timestamps = BytesWriter()
