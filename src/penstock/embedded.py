@@ -100,11 +100,17 @@ class _BrokerThread:
         self._thread.start()
         self._started.wait()
         if self._problem is not None:
-            self.stop_and_wait()
+            self._join()
 
     def stop_and_wait(self) -> None:
-        if self._call_stop is not None and self._thread.is_alive():
-            self._call_stop()
+        """From any thread, any number of times."""
+        call_stop, self._call_stop = self._call_stop, None
+        if call_stop is not None:
+            call_stop()
+        self._join()
+
+    def _join(self) -> None:
+        """Waits for the end of the thread; raises what it could not do."""
         self._thread.join()
         problem, self._problem = self._problem, None
         if problem is not None:
@@ -123,8 +129,9 @@ class _BrokerThread:
         except BaseException as problem:  # noqa: BLE001 - raised again in the caller's thread
             self._problem = problem
             return
-        finally:
+        else:
             self._call_stop = lambda: loop.call_soon_threadsafe(stop.set)
+        finally:
             self._started.set()
         await stop.wait()
         try:

@@ -46,7 +46,7 @@ class KafkaListener:
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`."""
         if self._max_connections < self.limits.max_connections:
-            log.warning(
+            log.info(
                 "at most %d connections: the system allows this process that many files (raise it with `ulimit -n`)",
                 self._max_connections,
             )
