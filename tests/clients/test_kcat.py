@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import Broker
 
@@ -59,3 +60,42 @@ def test_offsets_are_queried_by_time(broker: Broker, unique: Unique) -> None:
     kcat(broker, "-P", "-t", topic, stdin="one\ntwo\n")
     assert "offset 2" in kcat(broker, "-Q", "-t", f"{topic}:0:-1")
     assert "offset 0" in kcat(broker, "-Q", "-t", f"{topic}:0:-2")
+
+
+class BalancedKcat:
+    """A `kcat -G` that runs until it is told to stop; it tells of every rebalance on its standard error."""
+
+    def __init__(self, broker: Broker, group: str, topic: str) -> None:
+        fast = ("-X", "heartbeat.interval.ms=200", "-X", "session.timeout.ms=6000")
+        self._process = subprocess.Popen(
+            [KCAT or "kcat", "-b", broker.bootstrap_servers, *fast, "-G", group, topic],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def next_assignment(self) -> int:
+        """Waits for the next rebalance that assigns partitions; how many."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if "assigned:" in line and "revoked" not in line:
+                return line.split("assigned:", 1)[1].count("[")
+        raise AssertionError("kcat ended")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+
+def test_two_members_share_the_partitions(broker: Broker, unique: Unique) -> None:
+    topic, group = unique("kcat"), unique("group")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(20)
+    one = BalancedKcat(broker, group, topic)
+    assert one.next_assignment() == 4
+    two = BalancedKcat(broker, group, topic)
+    assert two.next_assignment() == 2
+    assert one.next_assignment() == 2
+    two.stop()
+    assert one.next_assignment() == 4
+    one.stop()
