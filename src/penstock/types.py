@@ -9,13 +9,11 @@ Term = NewType("Term", int)
 """A leader's reign. Raft's term and Kafka's leader epoch are the same number."""
 
 NodeId = NewType("NodeId", int)
-ProducerId = NewType("ProducerId", int)
 TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since 1970 by the wall clock, as records carry them."""
 
 NO_TIMESTAMP = TimestampMs(-1)
 NO_TERM = Term(-1)
-NO_PRODUCER = ProducerId(-1)
 
 
 class TopicPartition(NamedTuple):

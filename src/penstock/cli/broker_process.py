@@ -9,7 +9,6 @@ from pathlib import Path
 
 from penstock.cli.problem import Problem
 
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 STDERR_SHOWN_LINES = 5
 

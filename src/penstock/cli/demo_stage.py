@@ -39,7 +39,6 @@ class Stage:
         """A new process on the same folder and, once there was one, on the same port."""
         port = self._broker.port if self._broker is not None else 0
         flags = ["--data-dir", str(self._folder / "data"), "--http", "none", "--log-level", "warning"]
-        flags += ["--set", "groups.initial_rebalance_delay_ms=0"]
         self._broker = BrokerProcess(self._folder, *flags, port=port)
         return self._broker
 

@@ -18,7 +18,6 @@ from penstock.kafka.wire.messages.describe_log_dirs import (
 from penstock.node import Node
 
 BROKERS_ENDPOINT = 1
-UNKNOWN_SIZE = -1
 
 
 async def describe_cluster(
