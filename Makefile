@@ -10,7 +10,7 @@ help:            ## what each target does
 
 setup: $(STAMP)  ## a .venv with everything in it
 
-$(STAMP): pyproject.toml setup.py src/penstock/batch/_scan.py src/penstock/batch/_rows.py
+$(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _rows.py _encode.py _partition.py)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "setuptools>=77" "mypy[mypyc]>=2.4,<2.5" wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[all]"

@@ -12,7 +12,12 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, ExecError, PlatformError
 
-HOT_MODULES = ["src/penstock/batch/_scan.py", "src/penstock/batch/_rows.py"]
+HOT_MODULES = [
+    "src/penstock/batch/_scan.py",
+    "src/penstock/batch/_rows.py",
+    "src/penstock/batch/_encode.py",
+    "src/penstock/batch/_partition.py",
+]
 
 
 def hot_extensions() -> list[Extension]:

@@ -1,5 +1,7 @@
 """Record batches: the one form in which records travel, are stored and are replicated."""
 
+from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns, encode_columns
+from penstock.batch._partition import group_rows, murmur2, partition_of_keys
 from penstock.batch._scan import Columns
 from penstock.batch.compression import MAX_DECOMPRESSED_BYTES, compress, decompress
 from penstock.batch.header import (
@@ -14,6 +16,7 @@ from penstock.batch.header import (
     stamp,
     zero_width_batch,
 )
+from penstock.batch.outgoing import pack_batch, renumber
 from penstock.batch.records import (
     Record,
     build_batch,
@@ -28,17 +31,27 @@ __all__ = [
     "MAX_DECOMPRESSED_BYTES",
     "BatchHeader",
     "Buffer",
+    "Column",
     "Columns",
+    "EncodedRows",
+    "HeaderColumn",
     "Record",
+    "RowColumns",
     "build_batch",
     "check_batch",
     "check_produced",
     "compress",
     "decompress",
+    "encode_columns",
+    "group_rows",
     "iter_headers",
+    "murmur2",
+    "pack_batch",
+    "partition_of_keys",
     "read_header",
     "read_records",
     "recompress",
+    "renumber",
     "scan_batch",
     "set_log_append_time",
     "stamp",

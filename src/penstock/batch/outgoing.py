@@ -1,0 +1,58 @@
+"""Batches that a producer sends: encoded rows under a header, and the same batch under another sequence number.
+
+The header is made apart from the records and joined to them once, because the records are large and the CRC can be
+carried on from one piece to the next.
+"""
+
+from struct import Struct
+
+from crc32c import crc32c
+
+from penstock.batch._encode import EncodedRows
+from penstock.batch.compression import NONE, compress
+from penstock.batch.header import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, MAGIC, MIN_BATCH_LENGTH, seal
+
+_NO_TERM = -1
+_CRC = Struct(">I")
+_PRODUCER = Struct(">qhi")
+_PRODUCER_POSITION = 43
+"""producer_id, producer_epoch and base_sequence follow each other from here."""
+
+
+def pack_batch(
+    rows: EncodedRows,
+    *,
+    compression: int = NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """One batch of these rows, whose offsets count from 0."""
+    payload = rows.payload if compression == NONE else compress(compression, rows.payload)
+    header = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        header,
+        0,
+        0,
+        MIN_BATCH_LENGTH + len(payload),
+        _NO_TERM,
+        MAGIC,
+        0,
+        compression,
+        rows.rows - 1,
+        rows.base_timestamp,
+        rows.max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        rows.rows,
+    )
+    _CRC.pack_into(header, CRC_POSITION, crc32c(payload, crc32c(bytes(header[CRC_START:]))))
+    return b"".join((header, payload))
+
+
+def renumber(batch: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """The same batch of another producer, or of the same one with other sequence numbers."""
+    copy = bytearray(batch)
+    _PRODUCER.pack_into(copy, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    return seal(copy)
