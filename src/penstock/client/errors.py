@@ -1,0 +1,87 @@
+"""What a client can run into.
+
+ClientError
+ ├── Unreachable     nobody answers there, or stopped answering: names the address and the reason
+ ├── Garbled         what came back is not Kafka's protocol; also a ProtocolViolation
+ ├── Refused         a broker answered with an error code
+ └── OffsetGone      records that were asked for are no longer there, or not yet (fetch.py)
+
+`retriable` says whether trying again can help; what was tried, and for how long, is added to the message by whoever
+gives up (retry.py).
+"""
+
+from penstock.client.remedies import Remedy, code_of, grace_ms, remedy_for
+from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
+
+
+class ClientError(PenstockError):
+    """The root of what a client raises."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def retriable(self) -> bool:
+        return False
+
+    @property
+    def grace_ms(self) -> int | None:
+        """The longest that this problem is worth waiting for; None: as long as the settings say."""
+        return None
+
+    def tell_effort(self, effort: str) -> None:
+        """Adds what was tried."""
+        self.args = (f"{self.message} ({effort})",)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Subclasses take other arguments than the message; a worker's errors travel between processes.
+        return _restore, (type(self), self.args, self.__dict__)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Unreachable(ClientError):
+    """A connection could not be made, broke, or was silent for too long."""
+
+    def __init__(self, message: str, *, retriable: bool = True) -> None:
+        super().__init__(message)
+        self._retriable = retriable
+
+    @property
+    def retriable(self) -> bool:
+        return self._retriable
+
+
+class Garbled(ClientError, ProtocolViolation):
+    """The peer does not speak Kafka's protocol, or not as it should."""
+
+
+class Refused(ClientError):
+    """A broker said no."""
+
+    def __init__(self, code: int, asked: str, detail: str | None = None) -> None:
+        self.code: ErrorCode = code_of(code)
+        self.asked = asked
+        name = self.code.name if self.code == code else f"error code {code}, unknown to this client"
+        super().__init__(f"{asked}: {name}" + (f", {detail}" if detail else ""))
+
+    @property
+    def remedy(self) -> Remedy | None:
+        return remedy_for(self.code)
+
+    @property
+    def retriable(self) -> bool:
+        return self.remedy is not None
+
+    @property
+    def grace_ms(self) -> int | None:
+        return grace_ms(self.code)
+
+
+def _restore(cls: type[ClientError], args: tuple[object, ...], state: dict[str, object]) -> ClientError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

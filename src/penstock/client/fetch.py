@@ -1,0 +1,288 @@
+"""Reading a range of a partition as fast as the broker gives it: whole record batches, undecoded.
+
+While the caller decodes one chunk, the broker already works on the next: its request is sent before the chunk is
+yielded. Records are copied once, out of the answer's frame, because decoders want `bytes` of their own.
+
+Trouble (a leader that moves, a broker that restarts, a connection that breaks) is waited out from the position that
+was reached; every chunk gives the full `retry_for_ms` again. The connection is lent to the reader alone, so a reader
+that stops early with an answer outstanding closes it and disturbs nobody.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from penstock.batch import HEADER_SIZE
+from penstock.client.cluster import Cluster
+from penstock.client.connection import Connection
+from penstock.client.errors import ClientError, Garbled, Refused
+from penstock.client.list_offsets import EARLIEST, LATEST
+from penstock.client.retry import Patience
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from penstock.types import TopicPartition
+
+FETCH_VERSION_BY_NAME_MAX = 12
+"""From version 13 on, Fetch names topics by id."""
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+NO_SESSION_EPOCH = -1
+CONSUMER = -1
+MAX_FETCH_BYTES = 2**31 - 1
+FRAME_OVERHEAD_BYTES = 1 << 12
+"""What an answer has around its records: headers, and a topic name of at most 249 bytes."""
+EMPTY_ANSWERS_TO_BELIEVE = 2
+"""How often a broker must say that nothing is left before the end. One that reads old records from remote storage
+answers empty when that takes it too long."""
+
+_WALK = Struct(">qi4xb6xi")
+"""Of a batch's header: base_offset, batch_length, magic, last_offset_delta."""
+_LENGTH_OVERHEAD = 12
+_MIN_BATCH_LENGTH = HEADER_SIZE - _LENGTH_OVERHEAD
+_MAGIC = 2
+
+
+class OffsetGone(ClientError):
+    """Records of the range are not there: retention or truncation took them, or they were never written."""
+
+    def __init__(self, place: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+        self.place = place
+        self.wanted = wanted
+        self.earliest = earliest
+        self.latest = latest
+        super().__init__(
+            f"{place}: offset {wanted} is not there: the partition holds {earliest} up to {latest} (excluded); "
+            + ("retention or a deletion took it" if wanted < earliest else "the log ends before it")
+        )
+
+
+class _NotYet(OffsetGone):
+    """The log ends before the range does. It may grow, or a new leader may catch up."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+def fetch_range(
+    cluster: Cluster,
+    place: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    fetch_bytes: int = 4 << 20,
+    max_wait_ms: int = 500,
+    isolation: int = READ_UNCOMMITTED,
+) -> Iterator[bytes]:
+    """Chunks of whole batches that cover the offsets from `start` to `end` (excluded).
+
+    The first chunk may begin before `start` and the last may end after `end`; compaction may have left holes, and
+    control batches are not taken out.
+    """
+    reader = _Reader(cluster, place, start, end, fetch_bytes, max_wait_ms, isolation)
+    try:
+        while not reader.finished:
+            chunk = reader.read()
+            reader.ask_ahead()
+            if chunk:
+                yield chunk
+                reader.patience.restart()  # the time that the caller took is not the broker's
+    finally:
+        reader.close()
+
+
+class _Reader:
+    """Where one reader is, and the connection it reads from."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        place: TopicPartition,
+        start: int,
+        end: int,
+        fetch_bytes: int,
+        max_wait_ms: int,
+        isolation: int,
+    ) -> None:
+        settings = cluster.settings
+        self._cluster = cluster
+        self._place = place
+        self._position = start
+        self._end = end
+        self._fetch_bytes_max = max(1, settings.max_response_bytes - FRAME_OVERHEAD_BYTES)
+        self._fetch_bytes = min(max(1, fetch_bytes), self._fetch_bytes_max)
+        # The broker may sit on a request this long, so it must not eat up the time for the answer.
+        self._max_wait_ms = min(max(0, max_wait_ms), settings.request_timeout_ms // 2)
+        self._isolation = isolation
+        self._connection: Connection | None = None
+        self._empty_answers = 0
+        self._log_end = -1
+        self.patience = Patience(settings)
+
+    @property
+    def finished(self) -> bool:
+        return self._position >= self._end
+
+    def read(self) -> bytes:
+        """The next whole batches; empty when nothing is left of the range."""
+        while True:
+            try:
+                chunk = self._use(self._receive())
+                if chunk or self.finished:
+                    self.patience.restart()
+                    return chunk
+            except ClientError as problem:
+                self._drop(problem)
+                self.patience.pause(problem)
+
+    def ask_ahead(self) -> None:
+        """Sends the next request. Trouble here shows again when its answer is wanted."""
+        if self.finished:
+            return
+        try:
+            self._ask()
+        except ClientError as problem:
+            self._drop(problem)
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._cluster.give_back(connection)
+
+    def _receive(self) -> PartitionData:
+        connection = self._connection
+        if connection is None or not connection.outstanding:
+            connection = self._ask()
+        answer = connection.receive()
+        assert isinstance(answer, FetchResponse)
+        _check(answer.error_code, self._place)
+        row = answer.responses[0].partitions[0] if _has_one_row(answer) else None
+        if row is None or row.partition_index != self._place.partition:
+            raise Garbled(f"Fetch of {self._place}: the answer is about other partitions")
+        return row
+
+    def _ask(self) -> Connection:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._cluster.lend(self._cluster.leader_once(self._place))
+        version = connection.version_of(ApiKey.FETCH, at_most=FETCH_VERSION_BY_NAME_MAX)
+        connection.send(ApiKey.FETCH, self._request(), version=version)
+        return connection
+
+    def _request(self) -> FetchRequest:
+        wanted = FetchPartition(
+            partition=self._place.partition,
+            fetch_offset=self._position,
+            partition_max_bytes=self._fetch_bytes,
+        )
+        return FetchRequest(
+            replica_id=CONSUMER,
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=1,
+            max_bytes=self._fetch_bytes,
+            isolation_level=self._isolation,
+            session_epoch=NO_SESSION_EPOCH,
+            topics=[FetchTopic(topic=self._place.topic, partitions=[wanted])],
+        )
+
+    def _drop(self, problem: ClientError) -> None:
+        """After trouble: another connection, and another leader if that is what the trouble says."""
+        self._empty_answers = 0
+        if not isinstance(problem, _NotYet):
+            self.close()
+            self._cluster.forget_leaders([self._place.topic])
+
+    def _use(self, row: PartitionData) -> bytes:
+        """The whole batches of an answer, and the position after them."""
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._explain_out_of_range()
+        _check(row.error_code, self._place)
+        records = row.records
+        if records:
+            assert isinstance(records, memoryview)
+            self._empty_answers = 0
+            return self._cut(records)
+        self._use_empty(row)
+        return b""
+
+    def _cut(self, records: memoryview) -> bytes:
+        """Walks the batches' heads: past the last whole one, and not beyond the end of the range."""
+        position, size = walk(records, self._end, self._place)
+        if size == 0 and position is None:
+            self._ask_for_more()
+            return b""
+        if position is not None:
+            if position <= self._position:
+                raise Garbled(
+                    f"Fetch of {self._place} at offset {self._position}: the batches end at {position}"
+                )
+            self._position = position
+        return bytes(records[:size])
+
+    def _ask_for_more(self) -> None:
+        """Not even one batch fitted. Brokers give one whole batch in any case; this one does not."""
+        if self._fetch_bytes >= self._fetch_bytes_max:
+            raise Garbled(
+                f"Fetch of {self._place} at offset {self._position}: the next batch is larger than "
+                f"{self._fetch_bytes_max} bytes; raise max_response_bytes"
+            )
+        self._fetch_bytes = min(self._fetch_bytes * 2, self._fetch_bytes_max)
+
+    def _use_empty(self, row: PartitionData) -> None:
+        log_end = row.last_stable_offset if self._isolation == READ_COMMITTED else row.high_watermark
+        if log_end > self._log_end >= 0:
+            self.patience.restart()  # it grows, or its new leader catches up
+        self._log_end = log_end
+        if log_end < self._end:
+            raise _NotYet(self._place, max(self._position, log_end), row.log_start_offset, log_end)
+        self._empty_answers += 1
+        if self._empty_answers >= EMPTY_ANSWERS_TO_BELIEVE:
+            self._position = self._end
+
+    def _explain_out_of_range(self) -> None:
+        earliest = self._cluster.offsets({self._place: EARLIEST})[self._place].offset
+        latest = self._cluster.offsets({self._place: LATEST})[self._place].offset
+        if self._position < earliest:
+            raise OffsetGone(self._place, self._position, earliest, latest)
+        if self._position > latest:
+            raise _NotYet(self._place, self._position, earliest, latest)
+        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {self._place} at offset {self._position}")
+
+
+def walk(records: memoryview, end: int, place: TopicPartition) -> tuple[int | None, int]:
+    """(the offset after the last whole batch that is needed, its end in bytes).
+
+    The offset is None when no batch is whole; it is `end` when the range is exhausted by a batch beyond it.
+    """
+    position: int | None = None
+    at, size = 0, len(records)
+    unpack = _WALK.unpack_from
+    while size - at >= HEADER_SIZE:
+        base_offset, length, magic, last_delta = unpack(records, at)
+        if magic != _MAGIC or length < _MIN_BATCH_LENGTH:
+            raise Garbled(
+                f"Fetch of {place}: a batch at byte {at} with magic={magic}, batch_length={length}; expected "
+                f"magic {_MAGIC} (Kafka 0.11 and later) and at least {_MIN_BATCH_LENGTH} bytes"
+            )
+        if at + _LENGTH_OVERHEAD + length > size:
+            break
+        if base_offset >= end:
+            return end, at
+        at += _LENGTH_OVERHEAD + length
+        position = base_offset + last_delta + 1
+    return position, at
+
+
+def _has_one_row(answer: FetchResponse) -> bool:
+    return len(answer.responses) == 1 and len(answer.responses[0].partitions) == 1
+
+
+def _check(code: int, place: TopicPartition) -> None:
+    if code != ErrorCode.NONE:
+        raise Refused(code, f"Fetch of {place}")

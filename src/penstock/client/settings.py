@@ -1,0 +1,75 @@
+"""What a client is told: where the brokers are, how long to wait for them, how much to take from them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import ConfigError
+
+MAX_PORT = 65_535
+MAX_INT32 = 2**31 - 1
+MIN_RESPONSE_BYTES = 1 << 10
+"""Less could not even hold the answer that starts every connection."""
+
+
+class ServerAddress(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSettings:
+    """Everything a client can be told. Times are in milliseconds."""
+
+    bootstrap_servers: str
+    """`host:port,host:port`; an IPv6 host stands in brackets. One that answers is enough to find the others."""
+    client_id: str = "penstock"
+    request_timeout_ms: int = 30_000
+    """The longest wait for one whole answer. Connecting gets this too, but at most 10 s."""
+    retry_for_ms: int = 120_000
+    """How long leader changes, restarts and slow brokers are waited out; 0 tries once."""
+    retry_backoff_ms: int = 100
+    """The first pause between two tries; doubles up to 1 s."""
+    max_response_bytes: int = 256 << 20
+    """A larger answer is refused before it is read."""
+
+    def validate(self) -> None:
+        """Raises ConfigError for the first field that cannot be honoured."""
+        parse_servers(self.bootstrap_servers)
+        if len(self.client_id.encode()) > 1000:
+            raise ConfigError("client_id", self.client_id[:40] + "...", "at most 1000 bytes")
+        _check("request_timeout_ms", self.request_timeout_ms, 1, MAX_INT32)
+        _check("retry_for_ms", self.retry_for_ms, 0, MAX_INT32)
+        _check("retry_backoff_ms", self.retry_backoff_ms, 1, MAX_INT32)
+        _check("max_response_bytes", self.max_response_bytes, MIN_RESPONSE_BYTES, MAX_INT32)
+
+
+def parse_servers(text: str) -> tuple[ServerAddress, ...]:
+    """The addresses in `host:port,host:port`, each once."""
+    servers = tuple(dict.fromkeys(_parse_server(part.strip()) for part in text.split(",") if part.strip()))
+    if not servers:
+        raise ConfigError("bootstrap_servers", text, "HOST:PORT[,HOST:PORT...], such as 127.0.0.1:9092")
+    return servers
+
+
+def _parse_server(text: str) -> ServerAddress:
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host == f"[{bare}]"
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
+    if not (colon and bare and 0 < number <= MAX_PORT) or (":" in bare and not bracketed):
+        expected = (
+            f"HOST:PORT with a port from 1 to {MAX_PORT}, such as 127.0.0.1:9092 or [::1]:9092, "
+            "several with commas between them"
+        )
+        raise ConfigError("bootstrap_servers", text, expected)
+    return ServerAddress(bare, number)
+
+
+def _check(field: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise ConfigError(field, value, f"{lowest} .. {highest}")
