@@ -93,8 +93,15 @@ class Cluster:
 
     def forget_leaders(self, topics: Collection[str]) -> None:
         """As `refresh`, but asks only when somebody wants to know."""
-        for place in [place for place in self._leaders if place.topic in topics]:
+        names = frozenset(topics)
+        for place in [place for place in self._leaders if place.topic in names]:
             del self._leaders[place]
+
+    def find_leaders(self, places: Collection[TopicPartition]) -> None:
+        """Asks, in one request, for all topics of which some of these leaders are unknown; waits for none."""
+        unknown = {place.topic for place in places if place not in self._leaders}
+        if unknown:
+            self._topics_once(unknown)
 
     def leader_once(self, place: TopicPartition) -> int:
         """As `leader_of`, without waiting for a leader to be elected."""
@@ -135,6 +142,10 @@ class Cluster:
     ) -> dict[TopicPartition, FoundOffset]:
         """Where EARLIEST, LATEST, MAX_TIMESTAMP or a time (ms: the first record at or after it) lies."""
         return self._search.run(wanted, isolation)
+
+    def offset_once(self, place: TopicPartition, wanted: int) -> FoundOffset:
+        """As `offsets` for one partition, without a second try."""
+        return self._search.once(place, wanted)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Stores where a group is to go on reading. The group must have no members that do this themselves."""
@@ -199,15 +210,12 @@ class Cluster:
 
     def _create_once(self, wish: CreatableTopic) -> None:
         message = CreateTopicsRequest(topics=[wish], timeout_ms=self.settings.request_timeout_ms)
+        self._topics_once([])  # tells the controller, which may have moved since it was heard of last
         if not self._pool.knows(self._controller):
-            self._topics_once([])
-        if self._pool.knows(self._controller):
-            connection = self._pool.connect(self._controller)
-            version = connection.version_of(ApiKey.CREATE_TOPICS, at_least=CREATE_TOPICS_VERSION_MIN)
-            answer = connection.call(ApiKey.CREATE_TOPICS, message, version=version)
-        else:
-            answer = self._pool.ask_any(ApiKey.CREATE_TOPICS, message, at_least=CREATE_TOPICS_VERSION_MIN)
-        self._controller = NO_LEADER  # asked for anew next time: it moves, and topics are seldom created
+            raise Refused(ErrorCode.NOT_CONTROLLER, f"creating topic {wish.name!r}", "there is no controller")
+        connection = self._pool.connect(self._controller)
+        version = connection.version_of(ApiKey.CREATE_TOPICS, at_least=CREATE_TOPICS_VERSION_MIN)
+        answer = connection.call(ApiKey.CREATE_TOPICS, message, version=version)
         for row in expect(answer, CreateTopicsResponse).topics:
             if row.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise Refused(row.error_code, f"creating topic {row.name!r}", row.error_message)

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.client.errors import Garbled, Refused, Unreachable
 from penstock.client.settings import ClientSettings, ServerAddress
@@ -22,8 +22,13 @@ CONNECT_TIMEOUT_MS_MAX: Final = 10_000
 MAX_CORRELATION_ID: Final = 2**31 - 1
 JOIN_BELOW_BYTES: Final = 64 << 10
 """Requests up to this size leave in one write; larger ones are not copied for it."""
+MIN_CONNECT_S: Final = 0.001
+"""A timeout of 0 would mean not to wait at all, which is an error of its own."""
 CLIENT_NAME: Final = "penstock-client"
 CLIENT_VERSION: Final = "1"
+
+_Where: TypeAlias = tuple[str | int, ...] | tuple[int, bytes]
+"""What getaddrinfo gives and connect takes."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_AND_ERROR: Final = struct.Struct(">ih")
@@ -145,8 +150,9 @@ class Connection:
             raise self._garbled(
                 asked.api, f"correlation id {correlation_id}, expected {asked.correlation_id}"
             )
+        version = 0 if _refuses_versions(asked.api, frame) else asked.version
         try:
-            return decode_response(asked.api, asked.version, frame)[1]
+            return decode_response(asked.api, version, frame)[1]
         except ProtocolViolation as violation:
             raise self._garbled(asked.api, str(violation)) from None
 
@@ -195,22 +201,7 @@ class Connection:
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
 
     def _ask_versions(self, wish: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
-        self.send(ApiKey.API_VERSIONS, wish, version=version)
-        asked = self._asked[0]
-        # The refusal comes in version 0 whatever was asked; the error code has the same place in all of them.
-        try:
-            frame = self._read_frame(asked.api)
-            if len(frame) >= _CORRELATION_AND_ERROR.size:
-                refused = _CORRELATION_AND_ERROR.unpack_from(frame)[1] == ErrorCode.UNSUPPORTED_VERSION
-                asked = asked._replace(version=0) if refused else asked
-            answer = self._decode(asked, frame)
-        except OSError as problem:
-            self.close()
-            raise self._unreachable("waiting for the answer to ApiVersions", problem) from None
-        except BaseException:
-            self.close()
-            raise
-        self._asked.popleft()
+        answer = self.call(ApiKey.API_VERSIONS, wish, version=version)
         assert isinstance(answer, ApiVersionsResponse)
         return answer
 
@@ -223,6 +214,14 @@ class Connection:
         return Garbled(f"{self.address}: the answer to {api.name} has {found}")
 
 
+def _refuses_versions(api: ApiKey, frame: memoryview) -> bool:
+    """Whether a broker does not know the version of an ApiVersions request: it says so in version 0, whatever was
+    asked. The error code has the same place in all versions."""
+    if api != ApiKey.API_VERSIONS or len(frame) < _CORRELATION_AND_ERROR.size:
+        return False
+    return bool(_CORRELATION_AND_ERROR.unpack_from(frame)[1] == ErrorCode.UNSUPPORTED_VERSION)
+
+
 def explain(problem: OSError, timeout_ms: int) -> str:
     """An OSError in words."""
     if isinstance(problem, TimeoutError):
@@ -231,35 +230,44 @@ def explain(problem: OSError, timeout_ms: int) -> str:
 
 
 def _connect(address: ServerAddress, settings: ClientSettings) -> socket.socket:
+    """A socket to the first of the host's addresses that takes it; each gets its share of the time."""
     timeout_ms = min(settings.request_timeout_ms, CONNECT_TIMEOUT_MS_MAX)
-    try:
-        # The resolver's own limits bound this; there is no way to give it one.
-        choices = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as problem:
-        raise Unreachable(
-            f"{address}: the host name cannot be resolved ({getattr(problem, 'strerror', None) or problem}): "
-            "check bootstrap_servers and, on the broker, its advertised address",
-            retriable=getattr(problem, "errno", None) == socket.EAI_AGAIN,
-        ) from None
+    choices = _resolve(address)
     deadline = time.monotonic() + timeout_ms / 1000
     trouble: OSError = TimeoutError()
-    for index, (family, kind, protocol, _name, where) in enumerate(choices):
-        share_s = max(0.001, deadline - time.monotonic()) / (len(choices) - index)
-        sock = socket.socket(family, kind, protocol)
+    for index, (family, where) in enumerate(choices):
+        share_s = (deadline - time.monotonic()) / (len(choices) - index)
         try:
-            sock.settimeout(share_s)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.connect(where)
+            return _connect_to(family, where, max(MIN_CONNECT_S, share_s))
         except OSError as problem:
-            sock.close()
             trouble = problem
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
     raise Unreachable(
         f"{address}: {explain(trouble, timeout_ms)} while connecting: "
         "check that the broker runs and that this address is the right one"
     )
+
+
+def _resolve(address: ServerAddress) -> list[tuple[int, _Where]]:
+    try:
+        # The resolver's own limits bound this; there is no way to give it one.
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as problem:
+        raise Unreachable(
+            f"{address}: the host name cannot be resolved ({getattr(problem, 'strerror', None) or problem}): "
+            "check bootstrap_servers and the addresses that the brokers advertise",
+            retriable=getattr(problem, "errno", None) == socket.EAI_AGAIN,
+        ) from None
+    return [(family, where) for family, _kind, _protocol, _name, where in found]
+
+
+def _connect_to(family: int, where: _Where, timeout_s: float) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.connect(where)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -34,7 +34,6 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 NO_SESSION_EPOCH = -1
 CONSUMER = -1
-MAX_FETCH_BYTES = 2**31 - 1
 FRAME_OVERHEAD_BYTES = 1 << 12
 """What an answer has around its records: headers, and a topic name of at most 249 bytes."""
 EMPTY_ANSWERS_TO_BELIEVE = 2
@@ -138,7 +137,7 @@ class _Reader:
                     self.patience.restart()
                     return chunk
             except ClientError as problem:
-                self._drop(problem)
+                self._drop()
                 self.patience.pause(problem)
 
     def ask_ahead(self) -> None:
@@ -147,8 +146,8 @@ class _Reader:
             return
         try:
             self._ask()
-        except ClientError as problem:
-            self._drop(problem)
+        except ClientError:
+            self._drop()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -162,10 +161,21 @@ class _Reader:
         answer = connection.receive()
         assert isinstance(answer, FetchResponse)
         _check(answer.error_code, self._place)
-        row = answer.responses[0].partitions[0] if _has_one_row(answer) else None
-        if row is None or row.partition_index != self._place.partition:
+        if not answer.responses:
+            # How Kafka answers a client that is over its quota; it also keeps the next request waiting by itself.
+            code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            raise Refused(code, f"Fetch of {self._place}", f"throttled for {answer.throttle_time_ms} ms")
+        return self._only_row(answer)
+
+    def _only_row(self, answer: FetchResponse) -> PartitionData:
+        rows = [
+            (TopicPartition(topic.topic, row.partition_index), row)
+            for topic in answer.responses
+            for row in topic.partitions
+        ]
+        if len(rows) != 1 or rows[0][0] != self._place:
             raise Garbled(f"Fetch of {self._place}: the answer is about other partitions")
-        return row
+        return rows[0][1]
 
     def _ask(self) -> Connection:
         connection = self._connection
@@ -191,12 +201,11 @@ class _Reader:
             topics=[FetchTopic(topic=self._place.topic, partitions=[wanted])],
         )
 
-    def _drop(self, problem: ClientError) -> None:
-        """After trouble: another connection, and another leader if that is what the trouble says."""
+    def _drop(self) -> None:
+        """After any trouble, who leads is asked anew; a connection that still works is found in the pool again."""
         self._empty_answers = 0
-        if not isinstance(problem, _NotYet):
-            self.close()
-            self._cluster.forget_leaders([self._place.topic])
+        self.close()
+        self._cluster.forget_leaders([self._place.topic])
 
     def _use(self, row: PartitionData) -> bytes:
         """The whole batches of an answer, and the position after them."""
@@ -246,8 +255,8 @@ class _Reader:
             self._position = self._end
 
     def _explain_out_of_range(self) -> None:
-        earliest = self._cluster.offsets({self._place: EARLIEST})[self._place].offset
-        latest = self._cluster.offsets({self._place: LATEST})[self._place].offset
+        earliest = self._cluster.offset_once(self._place, EARLIEST).offset
+        latest = self._cluster.offset_once(self._place, LATEST).offset
         if self._position < earliest:
             raise OffsetGone(self._place, self._position, earliest, latest)
         if self._position > latest:
@@ -277,10 +286,6 @@ def walk(records: memoryview, end: int, place: TopicPartition) -> tuple[int | No
         at += _LENGTH_OVERHEAD + length
         position = base_offset + last_delta + 1
     return position, at
-
-
-def _has_one_row(answer: FetchResponse) -> bool:
-    return len(answer.responses) == 1 and len(answer.responses[0].partitions) == 1
 
 
 def _check(code: int, place: TopicPartition) -> None:

@@ -23,7 +23,6 @@ LATEST = -1
 MAX_TIMESTAMP = -3
 CONSUMER = -1
 """The replica id of those who are none."""
-NO_OFFSET = -1
 
 
 class FoundOffset(NamedTuple):
@@ -38,6 +37,7 @@ class Leaders(Protocol):
 
     settings: ClientSettings
 
+    def find_leaders(self, places: Collection[TopicPartition]) -> None: ...
     def leader_once(self, place: TopicPartition) -> int: ...
     def forget_leaders(self, topics: Collection[str]) -> None: ...
     def connect_once(self, node_id: int) -> Connection: ...
@@ -62,6 +62,13 @@ class OffsetSearch:
                 patience.pause(problem)
         return found
 
+    def once(self, place: TopicPartition, wanted: int) -> FoundOffset:
+        found: dict[TopicPartition, FoundOffset] = {}
+        problem = self._round({place: wanted}, 0, found)
+        if problem is not None:
+            raise problem
+        return found[place]
+
     def _round(
         self,
         missing: Mapping[TopicPartition, int],
@@ -69,13 +76,7 @@ class OffsetSearch:
         found: dict[TopicPartition, FoundOffset],
     ) -> ClientError | None:
         """Fills `found`; the last problem, if there was one. A final one is raised at once."""
-        last: ClientError | None = None
-        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-        try:
-            for place in missing:
-                by_leader[self._leaders.leader_once(place)].append(place)
-        except ClientError as problem:
-            last = _passing(problem)
+        by_leader, last = self._group(missing)
         for leader, places in by_leader.items():
             try:
                 last = (
@@ -84,6 +85,19 @@ class OffsetSearch:
             except ClientError as problem:
                 last = _passing(problem)
         return last
+
+    def _group(
+        self, places: Collection[TopicPartition]
+    ) -> tuple[dict[int, list[TopicPartition]], ClientError | None]:
+        """Partitions by their leader, as far as these are known, and why not all are."""
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        try:
+            self._leaders.find_leaders(places)
+            for place in places:
+                by_leader[self._leaders.leader_once(place)].append(place)
+        except ClientError as problem:
+            return by_leader, _passing(problem)
+        return by_leader, None
 
     def _ask(
         self,
