@@ -211,7 +211,7 @@ class Connection:
         )
 
     def _garbled(self, api: ApiKey, found: str) -> Garbled:
-        return Garbled(f"{self.address}: the answer to {api.name} has {found}")
+        return Garbled(f"{self.address}: the answer to {api.name}: {found}")
 
 
 def _refuses_versions(api: ApiKey, frame: memoryview) -> bool:
