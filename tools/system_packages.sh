@@ -1,10 +1,24 @@
 #!/bin/sh
-# kcat is one of the clients that the tests use. It comes from the system's packages, where we may install them;
-# without it those tests are skipped and everything else works.
+# What pip cannot install: kcat, one of the clients that the tests use, and a Java runtime for Spark. They come from the
+# system's packages where we may install them; without them, what needs them is skipped and says so, all else works.
 set -u
-command -v kcat >/dev/null 2>&1 && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "installing kcat from the system's packages"
-    { apt-get install -qq -y kcat || { apt-get update -qq && apt-get install -qq -y kcat; }; } >/dev/null 2>&1 && exit 0
-fi
-echo "note: kcat is not here, its tests will be skipped. To have it: sudo apt-get install kcat (or brew install kcat)"
+
+java_is_recent() {
+    command -v java >/dev/null 2>&1 || return 1
+    major=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${major:-0}" -ge 17 ]
+}
+
+install() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
+    echo "installing $1 from the system's packages"
+    { apt-get install -qq -y "$1" || { apt-get update -qq && apt-get install -qq -y "$1"; }; } >/dev/null 2>&1
+}
+
+command -v kcat >/dev/null 2>&1 || install kcat ||
+    echo "note: kcat is not here, its tests will be skipped. To have it: sudo apt-get install kcat (or brew install kcat)"
+
+java_is_recent || [ -n "${JAVA_HOME:-}" ] || install openjdk-17-jre-headless || install default-jre-headless ||
+    echo "note: there is no Java 17 or later, so Spark's part is skipped. To have it: sudo apt-get install" \
+        "openjdk-17-jre-headless (or brew install openjdk@17), or point JAVA_HOME at one"
+exit 0

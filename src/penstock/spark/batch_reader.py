@@ -1,0 +1,83 @@
+"""A batch read: offsets are resolved when the query is planned, and every task reads a fixed range."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.errors import ConfigError
+from penstock.spark.admission import OffsetRange, split
+from penstock.spark.filters import Pruning, prune
+from penstock.spark.options import SourceOptions
+from penstock.spark.planner import Planner
+from penstock.spark.task import ReadTask, TaskReader
+from penstock.spark.values import dead_letter_topic
+from penstock.types import TopicPartition
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._pruning = Pruning()
+        # Spark refuses a reader that overrides pushFilters where the session has filter pushdown switched off, which
+        # is its default. So this reader does not override it: it has one of its own that looks as if it did not.
+        self.pushFilters = PushFilters(self)  # type: ignore[method-assign]
+
+    def push(self, filters: list[Filter]) -> list[Filter]:
+        self._pruning, left = prune(filters)
+        return left
+
+    def partitions(self) -> list[InputPartition]:
+        planner = Planner(self._options)
+        try:
+            return list(self._plan(planner))
+        finally:
+            planner.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return TaskReader(options=self._options, schema=self._schema, pruning=self._pruning).read(partition)
+
+    def _plan(self, planner: Planner) -> list[ReadTask]:
+        options, pruning = self._options, self._pruning
+        layout = planner.layout(require_all=True)
+        if not layout.places:
+            raise ConfigError(*str(options.subscription).split("=", 1), "at least one topic that matches")
+        starts = planner.resolve(options.starting, layout.places)
+        ends = planner.resolve(options.ending, layout.places)
+        kept = tuple(place for place in layout.places if pruning.allows(place))
+        times = _first_at(planner, pruning, kept)
+        ranges = []
+        for place in kept:
+            start = max(starts[place], pruning.offset_from, times.get(place, 0))
+            ranges.append(OffsetRange(place=place, start=start, end=min(ends[place], pruning.offset_to)))
+        if options.to_dead_letters:
+            for topic in {place.topic for place in kept}:
+                planner.cluster.create_topic(dead_letter_topic(options, topic))
+        parts = split(
+            ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
+        return [ReadTask(part.place, part.start, part.end) for part in parts]
+
+
+def _first_at(
+    planner: Planner, pruning: Pruning, places: tuple[TopicPartition, ...]
+) -> dict[TopicPartition, int]:
+    """The first offset at or after the wanted time; no record before it can be wanted."""
+    if pruning.from_ms is None or not places:
+        return {}
+    found = planner.cluster.offsets(dict.fromkeys(places, pruning.from_ms))
+    latest = planner.latest([place for place, answer in found.items() if answer.offset < 0])
+    return {place: latest.get(place, answer.offset) for place, answer in found.items()}
+
+
+class PushFilters:
+    """`pushFilters` of one reader."""
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters  # where Spark looks to see whether it was overridden
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        return self._reader.push(filters)

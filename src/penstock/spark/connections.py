@@ -1,0 +1,32 @@
+"""Connections that outlive a task: Spark uses a Python worker for many tasks, and each would connect anew.
+
+One client per settings and process. A worker runs one task at a time, so nobody shares a client at the same moment;
+a second borrower in one process (a stream that reads and writes dead letters) gets one of its own.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.client import ClientSettings, Cluster
+
+MOST_KEPT: Final = 8
+
+_kept: dict[tuple[int, ClientSettings], Cluster] = {}
+"""By process too: a worker is a fork, and must not speak on its parent's sockets."""
+
+
+@contextmanager
+def borrowed(settings: ClientSettings) -> Iterator[Cluster]:
+    key = os.getpid(), settings
+    cluster = _kept.pop(key, None) or Cluster(settings)
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()  # who knows what was half read
+        raise
+    if key in _kept or len(_kept) >= MOST_KEPT:
+        cluster.close()
+    else:
+        _kept[key] = cluster

@@ -1,0 +1,117 @@
+"""Filters on offset, partition, topic and timestamp that a batch read serves by not reading.
+
+A filter that is fully served here is not evaluated again by Spark. What this cannot serve goes back to Spark: filters
+on other columns, negated ones, and values of a type that does not compare.
+
+Offsets cut the ranges. A lower bound of the timestamp skips whole batches by their header and moves the start by the
+broker's time index; an upper one only drops rows, since a log is in the order of arrival and not of its timestamps.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from penstock.types import TopicPartition
+
+MAX: Final = 2**63 - 1
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pruning:
+    """What is left to read. Ends are exclusive; times are microseconds since 1970."""
+
+    offset_from: int = 0
+    offset_to: int = MAX
+    time_from_us: int = -MAX
+    time_to_us: int = MAX
+    partitions: frozenset[int] | None = None
+    topics: frozenset[str] | None = None
+
+    def allows(self, place: TopicPartition) -> bool:
+        return (self.partitions is None or place.partition in self.partitions) and (
+            self.topics is None or place.topic in self.topics
+        )
+
+    @property
+    def by_time(self) -> bool:
+        return self.time_from_us > -MAX or self.time_to_us < MAX
+
+    @property
+    def from_ms(self) -> int | None:
+        """The first millisecond that may be wanted."""
+        return None if self.time_from_us == -MAX else max(0, -(-self.time_from_us // 1000))
+
+
+def prune(filters: Iterable[Filter]) -> tuple[Pruning, list[Filter]]:
+    """What to read, and the filters that Spark must still evaluate."""
+    pruning, left = Pruning(), []
+    for each in filters:
+        served = _serve(pruning, each)
+        if served is None:
+            left.append(each)
+        else:
+            pruning = served
+    return pruning, left
+
+
+def _serve(pruning: Pruning, each: Filter) -> Pruning | None:
+    name = getattr(each, "attribute", ())
+    value = getattr(each, "value", None)
+    if len(name) != 1 or value is None:
+        return None
+    if name[0] in ("partition", "topic"):
+        return _among(pruning, name[0], each)
+    if name[0] == "offset" and _is_int(value):
+        return _between(pruning, "offset_from", "offset_to", each, value)
+    if name[0] == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
+        return _between(pruning, "time_from_us", "time_to_us", each, (value - EPOCH) // timedelta(microseconds=1))
+    return None
+
+
+def _between(pruning: Pruning, low: str, high: str, each: Filter, value: int) -> Pruning | None:
+    # By type: the least and the first value too large that the filter lets through.
+    bounds: dict[type[Filter], tuple[int | None, int | None]] = {
+        EqualTo: (value, value + 1),
+        GreaterThan: (value + 1, None),
+        GreaterThanOrEqual: (value, None),
+        LessThan: (None, value),
+        LessThanOrEqual: (None, value + 1),
+    }
+    if type(each) not in bounds:
+        return None
+    least, past = bounds[type(each)]
+    changes: dict[str, Any] = {}
+    if least is not None:
+        changes[low] = max(getattr(pruning, low), least)
+    if past is not None:
+        changes[high] = min(getattr(pruning, high), past)
+    return replace(pruning, **changes)
+
+
+def _among(pruning: Pruning, name: str, each: Filter) -> Pruning | None:
+    fits: Callable[[object], bool] = _is_int if name == "partition" else lambda value: isinstance(value, str)
+    if isinstance(each, EqualTo) and fits(each.value):
+        wanted = frozenset([each.value])
+    elif isinstance(each, In) and all(map(fits, each.value)):
+        wanted = frozenset(each.value)
+    else:
+        return None
+    field = "partitions" if name == "partition" else "topics"
+    known = getattr(pruning, field)
+    return replace(pruning, **{field: wanted if known is None else known & wanted})
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

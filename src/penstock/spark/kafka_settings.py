@@ -1,0 +1,74 @@
+"""What becomes of each `kafka.*` option: honoured, taken without effect, or refused with a reason.
+
+Spark's Kafka connector hands these to Kafka's Java client. A job that moves to Penstock keeps them, so every name that
+the Java consumer knows is known here. A name that nobody knows is refused, since a typo in a setting that matters
+(`kafka.max.parition.fetch.bytes`) would otherwise be found out in production.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from penstock.errors import ConfigError
+
+HONOURED: Final = frozenset(
+    """
+    bootstrap.servers client.id group.id request.timeout.ms retry.backoff.ms fetch.max.wait.ms fetch.max.bytes
+    max.partition.fetch.bytes isolation.level security.protocol
+    """.split()
+)
+"""Read by options.py."""
+
+WITHOUT_EFFECT: Final = frozenset(
+    """
+    allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack
+    connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.min.bytes
+    group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms internal.leave.group.on.close
+    max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
+    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
+    metrics.sample.window.ms partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms
+    reconnect.backoff.ms retry.backoff.max.ms send.buffer.bytes session.timeout.ms
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    """.split()
+)
+"""Settings of Kafka's own consumer machinery, which is not there: what they tune does not exist here."""
+
+_OURS: Final = "Spark decides this, not the consumer; leave it out"
+_NOT_YET: Final = "plain connections only; this Penstock has no TLS or SASL yet. Leave it out"
+
+REFUSED: Final = {
+    "auto.offset.reset": "the option startingOffsets instead",
+    "key.deserializer": "binary keys; leave it out and cast in the query",
+    "value.deserializer": "binary values; leave it out and cast, or use valueFormat",
+    "enable.auto.commit": _OURS,
+    "interceptor.classes": "no interceptors: there is no JVM client here. Leave it out",
+}
+REFUSED_PREFIXES: Final = {"sasl.": _NOT_YET, "ssl.": _NOT_YET, "security.": _NOT_YET}
+
+
+def check(settings: Mapping[str, str]) -> None:
+    """ConfigError for the first setting (names without `kafka.`) that cannot be meant."""
+    for name, value in settings.items():
+        if name in REFUSED:
+            raise ConfigError(f"kafka.{name}", value, REFUSED[name])
+        if name in HONOURED or name in WITHOUT_EFFECT:
+            continue
+        for prefix, reason in REFUSED_PREFIXES.items():
+            if name.startswith(prefix):
+                raise ConfigError(f"kafka.{name}", value, reason)
+        raise ConfigError(f"kafka.{name}", value, f"a setting of Kafka's consumer{_nearest(name)}")
+    protocol = settings.get("security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise ConfigError("kafka.security.protocol", protocol, f"PLAINTEXT: {_NOT_YET}")
+    isolation = settings.get("isolation.level", "read_uncommitted")
+    if isolation != "read_uncommitted":
+        raise ConfigError(
+            "kafka.isolation.level",
+            isolation,
+            "read_uncommitted: this Penstock has no transactions yet. Leave it out",
+        )
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, HONOURED | WITHOUT_EFFECT, n=1)
+    return f"; did you mean kafka.{near[0]}?" if near else ""

@@ -1,0 +1,149 @@
+"""Which partitions a query reads, and between which offsets, as its options say it. Pure: nobody is asked.
+
+    which    subscribe "a,b" | subscribePattern "a.*" | assign {"a": [0, 1]}
+    where    earliest | latest | {"a": {"0": 23, "1": -1}} (-2 earliest, -1 latest) | a time | {"a": {"0": time}}
+
+A time means the first record at or after it.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.errors import ConfigError
+from penstock.types import TopicPartition
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+MAX_TOPIC_LENGTH: Final = 249
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subscription:
+    """Exactly one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def wanted_topics(self) -> tuple[str, ...] | None:
+        """The names to ask the broker for; None: all, since only a look at the names tells."""
+        if self.pattern:
+            return None
+        return self.topics or tuple(sorted({place.topic for place in self.partitions}))
+
+    def select(self, there: Mapping[str, Collection[int]]) -> list[TopicPartition]:
+        """The places to read, of those that are there, in order."""
+        if self.partitions:
+            return sorted(place for place in self.partitions if place.partition in there.get(place.topic, ()))
+        chosen: Iterable[str] = self.topics
+        if self.pattern:
+            chosen = (name for name in there if re.fullmatch(self.pattern, name))
+        return sorted(
+            TopicPartition(name, number) for name in set(chosen) & set(there) for number in there[name]
+        )
+
+    def missing(self, there: Mapping[str, Collection[int]]) -> list[str]:
+        """What was named and is not there. A pattern names nothing."""
+        if self.partitions:
+            gone = (place for place in self.partitions if place.partition not in there.get(place.topic, ()))
+            return [str(place) for place in sorted(gone)]
+        return sorted(set(self.topics) - set(there))
+
+    def __str__(self) -> str:
+        if self.pattern:
+            return f"subscribePattern={self.pattern!r}"
+        if self.partitions:
+            return f"assign={', '.join(map(str, self.partitions))}"
+        return f"subscribe={','.join(self.topics)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """One end of what is read. `option` is the option that said it, for errors."""
+
+    option: str
+    everywhere: int | None = None
+    """EARLIEST or LATEST, for all partitions."""
+    by_partition: Mapping[TopicPartition, int] | None = None
+    """An offset, EARLIEST or LATEST for each; it must name all partitions."""
+    time_ms: int | None = None
+    time_by_partition: Mapping[TopicPartition, int] | None = None
+    else_latest: bool = False
+    """What a time after the last record means: LATEST, or an error."""
+
+    @property
+    def is_by_time(self) -> bool:
+        return self.time_ms is not None or self.time_by_partition is not None
+
+    def named(self) -> Mapping[TopicPartition, int] | None:
+        return self.by_partition if self.by_partition is not None else self.time_by_partition
+
+
+def parse_topics(option: str, text: str) -> tuple[str, ...]:
+    names = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
+    if not names:
+        raise ConfigError(option, text, "one or more topics, separated by commas")
+    for name in names:
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
+            raise ConfigError(
+                option, text, f"topic names of letters, digits, '.', '_' and '-', at most {MAX_TOPIC_LENGTH} long"
+            )
+    return names
+
+
+def parse_pattern(option: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as problem:
+        raise ConfigError(option, text, f"a regular expression ({problem})") from None
+    if not text:
+        raise ConfigError(option, text, "a regular expression that matches whole topic names")
+    return text
+
+
+def parse_assign(option: str, text: str) -> tuple[TopicPartition, ...]:
+    expected = 'JSON such as {"orders": [0, 1]}'
+    places = []
+    for topic, numbers in _json_object(option, text, expected).items():
+        if not isinstance(numbers, list) or not all(_is_whole(number) and number >= 0 for number in numbers):
+            raise ConfigError(option, text, expected)
+        places += [TopicPartition(topic, number) for number in numbers]
+    if not places:
+        raise ConfigError(option, text, expected)
+    return tuple(sorted(set(places)))
+
+
+def parse_offsets(option: str, text: str, *, least: int) -> dict[TopicPartition, int]:
+    """{"orders": {"0": 23, "1": -1}}; numbers from `least` on."""
+    expected = 'JSON such as {"orders": {"0": 23, "1": 42}}'
+    places: dict[TopicPartition, int] = {}
+    for topic, by_partition in _json_object(option, text, expected).items():
+        if not isinstance(by_partition, dict):
+            raise ConfigError(option, text, expected)
+        for number, offset in by_partition.items():
+            if not number.isdecimal() or not _is_whole(offset):
+                raise ConfigError(option, text, expected)
+            if offset < least:
+                raise ConfigError(option, text, f"numbers from {least} on, and {topic}-{number} has {offset}")
+            places[TopicPartition(topic, int(number))] = offset
+    if not places:
+        raise ConfigError(option, text, expected)
+    return places
+
+
+def _json_object(option: str, text: str, expected: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise ConfigError(option, text, expected) from None
+    if not isinstance(value, dict):
+        raise ConfigError(option, text, expected)
+    return value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63

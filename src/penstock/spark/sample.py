@@ -1,0 +1,55 @@
+"""The schema of decoded values: as given by valueSchema, or inferred from the first records of the topics."""
+
+from pyspark.sql.types import StructType
+
+from penstock.batch import iter_headers, read_records
+from penstock.client import fetch_range
+from penstock.errors import ConfigError
+from penstock.spark.options import SourceOptions
+from penstock.spark.payloads import given_schema, infer_schema
+from penstock.spark.planner import Planner
+from penstock.types import TopicPartition
+
+
+def inferred_value_schema(options: SourceOptions) -> StructType | None:
+    """None: the value stays as it is."""
+    payload = options.payload
+    if payload.value_format == "raw" or "value" not in options.columns:
+        return None
+    if payload.value_schema is not None:
+        return given_schema(payload)
+    values = _sample(options)
+    if not values:
+        raise ConfigError("valueSchema", None, "a schema, since there is no record yet to infer one from")
+    return infer_schema(payload.value_format, values, payload)
+
+
+def _sample(options: SourceOptions) -> list[bytes]:
+    """Values from the start of each partition, an equal share from each."""
+    planner = Planner(options)
+    try:
+        places = planner.layout(require_all=True).places
+        starts, ends = planner.earliest(places), planner.latest(places)
+        filled = [place for place in places if ends[place] > starts[place]]
+        share = -(-options.payload.infer_sample_size // max(1, len(filled)))
+        values: list[bytes] = []
+        for place in filled:
+            values += _first_values(planner, place, starts[place], ends[place], share)
+        return values[: options.payload.infer_sample_size]
+    finally:
+        planner.close()
+
+
+def _first_values(planner: Planner, place: TopicPartition, start: int, end: int, most: int) -> list[bytes]:
+    values: list[bytes] = []
+    chunks = fetch_range(planner.cluster, place, start, end, fetch_bytes=1 << 20)
+    try:
+        for chunk in chunks:
+            for position, header in iter_headers(chunk):
+                if not header.control:
+                    values += [each.value for each in read_records(chunk, position) if each.value is not None]
+                if len(values) >= most:
+                    return values[:most]
+    finally:
+        chunks.close()
+    return values

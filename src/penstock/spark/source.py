@@ -1,0 +1,60 @@
+"""`format("penstock")`: the data source that Spark finds by itself, for reading and writing, batch and streaming."""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from penstock.spark import options as source_options
+from penstock.spark import schema as schemas
+from penstock.spark.batch_reader import BatchReader
+from penstock.spark.options import SourceOptions
+from penstock.spark.sample import inferred_value_schema
+from penstock.spark.sink import PenstockArrowWriter, PenstockStreamArrowWriter
+from penstock.spark.sink_options import SinkOptions
+from penstock.spark.stream_reader import StreamReader
+
+
+class PenstockDataSource(DataSource):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        # Spark does not say yet whether this will be a batch or a stream. Only the bounds differ between the two, and
+        # the reader checks these.
+        options = self._either()
+        return schemas.spark_schema(options.columns, inferred_value_schema(options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = source_options.parse(self._given, streaming=False)
+        _check_schema(schema, options)
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = source_options.parse(self._given, streaming=True)
+        _check_schema(schema, options)
+        return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> PenstockArrowWriter:
+        options = SinkOptions.from_options(self._given, overwrite=overwrite)
+        return PenstockArrowWriter(options.client, schema, options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PenstockStreamArrowWriter:
+        options = SinkOptions.from_options(self._given)
+        return PenstockStreamArrowWriter(options.client, schema, options)
+
+    def _either(self) -> SourceOptions:
+        bounds = {"startingoffsets", "endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
+        rest = {name: value for name, value in self._given.items() if name.lower() not in bounds}
+        return source_options.parse(rest, streaming=True)
+
+
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
+    schemas.check(
+        schema, decodes_value=options.payload.value_format != "raw", has_headers="headers" in options.columns
+    )

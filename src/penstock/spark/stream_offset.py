@@ -1,0 +1,96 @@
+"""A stream's place, as Spark keeps it in its checkpoint.
+
+    {"version": 1, "topics": {"orders": {"0": 120, "1": 98}}, "group": "...", "ids": {"orders": "..."},
+     "since": {"orders": {"1": 0}}}
+
+`topics`   the next offset of each partition.
+`group`    the consumer group that shows the stream's progress. It lives here because the checkpoint is the stream's
+           identity: a restart goes on under the same name, a new checkpoint gets a new one.
+`ids`      the topics' ids: a topic that was deleted and made again has another, even where its offsets look right.
+`since`    where those partitions begin that the previous place does not have. This is the pin against silent loss:
+           Spark persists only the *end* of a batch, asks for the start of batch 0 again after a failure, and "latest"
+           has moved by then. The end that it did persist says where the batch really began.
+
+Equal places must have equal text: Spark takes a place that differs from the last one for new data.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from penstock.errors import ConfigError
+from penstock.types import TopicPartition
+
+VERSION: Final = 1
+
+Positions = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamOffset:
+    positions: Positions
+    group: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    since: Positions = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "version": VERSION,
+            "topics": _nested(self.positions),
+            "group": self.group,
+            "ids": dict(sorted(self.topic_ids.items())),
+        }
+        if self.since:
+            out["since"] = _nested(self.since)
+        return out
+
+    def moved(self, positions: Positions, topic_ids: Mapping[str, str], since: Positions) -> "StreamOffset":
+        """The next place; itself where nothing is new, so that its text stays the same."""
+        if positions == self.positions and topic_ids == self.topic_ids and not since:
+            return self
+        return replace(self, positions=positions, topic_ids=topic_ids, since=since)
+
+
+def from_json(value: Mapping[str, Any]) -> StreamOffset:
+    """ConfigError where the checkpoint was written by something else, such as the Kafka connector."""
+    if value.get("version") != VERSION or not isinstance(value.get("topics"), dict):
+        raise ConfigError(
+            "checkpointLocation",
+            str(value)[:200],
+            "a checkpoint that this source wrote. A job that comes from another source starts with a new "
+            "checkpoint, and startingOffsets says where",
+        )
+    return StreamOffset(
+        positions=_flat(value["topics"]),
+        group=value["group"],
+        topic_ids=value.get("ids", {}),
+        since=_flat(value.get("since", {})),
+    )
+
+
+def starts(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
+    """Where each partition of the batch that ends at `end` begins: the pinned place, if it has one."""
+    found = {place: end.since.get(place, start.positions.get(place)) for place in end.positions}
+    missing = [str(place) for place, position in found.items() if position is None]
+    if missing:
+        raise ConfigError("checkpointLocation", ", ".join(missing[:5]), "a start for each partition; it is damaged")
+    return {place: position for place, position in found.items() if position is not None}
+
+
+def _nested(positions: Positions) -> dict[str, dict[str, int]]:
+    out: dict[str, dict[str, int]] = {}
+    for place in sorted(positions):
+        out.setdefault(place.topic, {})[str(place.partition)] = positions[place]
+    return out
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, by_partition in nested.items()
+        for number, offset in by_partition.items()
+    }
+
+
+def topics_of(places: Iterable[TopicPartition]) -> set[str]:
+    return {place.topic for place in places}

@@ -1,0 +1,126 @@
+"""The value column: raw bytes as they are, or decoded by a format; and what becomes of records that do not decode.
+
+A bad record never vanishes: it fails the query, or goes to the dead-letter topic whole, with the reason, before the
+rows that follow it are handed on. A task that runs twice may write it there twice.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from penstock.batch import Record
+from penstock.client import BatchProducer, Cluster
+from penstock.errors import PenstockError
+from penstock.spark.columns import Block
+from penstock.spark.options import SourceOptions
+from penstock.spark.payloads import Decoded, decoder_for
+from penstock.spark.schema import arrow_schema
+from penstock.types import TopicPartition
+
+ERROR_HEADER: Final = "penstock-error"
+TOPIC_HEADER: Final = "penstock-source-topic"
+PARTITION_HEADER: Final = "penstock-source-partition"
+OFFSET_HEADER: Final = "penstock-source-offset"
+TIMESTAMP_HEADER: Final = "penstock-source-timestamp"
+
+DEAD_LETTER_SUFFIX: Final = ".dlq"
+
+
+class BadRecord(PenstockError):
+    """A record whose value is not what valueFormat says, in a query that fails on such."""
+
+
+def dead_letter_topic(options: SourceOptions, topic: str) -> str:
+    return options.dead_letter_topic or topic + DEAD_LETTER_SUFFIX
+
+
+class ValueColumn:
+    """Turns blocks into the batches that Spark gets."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        value = schema["value"].dataType if "value" in schema.names else None
+        decodes = options.payload.value_format != "raw" and isinstance(value, StructType)
+        self._decoder = (
+            decoder_for(options.payload.value_format, value, options.payload)
+            if decodes and isinstance(value, StructType)
+            else None
+        )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Columns that a block must have although Spark may not want them."""
+        if self._decoder is None:
+            return frozenset()
+        if self._options.to_dead_letters:
+            return frozenset(["key", "value", "offset", "timestamp", "headers"])
+        return frozenset(["value", "offset"])
+
+    def finish(
+        self, cluster: Cluster, place: TopicPartition, block: Block, shared: Mapping[str, pa.Array]
+    ) -> Iterator[pa.RecordBatch]:
+        columns = {**block.columns, **shared}
+        if self._decoder is None:
+            yield self._batch(columns)
+            return
+        for decoded in self._decoder.parts(block.columns["value"]):
+            if decoded.bad:
+                self._set_aside(cluster, place, block, decoded.bad)
+            yield from self._decoded(columns, decoded)
+
+    def _decoded(self, columns: Mapping[str, pa.Array], decoded: Decoded) -> Iterator[pa.RecordBatch]:
+        if decoded.rows is not None:
+            rest = {name: columns[name].take(decoded.rows) for name in self._schema.names if name != "value"}
+            columns = {**rest, "value": decoded.values}
+        else:
+            columns = {**columns, "value": decoded.values}
+        batch = self._batch(columns)
+        if decoded.rows is None and decoded.bad:
+            gone = {row for row, _ in decoded.bad}
+            batch = batch.filter(pa.array([row not in gone for row in range(batch.num_rows)]))
+        if batch.num_rows:
+            yield batch
+
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _set_aside(
+        self, cluster: Cluster, place: TopicPartition, block: Block, bad: list[tuple[int, str]]
+    ) -> None:
+        if not self._options.to_dead_letters:
+            row, reason = bad[0]
+            raise BadRecord(
+                f"{place}, offset {block.columns['offset'][row].as_py()}: the value is not "
+                f"{self._options.payload.value_format}: {reason}. badRecords=deadLetter sets such records aside"
+            )
+        topic = dead_letter_topic(self._options, place.topic)
+        there = cluster.topics([topic])
+        partitions = there[topic].partitions if topic in there else (0,)
+        with BatchProducer(cluster) as producer:
+            letters = [_letter(place, block, row, reason) for row, reason in bad]
+            producer.send_records(topic, place.partition % len(partitions), letters)
+            producer.flush()
+
+
+def _letter(place: TopicPartition, block: Block, row: int, reason: str) -> Record:
+    """The record as it was, with headers that say why it is here and where it was."""
+    found = {name: column[row] for name, column in block.columns.items()}
+    offset, time_ms = found["offset"].as_py(), found["timestamp"].value // 1000
+    headers = tuple((pair["key"], pair["value"]) for pair in found["headers"].as_py() or ())
+    return Record(
+        0,
+        time_ms,
+        found["key"].as_py(),
+        found["value"].as_py(),
+        (
+            *headers,
+            (ERROR_HEADER, reason.encode()),
+            (TOPIC_HEADER, place.topic.encode()),
+            (PARTITION_HEADER, str(place.partition).encode()),
+            (OFFSET_HEADER, str(offset).encode()),
+            (TIMESTAMP_HEADER, str(time_ms).encode()),
+        ),
+    )
