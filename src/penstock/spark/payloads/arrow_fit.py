@@ -1,0 +1,183 @@
+"""Whether an Arrow type that somebody wrote fits the one that was asked for, and the conversion if it does.
+
+Structs are matched by field name: the order does not matter and fields that nobody asked for are ignored; a field that
+is missing does not fit. Leaves fit if every value of the one type is a value of the other (int32 to bigint, float to
+double, dictionary to its values), or if it can be checked for each value (timestamps in nanoseconds that are whole
+microseconds, decimals).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .base import BadValue, shown
+from .ipc_scan import MAX_UNPACKED_BYTES
+from .shapes import path_of
+
+Convert = Callable[[pa.Array], pa.Array]
+
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def fit(found: pa.DataType, wanted: pa.DataType, path: str = "") -> Convert:
+    """A function from arrays of `found` to arrays of `wanted`; BadValue names the field that does not fit."""
+    if pa.types.is_dictionary(found):
+        return _then(_undictionary(path), fit(found.value_type, wanted, path))
+    if pa.types.is_null(found):
+        return lambda array: pa.nulls(len(array), wanted)
+    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
+        return _fit_struct(found, wanted, path)
+    if pa.types.is_map(wanted) and pa.types.is_map(found):
+        return _fit_map(found, wanted, path)
+    if pa.types.is_list(wanted) and _is_any_list(found):
+        return _fit_list(found, wanted, path)
+    if found == wanted:
+        return lambda array: array
+    if _safe_leaf(found, wanted):
+        return _checked_cast(wanted, path)
+    raise BadValue(f"column {shown(path)!r}: expected {shown(wanted)}, found {shown(found)}")
+
+
+def _then(first: Convert, second: Convert) -> Convert:
+    return lambda array: second(first(array))
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _fit_struct(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
+    picks = [(i, convert) for i, convert in (pick(found, f, path) for f in wanted)]
+    fields = list(wanted)
+
+    def convert(array: pa.StructArray) -> pa.StructArray:
+        parts = [change(array.field(i)) for i, change in picks]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=_mask(array))
+
+    return convert
+
+
+def pick(found: Any, wanted: pa.Field, path: str) -> tuple[int, Convert]:
+    """Which of `found`'s fields (a struct type or a schema) is the one called `wanted`, and how it is converted."""
+    name = path_of(path, wanted.name)
+    places = found.get_all_field_indices(wanted.name)
+    if len(places) != 1:
+        what = f"{len(places)} columns of that name" if places else "no such column"
+        raise BadValue(f"column {shown(name)!r}: expected {shown(wanted.type)}, found {what}")
+    return places[0], fit(found.field(places[0]).type, wanted.type, name)
+
+
+def _fit_list(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
+    inner = fit(found.value_type, wanted.value_type, f"{path}[]")
+    plain = pa.list_(found.value_field)
+
+    def convert(array: pa.Array) -> pa.ListArray:
+        array = array if pa.types.is_list(found) else _cast(array, plain, path)
+        return pa.ListArray.from_arrays(array.offsets, inner(array.values), type=wanted, mask=_mask(array))
+
+    return convert
+
+
+def _fit_map(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
+    keys = fit(found.key_type, wanted.key_type, f"{path}.key")
+    items = fit(found.item_type, wanted.item_type, f"{path}.value")
+
+    def convert(array: pa.MapArray) -> pa.MapArray:
+        new_keys = keys(array.keys)
+        if new_keys.null_count:
+            raise BadValue(f"column {shown(path)!r}: a map has a null key")
+        offsets, mask = array.offsets, _mask(array)
+        return pa.MapArray.from_arrays(offsets, new_keys, items(array.items), type=wanted, mask=mask)
+
+    return convert
+
+
+def _mask(array: pa.Array) -> pa.BooleanArray | None:
+    return array.is_null() if array.null_count else None
+
+
+def _undictionary(path: str) -> Convert:
+    def convert(array: pa.DictionaryArray) -> pa.Array:
+        values = array.dictionary
+        if any(test(values.type) for test in _TEXTS + _BYTES) and not pa.types.is_fixed_size_binary(
+            values.type
+        ):
+            # A thousand indices may all mean the same megabyte.
+            _check_bytes(pc.binary_length(values).take(array.indices), path)
+        return array.dictionary_decode()
+
+    return convert
+
+
+def _check_bytes(lengths: pa.Array, path: str) -> None:
+    total = pc.sum(lengths.cast(pa.int64())).as_py() or 0
+    if total > MAX_UNPACKED_BYTES:
+        raise BadValue(
+            f"column {shown(path)!r} unpacks to {total} bytes; at most {MAX_UNPACKED_BYTES} are read"
+        )
+
+
+def _checked_cast(wanted: pa.DataType, path: str) -> Convert:
+    def convert(array: pa.Array) -> pa.Array:
+        if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+            # Views may overlap, so that many share the same bytes.
+            _check_bytes(pc.binary_length(array), path)
+        return _cast(array, wanted, path)
+
+    return convert
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
+    try:
+        return array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadValue(
+            f"column {shown(path)!r}: not every {shown(array.type)} fits {shown(wanted)}: {error}"
+        ) from None
+
+
+def _safe_leaf(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a checked cast from one to the other never changes what a value means."""
+    types = pa.types
+    if types.is_integer(wanted) or types.is_floating(wanted):
+        return _safe_number(found, wanted)
+    if types.is_string(wanted):
+        return any(test(found) for test in _TEXTS)
+    if types.is_binary(wanted):
+        return any(test(found) for test in _BYTES)
+    if types.is_timestamp(wanted):
+        # A time with a zone is an instant; one without is not, and Arrow cannot know which was meant.
+        return bool(types.is_timestamp(found) and (found.tz is None) == (wanted.tz is None))
+    if types.is_date32(wanted):
+        return bool(types.is_date64(found))
+    return bool(types.is_decimal(wanted) and types.is_decimal(found))
+
+
+# Bits of whole numbers that each type holds without loss.
+_EXACT_BITS: dict[pa.DataType, int] = {
+    pa.int8(): 7,
+    pa.int16(): 15,
+    pa.int32(): 31,
+    pa.int64(): 63,
+    pa.uint8(): 8,
+    pa.uint16(): 16,
+    pa.uint32(): 32,
+    pa.uint64(): 64,
+    pa.float16(): 11,
+    pa.float32(): 24,
+    pa.float64(): 53,
+}
+
+
+def _safe_number(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_floating(found) and not pa.types.is_floating(wanted):
+        return False
+    return found in _EXACT_BITS and _EXACT_BITS[found] <= _EXACT_BITS[wanted]

@@ -1,0 +1,166 @@
+"""What every payload format offers, and how a block of records is decoded without ever losing the place of one.
+
+A format decodes a whole block of values at once (`BlockDecoder._block`). That answer counts only if every record in it
+is good: it is all or nothing, and it is the format's duty to prove that row i is record i. If a block is refused, it
+is cut into eight and each part is tried again, until parts are small enough to look at record by record
+(`BlockDecoder._record`). One bad record among 10,000 thus costs about two more passes over the block and a few dozen
+records read slowly, not 10,000.
+
+Whether a record is good must not depend on its neighbours: whatever `_block` accepts, `_record` accepts with the same
+result. `_record` may accept more.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+
+# A reason travels as a record header to the dead-letter topic and into log lines: one sentence, never the payload.
+MAX_REASON_CHARS = 300
+MAX_SHOWN_CHARS = 40
+# Blocks of at most this many records are read one by one after a refusal; cutting further costs more than it saves.
+FEW_RECORDS = 64
+CUTS = 8
+# The JSON and CSV readers count a block's bytes in 32 bits; smaller blocks also keep the parsed copy in the cache.
+MAX_BLOCK_BYTES = 32 << 20
+
+
+class PayloadError(PenstockError):
+    """A payload option, schema or sample that cannot work: names it, what was found and what was expected."""
+
+
+class BadValue(Exception):
+    """This record does not fit; the text is the reason that its reader will see."""
+
+
+class Decoded(NamedTuple):
+    values: pa.StructArray  # null where the record's value was null or bad
+    rows: pa.Int32Array | None  # formats with many rows per record: the source record of each row
+    bad: list[tuple[int, str]]  # (source record, reason), ascending
+
+
+def clip(text: str, limit: int = MAX_REASON_CHARS) -> str:
+    """At most `limit` characters of `text`, on one line and printable."""
+    head = text[: limit + 1].replace("\n", " ").replace("\r", " ")
+    head = "".join(c if c.isprintable() else "?" for c in head)
+    return head if len(head) <= limit else head[: limit - 3] + "..."
+
+
+def shown(value: object) -> str:
+    """A short picture of a value for a reason."""
+    if isinstance(value, bytes):
+        return clip(repr(value[:MAX_SHOWN_CHARS]), MAX_SHOWN_CHARS)
+    return clip(str(value)[: 2 * MAX_SHOWN_CHARS], MAX_SHOWN_CHARS)
+
+
+class Decoder(ABC):
+    """Turns the values of records into rows of one struct type."""
+
+    def __init__(self, arrow_type: pa.StructType) -> None:
+        self.arrow_type = arrow_type
+
+    @abstractmethod
+    def decode(self, values: pa.BinaryArray) -> Decoded: ...
+
+    def parts(self, values: pa.BinaryArray) -> Iterator[Decoded]:
+        """As decode, in pieces of bounded size; source records are counted from the start of `values` in each.
+
+        Formats in which a small record can hold many rows give several pieces; the others give one.
+        """
+        yield self.decode(values)
+
+
+class Encoder(ABC):
+    """Turns rows into the values of records."""
+
+    @abstractmethod
+    def encode(self, values: pa.StructArray) -> pa.BinaryArray:
+        """One record per row; null rows give null values."""
+
+    def pack(self, values: pa.StructArray, max_bytes: int) -> list[bytes]:
+        raise PayloadError("only valueFormat=arrow packs many rows into one record")
+
+
+class BlockDecoder(Decoder):
+    """One row per record: a block at once where all is well, record by record around what is bad."""
+
+    @abstractmethod
+    def _block(self, values: pa.BinaryArray) -> pa.StructArray | None:
+        """All of `values` (none is null), or None if any of them needs a closer look."""
+
+    @abstractmethod
+    def _record(self, value: bytes) -> dict[str, Any]:
+        """One value as a row; BadValue says why not."""
+
+    def decode(self, values: pa.BinaryArray) -> Decoded:
+        bad: list[tuple[int, str]] = []
+        if not values.null_count:
+            return Decoded(self._rows(values, bad), None, bad)
+        present = np.asarray(values.is_valid())
+        rows = self._rows(values.drop_null(), bad)
+        places = np.flatnonzero(present)
+        sources = pa.array(np.cumsum(present) - 1, mask=~present)
+        return Decoded(rows.take(sources), None, [(int(places[i]), reason) for i, reason in bad])
+
+    def _rows(self, values: pa.BinaryArray, bad: list[tuple[int, str]]) -> pa.StructArray:
+        pieces: list[pa.StructArray] = []
+        for start, count in _blocks_of(values):
+            self._walk(values, start, count, pieces, bad)
+        if len(pieces) == 1:
+            return pieces[0]
+        return pa.concat_arrays(pieces) if pieces else pa.array([], self.arrow_type)
+
+    def _walk(
+        self,
+        values: pa.BinaryArray,
+        start: int,
+        count: int,
+        pieces: list[pa.StructArray],
+        bad: list[tuple[int, str]],
+    ) -> None:
+        block = self._block(values.slice(start, count))
+        if block is not None:
+            pieces.append(block)
+        elif count <= FEW_RECORDS:
+            pieces.append(self._one_by_one(values.slice(start, count), start, bad))
+        else:
+            step = -(-count // CUTS)
+            for at in range(start, start + count, step):
+                self._walk(values, at, min(step, start + count - at), pieces, bad)
+
+    def _one_by_one(self, values: pa.BinaryArray, start: int, bad: list[tuple[int, str]]) -> pa.StructArray:
+        rows: list[dict[str, Any] | None] = []
+        for at, value in enumerate(values.to_pylist(), start):
+            try:
+                rows.append(self._record(value))
+            except BadValue as error:
+                rows.append(None)
+                bad.append((at, clip(str(error))))
+        return pa.array(rows, self.arrow_type)
+
+
+def _blocks_of(values: pa.BinaryArray) -> Iterator[tuple[int, int]]:
+    """(start, count) of consecutive blocks of at most MAX_BLOCK_BYTES, though always one record at least."""
+    ends = offsets_of(values)
+    start = 0
+    while start < len(values):
+        stop = int(np.searchsorted(ends, ends[start] + MAX_BLOCK_BYTES, side="right")) - 1
+        stop = min(max(stop, start + 1), len(values))
+        yield start, stop - start
+        start = stop
+
+
+def offsets_of(values: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The n + 1 offsets of an array of n values, into its data buffer."""
+    buffer = values.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(values) + 1, np.int32)
+    return np.frombuffer(buffer, np.int32)[values.offset : values.offset + len(values) + 1]
+
+
+def binary_array(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    return pa.array(values, pa.binary())

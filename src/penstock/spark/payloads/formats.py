@@ -1,0 +1,44 @@
+"""Which format is which: the one table, and the three ways in."""
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import StructType
+
+from .arrow_read import ArrowDecoder
+from .arrow_write import ArrowEncoder
+from .base import Decoder, Encoder, PayloadError, shown
+from .json_read import JsonDecoder
+from .json_write import JsonEncoder
+from .options import PayloadOptions
+
+
+def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Decoder:
+    """Raises PayloadError, naming the field, if the format cannot carry the schema. raw needs no decoder."""
+    match value_format:
+        case "json":
+            return JsonDecoder(schema)
+        case "arrow":
+            return ArrowDecoder(schema)
+    raise _unknown(value_format)
+
+
+def encoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Encoder:
+    match value_format:
+        case "json":
+            return JsonEncoder(schema)
+        case "arrow":
+            return ArrowEncoder(schema)
+    raise _unknown(value_format)
+
+
+def infer_schema(value_format: str, sample: Sequence[bytes], options: PayloadOptions) -> StructType:
+    """The schema that a sample shows, all fields nullable; PayloadError says which record of it does not fit."""
+    raise _unknown(value_format)
+
+
+def _unknown(value_format: str) -> PayloadError:
+    if value_format == "raw":
+        return PayloadError(
+            "valueFormat=raw leaves values as they are: there is nothing to decode, encode or infer"
+        )
+    return PayloadError(f"valueFormat={shown(value_format)!r}: expected one of json, avro, csv, arrow")

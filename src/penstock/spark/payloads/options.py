@@ -1,0 +1,110 @@
+"""The options that say what a record's value holds. Names are Spark options: their case does not matter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .base import PayloadError, shown
+
+VALUE_FORMATS = ("raw", "json", "avro", "csv", "arrow")
+AVRO_FRAMINGS = ("none", "confluent", "container")
+# A sample is read on the driver while the query is planned.
+MAX_SAMPLE_RECORDS = 1_000_000
+PAYLOAD_OPTIONS = (
+    "valueFormat",
+    "valueSchema",
+    "inferSampleSize",
+    "avroFraming",
+    "avroSchemaId",
+    "csvDelimiter",
+    "csvQuote",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PayloadOptions:
+    value_format: str = "raw"
+    value_schema: str | None = None  # DDL, Spark's JSON, or an Avro schema where value_format is avro
+    infer_sample_size: int = 1000  # records
+    avro_framing: str = "none"
+    # Confluent framing: the ids of schemas that value_schema can read. Empty: any. There is no registry to ask, so
+    # value_schema is applied as the writer's schema whatever the id says.
+    avro_schema_ids: frozenset[int] = frozenset()
+    csv_delimiter: str = ","
+    csv_quote: str = '"'
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> "PayloadOptions":
+        """From a data source's options; names that are not payload options are left to others."""
+        given = {name.lower(): value for name, value in options.items()}
+        found = {name: given[name.lower()] for name in PAYLOAD_OPTIONS if name.lower() in given}
+        made = cls(
+            value_format=found.get("valueFormat", "raw").lower(),
+            value_schema=found.get("valueSchema"),
+            infer_sample_size=_count("inferSampleSize", found.get("inferSampleSize", "1000")),
+            avro_framing=found.get("avroFraming", "none").lower(),
+            avro_schema_ids=_ids(found.get("avroSchemaId", "")),
+            csv_delimiter=found.get("csvDelimiter", ","),
+            csv_quote=found.get("csvQuote", '"'),
+        )
+        made.validate()
+        _refuse_strays(found, made.value_format)
+        return made
+
+    def validate(self) -> None:
+        _one_of("valueFormat", self.value_format, VALUE_FORMATS)
+        _one_of("avroFraming", self.avro_framing, AVRO_FRAMINGS)
+        if not 1 <= self.infer_sample_size <= MAX_SAMPLE_RECORDS:
+            raise PayloadError(
+                f"inferSampleSize={self.infer_sample_size}: expected 1 to {MAX_SAMPLE_RECORDS} records"
+            )
+        _one_character("csvDelimiter", self.csv_delimiter)
+        _one_character("csvQuote", self.csv_quote)
+        if self.csv_delimiter == self.csv_quote:
+            raise PayloadError(f"csvDelimiter and csvQuote are both {self.csv_quote!r}; they must differ")
+        if self.value_schema is not None and not self.value_schema.strip():
+            raise PayloadError(
+                "valueSchema is empty; give a schema, or leave it out to infer one from a sample"
+            )
+
+
+def _refuse_strays(found: Mapping[str, str], value_format: str) -> None:
+    """An option of another format does nothing, which is never what its writer meant."""
+    for name in found:
+        owner = "avro" if name.startswith("avro") else "csv" if name.startswith("csv") else None
+        if owner and owner != value_format:
+            raise PayloadError(
+                f"{name} is an option of valueFormat={owner}, but valueFormat is {value_format}"
+            )
+        if value_format == "raw" and name in ("valueSchema", "inferSampleSize"):
+            raise PayloadError(
+                f"{name} needs a valueFormat other than raw: one of {_listed(VALUE_FORMATS[1:])}"
+            )
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise PayloadError(f"{name}={shown(value)!r}: expected one of {_listed(allowed)}")
+
+
+def _one_character(name: str, value: str) -> None:
+    if len(value) != 1 or not value.isascii() or value in "\r\n\0":
+        raise PayloadError(f"{name}={shown(value)!r}: expected one ASCII character that is not a line break")
+
+
+def _count(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise PayloadError(f"{name}={shown(text)!r}: expected a whole number") from None
+
+
+def _ids(text: str) -> frozenset[int]:
+    found = frozenset(_count("avroSchemaId", part) for part in text.split(",") if part.strip())
+    for number in found:
+        if not 0 <= number < 1 << 31:
+            raise PayloadError(f"avroSchemaId={number}: expected schema ids from 0 to 2147483647")
+    return found
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
