@@ -85,6 +85,9 @@ class FakeBroker:
         for thread in self._threads:
             thread.join(PATIENCE_SECONDS)
 
+    def teach(self, api: ApiKey, handler: Handler) -> None:
+        self._handlers[api] = handler
+
     def asked(self, api: ApiKey) -> list[Request]:
         return [request for request in self.requests if request.api == api]
 
