@@ -63,6 +63,7 @@ class FakeBroker:
             **(handlers or {}),
         }
         self.requests: list[Request] = []
+        self._came = threading.Condition()
         self.connections = 0
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -90,6 +91,11 @@ class FakeBroker:
 
     def asked(self, api: ApiKey) -> list[Request]:
         return [request for request in self.requests if request.api == api]
+
+    def wait_for(self, api: ApiKey, count: int) -> None:
+        """Until this many requests of a kind have come."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.asked(api)) >= count, PATIENCE_SECONDS)
 
     def metadata(self, *, leader: int = NODE_ID, port: int | None = None) -> MetadataResponse:
         broker = MetadataResponseBroker(node_id=NODE_ID, host="127.0.0.1", port=port or self.port)
@@ -120,7 +126,9 @@ class FakeBroker:
                     message = decode_request(header, frame)
                     api = ApiKey(header.api_key)
                     request = Request(api, header.api_version, header.correlation_id, message)
-                    self.requests.append(request)
+                    with self._came:
+                        self.requests.append(request)
+                        self._came.notify_all()
                     answer = self._handlers[api](request)
                     if isinstance(answer, Raw):
                         connection.sendall(answer.data)
