@@ -31,7 +31,7 @@ def append(cluster: Cluster, place: TopicPartition, *batches: bytes) -> None:
         request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
         answer = connection.call(ApiKey.PRODUCE, request, version=version)
         assert isinstance(answer, ProduceResponse)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
 def append_numbers(cluster: Cluster, place: TopicPartition, count: int, *, per_batch: int = 10) -> None:
