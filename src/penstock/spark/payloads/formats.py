@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
+from .arrow_infer import infer_arrow
 from .arrow_read import ArrowDecoder
 from .arrow_write import ArrowEncoder
 from .base import Decoder, Encoder, PayloadError, shown
+from .ddl import parse_schema
+from .json_infer import infer_json
 from .json_read import JsonDecoder
 from .json_write import JsonEncoder
 from .options import PayloadOptions
@@ -33,7 +36,17 @@ def encoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
 
 def infer_schema(value_format: str, sample: Sequence[bytes], options: PayloadOptions) -> StructType:
     """The schema that a sample shows, all fields nullable; PayloadError says which record of it does not fit."""
+    match value_format:
+        case "json":
+            return infer_json(sample)
+        case "arrow":
+            return infer_arrow(sample)
     raise _unknown(value_format)
+
+
+def given_schema(options: PayloadOptions) -> StructType | None:
+    """The schema that the options spell out, None if it is to be inferred."""
+    return None if options.value_schema is None else parse_schema(options.value_schema)
 
 
 def _unknown(value_format: str) -> PayloadError:

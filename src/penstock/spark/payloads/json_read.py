@@ -35,8 +35,8 @@ from .shapes import arrow_struct, breaks_not_null, check_supported
 MAX_OPENINGS = 500
 # The shortest value with more than MAX_OPENINGS levels: counting is only needed above this.
 DEEP_BYTES = 2 * MAX_OPENINGS
-# `null` after a document, with JSON's white space between them.
-STRAY_NULL = r"\}[ \t\r\n]*null"
+# `null` after a document, with JSON's white space between them; and Inf, which is no JSON even to Spark.
+STRAYS = r"\}[ \t\r\n]*null|[:,\[][ \t\r\n]*-?Inf[ \t\r\n,}\]]"
 
 
 def json_refusal(kind: DataType) -> str | None:
@@ -103,8 +103,8 @@ def _all_objects(values: pa.BinaryArray) -> bool:
 
 
 def _looks_safe(values: pa.BinaryArray) -> bool:
-    """The guards against a stray null and against depth."""
-    if pc.any(pc.match_substring_regex(values, STRAY_NULL)).as_py():
+    """The guards against strays and against depth."""
+    if pc.any(pc.match_substring_regex(values, STRAYS)).as_py():
         return False
     long = values.filter(pc.greater(pc.binary_length(values), DEEP_BYTES))
     openings = pc.add(pc.count_substring(long, "{"), pc.count_substring(long, "["))

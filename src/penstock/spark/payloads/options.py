@@ -43,7 +43,7 @@ class PayloadOptions:
             infer_sample_size=_count("inferSampleSize", found.get("inferSampleSize", "1000")),
             avro_framing=found.get("avroFraming", "none").lower(),
             avro_schema_ids=_ids(found.get("avroSchemaId", "")),
-            csv_delimiter=found.get("csvDelimiter", ","),
+            csv_delimiter="\t" if found.get("csvDelimiter") == "\\t" else found.get("csvDelimiter", ","),
             csv_quote=found.get("csvQuote", '"'),
         )
         made.validate()
