@@ -74,8 +74,10 @@ def test_a_place_that_does_not_exist_is_told_soon(broker: Broker, connect: Conne
 
 
 def test_a_broker_number_that_nobody_knows_is_told(broker: Broker, connect: Connect) -> None:
+    cluster = connect(broker.bootstrap_servers, retry_for_ms=0)
+    assert not cluster.connection_to(1).closed, "one that was not heard of before is asked for"
     with pytest.raises(Refused, match=r"broker 99.*address"):
-        connect(broker.bootstrap_servers, retry_for_ms=0).connection_to(99)
+        cluster.connection_to(99)
 
 
 def test_offsets_are_found_by_end_and_by_time(cluster: Cluster, unique: Unique) -> None:

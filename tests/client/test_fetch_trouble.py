@@ -1,6 +1,7 @@
 """Ranges read from brokers that restart, move, answer strangely or have holes in their logs."""
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from penstock.types import TopicPartition
 from tests.client.conftest import Connect
 from tests.client.fake import (
     HANG_UP,
+    PATIENCE_SECONDS,
     SILENCE,
     TOPIC,
     Answer,
@@ -35,7 +37,7 @@ from tests.client.fake import (
     in_turn,
     versions,
 )
-from tests.client.records import append_numbers, offsets_of
+from tests.client.records import append, append_numbers, offsets_of
 
 PLACE = TopicPartition(TOPIC, 0)
 COUNT = 200
@@ -143,10 +145,10 @@ def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> Non
 
 def test_every_chunk_renews_the_patience(connect: Connect) -> None:
     """Trouble for longer than retry_for_ms in sum, but never between two chunks."""
-    hiccup, count = fetched(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 12
+    hiccup, count = fetched(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 16
     answers = [answer for n in range(count) for answer in (hiccup, hiccup, fetched(batch_at(n)))]
     with FakeBroker({ApiKey.FETCH: in_turn(*answers)}) as fake:
-        cluster = connect(fake.address, retry_backoff_ms=20, retry_for_ms=400)
+        cluster = connect(fake.address, retry_backoff_ms=20, retry_for_ms=700)
         assert offsets_of(fetch_range(cluster, PLACE, 0, count)) == list(range(count))
 
 
@@ -269,3 +271,25 @@ def test_a_reader_that_is_given_up_leaves_no_answer_behind(connect: Connect) -> 
         reading.close()  # type: ignore[attr-defined]
         assert list(cluster.topics([TOPIC])) == [TOPIC]
         assert fake.connections == 2
+
+
+def test_a_compacted_log_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch, connect: Connect) -> None:
+    monkeypatch.setattr("penstock.node.housekeeping.ROUND_SECONDS", 0.02)
+    configs = {
+        "cleanup.policy": "compact",
+        "internal.segment.bytes": "1000",
+        "min.cleanable.dirty.ratio": "0",
+    }
+    place = TopicPartition("compacted", 0)
+    with Broker(http=None) as broker:
+        cluster = connect(broker.bootstrap_servers)
+        cluster.create_topic(place.topic, 1, configs)
+        for n in range(50):
+            record = Record(0, 1_000, b"key %d" % (n % 5), b"x" * 100)
+            append(cluster, place, build_batch([record]))
+        left = list(range(50))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(left) > 20 and time.monotonic() < deadline:
+            left = offsets_of(fetch_range(cluster, place, 0, 50, fetch_bytes=1))
+        assert len(left) <= 20
+        assert left[-1] == 49

@@ -15,7 +15,7 @@ from penstock.client.group_offsets import GroupOffsets
 from penstock.client.list_offsets import FoundOffset, OffsetSearch
 from penstock.client.pool import Pool
 from penstock.client.retry import persist
-from penstock.client.settings import ClientSettings
+from penstock.client.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.create_topics import (
@@ -121,10 +121,12 @@ class Cluster:
 
     def connection_to(self, node_id: int) -> Connection:
         """The connection that everybody who uses this cluster shares; a new one if it was lost."""
-        return persist(self.settings, lambda: self._pool.connect(node_id))
+        return persist(self.settings, lambda: self.connect_once(node_id))
 
     def connect_once(self, node_id: int) -> Connection:
-        """As `connection_to`, without a second try."""
+        """As `connection_to`, without a second try: better where the leader may have moved elsewhere meanwhile."""
+        if not self._pool.knows(node_id):
+            self._topics_once([])
         return self._pool.connect(node_id)
 
     def lend(self, node_id: int) -> Connection:
@@ -183,8 +185,7 @@ class Cluster:
         answer = expect(answer, MetadataResponse)
         if answer.error_code != ErrorCode.NONE:
             raise Refused(answer.error_code, "the cluster's metadata")
-        for broker in answer.brokers:
-            self._pool.learn(broker.node_id, broker.host, broker.port)
+        self._pool.learn({row.node_id: ServerAddress(row.host, row.port) for row in answer.brokers})
         self._controller = answer.controller_id
         return {topic.name: topic for topic in self._existing(answer.topics)}
 

@@ -12,7 +12,7 @@ from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Refused
 from penstock.client.pool import Pool
 from penstock.client.retry import persist
-from penstock.client.settings import ClientSettings
+from penstock.client.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.find_coordinator import (
@@ -96,7 +96,7 @@ class GroupOffsets:
         if answer.coordinators:
             found = answer.coordinators[0]
         _check(found.error_code, f"the coordinator of group {group!r}", found.error_message)
-        self._pool.learn(found.node_id, found.host, found.port)
+        self._pool.learn_one(found.node_id, ServerAddress(found.host, found.port))
         return found.node_id
 
 

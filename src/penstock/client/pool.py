@@ -4,6 +4,7 @@ A connection that breaks is forgotten; the next who wants that broker gets a new
 """
 
 import random
+from collections.abc import Mapping
 
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Refused, Unreachable
@@ -23,8 +24,12 @@ class Pool:
         self._nodes: dict[int, ServerAddress] = {}
         self._open: dict[ServerAddress, Connection] = {}
 
-    def learn(self, node_id: int, host: str, port: int) -> None:
-        self._nodes[node_id] = ServerAddress(host, port)
+    def learn(self, nodes: Mapping[int, ServerAddress]) -> None:
+        """All brokers of the cluster. Those that are gone are not asked any more."""
+        self._nodes = dict(nodes)
+
+    def learn_one(self, node_id: int, address: ServerAddress) -> None:
+        self._nodes[node_id] = address
 
     def knows(self, node_id: int) -> bool:
         return node_id in self._nodes

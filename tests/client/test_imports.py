@@ -1,0 +1,17 @@
+"""A client is a client: whoever imports it does not get a broker, nor an event loop."""
+
+import subprocess
+import sys
+
+ALLOWED = ("penstock.batch", "penstock.client", "penstock.kafka.wire", "penstock.types", "penstock.errors")
+
+
+def test_the_client_loads_no_broker_and_no_event_loop() -> None:
+    script = "import sys, penstock.client; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "penstock.client" in loaded
+    ours = [name for name in loaded if name.startswith("penstock.") and name != "penstock.kafka"]
+    assert [name for name in ours if not name.startswith(ALLOWED)] == []
+    assert not {"asyncio", "uvloop", "confluent_kafka"} & set(loaded)
