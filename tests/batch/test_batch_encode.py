@@ -7,7 +7,7 @@ from struct import pack
 import pytest
 from batch_strategies import codecs, header_lists, nullable_bytes, timestamps
 from confluent_kafka import Consumer, Producer, TopicPartition
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
@@ -31,6 +31,7 @@ from penstock.kafka.wire.messages.produce import PartitionProduceData, ProduceRe
 from tests.kafka.raw import RawClient
 
 NOW_MS = 1_700_000_000_000
+UNTIMED = settings(deadline=None)
 UNBOUNDED = 1 << 30
 
 
@@ -84,6 +85,7 @@ def some_rows(draw: st.DrawFn) -> Rows:
     return Rows(draw(st.lists(row, min_size=1, max_size=12)), shift=draw(st.integers(0, 9)))
 
 
+@UNTIMED
 @given(rows=some_rows(), codec=codecs)
 def test_what_is_encoded_is_read_back(rows: Rows, codec: int) -> None:
     encoded = encode_columns(rows.columns, b"", 0, UNBOUNDED, NOW_MS)
@@ -92,6 +94,7 @@ def test_what_is_encoded_is_read_back(rows: Rows, codec: int) -> None:
     assert read_records(batch) == [row._replace(offset=place) for place, row in enumerate(rows.records)]
 
 
+@UNTIMED
 @given(rows=some_rows(), data=st.data())
 def test_a_selection_of_rows_is_encoded_in_its_order(rows: Rows, data: st.DataObject) -> None:
     numbers = st.integers(0, len(rows.records) - 1)
@@ -101,6 +104,7 @@ def test_a_selection_of_rows_is_encoded_in_its_order(rows: Rows, data: st.DataOb
     assert read_records(pack_batch(encoded)) == expected
 
 
+@UNTIMED
 @given(rows=some_rows(), max_bytes=st.integers(1, 300))
 def test_batches_of_bounded_size_hold_every_row_once(rows: Rows, max_bytes: int) -> None:
     start, found = 0, []
@@ -144,6 +148,7 @@ def test_a_renumbered_batch_differs_in_its_producer_alone() -> None:
     assert read_records(changed) == read_records(batch)
 
 
+@UNTIMED
 @given(key=st.binary(max_size=70))
 def test_murmur2_is_the_one_of_other_clients(key: bytes) -> None:
     assert murmur2(key) & 0x7FFFFFFF == murmur2_of_kafka_python(key) & 0x7FFFFFFF
@@ -165,6 +170,7 @@ def test_murmur2_gives_the_numbers_of_the_java_client(key: bytes, hashed: int) -
     assert murmur2(key) == hashed & 0xFFFFFFFF
 
 
+@UNTIMED
 @given(
     keys=st.lists(nullable_bytes, min_size=1, max_size=20), count=st.integers(1, 9), shift=st.integers(0, 9)
 )
@@ -179,6 +185,7 @@ def test_keys_choose_partitions_and_rows_without_one_go_where_told(
     assert selected == int32s(expected[::-1])
 
 
+@UNTIMED
 @given(groups=st.lists(st.integers(0, 4), max_size=30))
 def test_groups_keep_the_order_of_their_rows(groups: list[int]) -> None:
     found = group_rows(int32s(groups), b"", 5)

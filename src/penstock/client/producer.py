@@ -96,6 +96,10 @@ class BatchProducer:
             count = self._partitions[topic] = partition_count(self._cluster, topic)
         return count
 
+    def forget_topics(self) -> None:
+        """Asks again how many partitions topics have: they grow, and topics are deleted."""
+        self._partitions.clear()
+
     def batch_bytes(self, topic: str) -> int:
         """How large a batch's records should be: less where a topic has refused larger ones."""
         return self._topic_batch_bytes.get(topic, self._batch_bytes)

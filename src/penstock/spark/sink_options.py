@@ -1,0 +1,132 @@
+"""The sink's options: those of Spark's Kafka sink, by the same names and with the same meaning, and our own.
+
+Everything that can be known without asking a broker is checked here, so a wrong option fails where it is written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client import ClientSettings
+from penstock.client.producer import BATCH_BYTES, REQUEST_OVERHEAD_BYTES
+from penstock.client.producer_queue import MAX_IN_FLIGHT
+from penstock.errors import ConfigError
+from penstock.spark import sink_settings
+from penstock.spark.option_values import Reader, whole_number
+from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
+
+CODECS: Final = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+MAX_MS: Final = 2**31 - 1
+MAX_REQUEST_BYTES: Final = 100 << 20
+"""What brokers take in one request (socket.request.max.bytes)."""
+MAX_BUFFER_BYTES: Final = 1 << 30
+
+SPARKS_OWN: Final = (
+    "checkpointLocation",
+    "asyncProgressTrackingEnabled",
+    "asyncProgressTrackingCheckpointIntervalMs",
+    "asyncProgressTrackingOverrideSinkSupportCheck",
+)
+"""Options of a streaming query, which Spark reads and hands to us as well."""
+
+
+RAW: Final = PayloadOptions()
+"""Values as they are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SinkOptions:
+    """What a writer was told, checked."""
+
+    client: ClientSettings
+    topic: str | None = None
+    """For every row, whatever the column `topic` says."""
+    use_timestamps: bool = False
+    """Whether the column `timestamp` is the records' time; Kafka's sink has no such thing and takes the present."""
+    payload: PayloadOptions = RAW
+    compression: int = 0
+    max_in_flight: int = MAX_IN_FLIGHT
+    delivery_timeout_ms: int = 120_000
+    max_request_bytes: int = 1 << 20
+    batch_bytes: int = BATCH_BYTES
+    buffer_bytes: int = 32 << 20
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], *, overwrite: bool = False) -> "SinkOptions":
+        """ConfigError names the first option that cannot be meant."""
+        reader = Reader(options)
+        kafka = reader.prefixed("kafka.")
+        sink_settings.check(kafka)
+        if overwrite:
+            raise ConfigError(
+                "mode", "overwrite", 'append: a topic cannot be overwritten. Write .mode("append")'
+            )
+        if reader.has("path"):
+            raise ConfigError("path", reader.text("path"), "no path: the option topic says where rows go")
+        reader.flag("includeHeaders", False)  # as in Kafka's sink, the column decides
+        for name in SPARKS_OWN:
+            reader.has(name)
+        made = cls(
+            client=_client(kafka),
+            topic=_topic(reader),
+            use_timestamps=reader.flag("useTimestamps", False),
+            payload=_payload(reader),
+            **_producer(kafka),
+        )
+        reader.refuse_others()
+        return made
+
+
+def _topic(reader: Reader) -> str | None:
+    topic = reader.text("topic")
+    if topic is not None and not topic.strip():
+        raise ConfigError("topic", topic, "a topic's name, or no such option and a column topic")
+    return None if topic is None else topic.strip()
+
+
+def _payload(reader: Reader) -> PayloadOptions:
+    given = {name: reader.text(name) for name in PAYLOAD_OPTIONS}
+    return PayloadOptions.from_options({name: text for name, text in given.items() if text is not None})
+
+
+def _client(kafka: Mapping[str, str]) -> ClientSettings:
+    servers = kafka.get("bootstrap.servers", "")
+    if not servers.strip():
+        raise ConfigError("kafka.bootstrap.servers", servers, "the brokers' addresses: HOST:PORT,HOST:PORT")
+    settings = ClientSettings(
+        bootstrap_servers=servers,
+        client_id=kafka.get("client.id", "penstock-spark"),
+        request_timeout_ms=_number(kafka, "request.timeout.ms", 30_000),
+        retry_for_ms=_number(kafka, "max.block.ms", 60_000, least=0),
+        retry_backoff_ms=_number(kafka, "retry.backoff.ms", 100),
+    )
+    try:
+        settings.validate()
+    except ConfigError as problem:
+        if problem.field == "bootstrap_servers":
+            raise ConfigError("kafka.bootstrap.servers", servers, problem.expected) from None
+        raise
+    return settings
+
+
+def _producer(kafka: Mapping[str, str]) -> dict[str, int]:
+    codec = kafka.get("compression.type", "none")
+    if codec.lower() not in CODECS:
+        raise ConfigError("kafka.compression.type", codec, f"one of {', '.join(CODECS)}")
+    return {
+        "compression": CODECS[codec.lower()],
+        # More could not be kept in order; Kafka's producer refuses it, and nobody loses anything if we do not.
+        "max_in_flight": min(
+            _number(kafka, "max.in.flight.requests.per.connection", MAX_IN_FLIGHT), MAX_IN_FLIGHT
+        ),
+        "delivery_timeout_ms": _number(kafka, "delivery.timeout.ms", 120_000),
+        "max_request_bytes": _number(
+            kafka, "max.request.size", 1 << 20, least=2 * REQUEST_OVERHEAD_BYTES, most=MAX_REQUEST_BYTES
+        ),
+        "batch_bytes": max(1, _number(kafka, "batch.size", BATCH_BYTES, least=0)),
+        "buffer_bytes": _number(kafka, "buffer.memory", 32 << 20, most=MAX_BUFFER_BYTES),
+    }
+
+
+def _number(kafka: Mapping[str, str], name: str, default: int, *, least: int = 1, most: int = MAX_MS) -> int:
+    return whole_number(f"kafka.{name}", kafka.get(name, str(default)), least=least, most=most)

@@ -1,0 +1,99 @@
+"""What becomes of each `kafka.*` option of a writer: honoured, taken without effect, or refused with a reason.
+
+The counterpart of kafka_settings.py, for the names that Kafka's Java producer knows.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from penstock.errors import ConfigError
+
+HONOURED: Final = frozenset(
+    [
+        "bootstrap.servers",
+        "client.id",
+        "request.timeout.ms",
+        "retry.backoff.ms",
+        "max.block.ms",
+        "delivery.timeout.ms",
+        "max.request.size",
+        "batch.size",
+        "buffer.memory",
+        "compression.type",
+        "security.protocol",
+        "max.in.flight.requests.per.connection",
+    ]
+)
+"""Read by sink_options.py."""
+
+WITHOUT_EFFECT: Final = frozenset(
+    [
+        "acks",
+        "client.dns.lookup",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "connections.max.idle.ms",
+        "enable.idempotence",
+        "enable.metrics.push",
+        "linger.ms",
+        "metadata.max.age.ms",
+        "metadata.max.idle.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "transaction.timeout.ms",
+    ]
+)
+"""Settings of machinery that is not here, and `acks`, `retries` and `enable.idempotence`: every write waits for all
+replicas, is repeated until delivery.timeout.ms, and is never doubled by that, whatever these say."""
+
+_NOT_YET: Final = "plain connections only; this Penstock has no TLS or SASL yet. Leave it out"
+_NO_TRANSACTIONS: Final = "no transactions: this Penstock has none yet. Leave it out"
+_NO_JVM: Final = "no class names: there is no JVM client here. Leave it out"
+
+REFUSED: Final = {
+    "key.serializer": "keys as string or binary; leave it out and cast in the query",
+    "value.serializer": "values as string or binary; leave it out and cast, or use valueFormat",
+    "partitioner.class": "no class: rows go by their key, or by the column partition. Leave it out",
+    "partitioner.ignore.keys": "rows that go by their key; leave it out, or drop the key or set the column partition",
+    "interceptor.classes": _NO_JVM,
+    "transactional.id": _NO_TRANSACTIONS,
+    "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
+}
+REFUSED_PREFIXES: Final = {"sasl.": _NOT_YET, "ssl.": _NOT_YET, "security.": _NOT_YET}
+
+
+def check(settings: Mapping[str, str]) -> None:
+    """ConfigError for the first setting (names without `kafka.`) that cannot be meant."""
+    for name, value in settings.items():
+        if name in REFUSED:
+            raise ConfigError(f"kafka.{name}", value, REFUSED[name])
+        if name in HONOURED or name in WITHOUT_EFFECT:
+            continue
+        for prefix, reason in REFUSED_PREFIXES.items():
+            if name.startswith(prefix):
+                raise ConfigError(f"kafka.{name}", value, reason)
+        raise ConfigError(f"kafka.{name}", value, f"a setting of Kafka's producer{_nearest(name)}")
+    protocol = settings.get("security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise ConfigError("kafka.security.protocol", protocol, f"PLAINTEXT: {_NOT_YET}")
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, HONOURED | WITHOUT_EFFECT, n=1)
+    return f"; did you mean kafka.{near[0]}?" if near else ""
