@@ -89,6 +89,11 @@ class FakeBroker:
     def teach(self, api: ApiKey, handler: Handler) -> None:
         self._handlers[api] = handler
 
+    def send_raw(self, data: bytes) -> None:
+        """Bytes on the newest connection, from within a handler that then keeps silent; lost if the client is gone."""
+        with suppress(OSError):
+            self._open[-1].sendall(data)
+
     def asked(self, api: ApiKey) -> list[Request]:
         return [request for request in self.requests if request.api == api]
 

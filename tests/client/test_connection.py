@@ -1,7 +1,9 @@
 """One connection: versions, order, limits, and what it does when the peer misbehaves."""
 
+import signal
 import socket
 import struct
+import threading
 
 import pytest
 
@@ -81,7 +83,7 @@ class _RefusingBroker(FakeBroker):
     def _answer(self, request: Request) -> Answer:
         if request.version == 0:
             return ApiVersionsResponse(api_keys=[ApiVersion(api_key=3, min_version=0, max_version=5)])
-        self._open[-1].sendall(join(encode_response(request.api, 0, request.correlation_id, self._refusal)))
+        self.send_raw(join(encode_response(request.api, 0, request.correlation_id, self._refusal)))
         return SILENCE
 
 
@@ -151,6 +153,45 @@ def test_silence_ends_after_the_request_timeout() -> None:
         with pytest.raises(Unreachable, match=r"no answer within 50 ms.*METADATA"):
             connection.call(ApiKey.METADATA, ASK)
         assert connection.closed
+
+
+def test_an_answer_that_trickles_is_given_up_as_a_whole() -> None:
+    done = threading.Event()
+
+    def trickle(_: Request) -> Answer:
+        fake.send_raw(b"\0\0\3\xe8")
+        while not done.wait(0.01):
+            fake.send_raw(b"x")
+        return HANG_UP
+
+    with FakeBroker({ApiKey.METADATA: trickle}) as fake:
+        connection = open_to(fake.address, request_timeout_ms=100)
+        with pytest.raises(Unreachable, match="no answer within 100 ms"):
+            connection.call(ApiKey.METADATA, ASK)
+        done.set()
+
+
+class _Interrupt(BaseException):
+    """What Ctrl-C raises, for a test."""
+
+
+def test_an_interrupt_in_the_middle_of_an_answer_closes_the_connection() -> None:
+    def interrupt(_: Request) -> Answer:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        return SILENCE
+
+    def raise_it(*_: object) -> None:
+        raise _Interrupt
+
+    before = signal.signal(signal.SIGUSR1, raise_it)
+    try:
+        with FakeBroker({ApiKey.METADATA: interrupt}) as fake:
+            connection = open_to(fake.address)
+            with pytest.raises(_Interrupt):
+                connection.call(ApiKey.METADATA, ASK)
+            assert connection.closed
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_peer_that_never_speaks_is_given_up_while_connecting() -> None:

@@ -119,6 +119,22 @@ def test_an_answer_about_another_partition_is_garbled(connect: Connect) -> None:
         connect(fake.address).offsets({PLACE: LATEST})
 
 
+def test_a_name_that_is_missing_is_not_waited_for_as_long_as_a_leader(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.remedies._GRACE_MS", {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 20})
+    with FakeBroker({ApiKey.METADATA: in_turn(MetadataResponse())}) as fake:
+        with pytest.raises(Refused, match=r"no such topic \(tried \d+ times in 0.\d s"):
+            connect(fake.address, retry_for_ms=60_000).leader_of(PLACE)
+        assert len(fake.asked(ApiKey.METADATA)) > 1
+
+
+def test_a_new_topic_that_one_broker_does_not_know_yet_is_waited_for(connect: Connect) -> None:
+    with FakeBroker() as fake:
+        fake.teach(ApiKey.METADATA, in_turn(MetadataResponse(), fake.metadata()))
+        assert connect(fake.address).leader_of(PLACE) == NODE_ID
+
+
 # --- metadata
 
 
