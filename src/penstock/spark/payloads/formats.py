@@ -8,6 +8,9 @@ from .arrow_infer import infer_arrow
 from .arrow_read import ArrowDecoder
 from .arrow_write import ArrowEncoder
 from .base import Decoder, Encoder, PayloadError, shown
+from .csv_infer import infer_csv
+from .csv_read import CsvDecoder
+from .csv_write import CsvEncoder
 from .ddl import parse_schema
 from .json_infer import infer_json
 from .json_read import JsonDecoder
@@ -20,6 +23,8 @@ def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
     match value_format:
         case "json":
             return JsonDecoder(schema)
+        case "csv":
+            return CsvDecoder(schema, options.csv_delimiter, options.csv_quote)
         case "arrow":
             return ArrowDecoder(schema)
     raise _unknown(value_format)
@@ -29,6 +34,8 @@ def encoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
     match value_format:
         case "json":
             return JsonEncoder(schema)
+        case "csv":
+            return CsvEncoder(schema, options.csv_delimiter, options.csv_quote)
         case "arrow":
             return ArrowEncoder(schema)
     raise _unknown(value_format)
@@ -39,6 +46,8 @@ def infer_schema(value_format: str, sample: Sequence[bytes], options: PayloadOpt
     match value_format:
         case "json":
             return infer_json(sample)
+        case "csv":
+            return infer_csv(sample, options.csv_delimiter, options.csv_quote)
         case "arrow":
             return infer_arrow(sample)
     raise _unknown(value_format)

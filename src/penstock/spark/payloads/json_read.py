@@ -147,7 +147,7 @@ def _finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
         parts = _finished(array.values, kind.value_type)
         return pa.ListArray.from_arrays(array.offsets, parts, type=kind, mask=_mask(array))
     if pa.types.is_timestamp(kind):
-        return _timestamps(array, kind)
+        return timestamps_of(array, kind)
     if pa.types.is_binary(kind):
         return _from_base64(array)
     if (
@@ -163,7 +163,7 @@ def _mask(array: pa.Array) -> pa.BooleanArray | None:
     return array.is_null() if array.null_count else None
 
 
-def _timestamps(array: pa.StringArray, kind: pa.TimestampType) -> pa.TimestampArray:
+def timestamps_of(array: pa.StringArray, kind: pa.TimestampType) -> pa.TimestampArray:
     """ISO 8601. A text without a zone is taken as UTC where the column has one (Spark would take its session's)."""
     try:
         return array.cast(kind)

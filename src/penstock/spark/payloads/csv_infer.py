@@ -1,0 +1,49 @@
+"""The schema of a sample of CSV rows: columns _c0, _c1, ... as Spark names them, each of the narrowest type that fits.
+
+The types that are tried, in this order: bigint, double, boolean, date, timestamp; a column that fits none is a string.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from .base import PayloadError, clip
+from .csv_read import CsvDecoder, CsvReader
+
+TRIED: tuple[type[DataType], ...] = (LongType, DoubleType, BooleanType, DateType, TimestampType)
+
+
+def infer_csv(sample: Sequence[bytes], delimiter: str, quote: str) -> StructType:
+    reader = CsvReader(delimiter, quote)
+    rows: list[list[str | None]] = []
+    for at, value in enumerate(sample):
+        texts = reader.texts(value) if value else "the value is empty"
+        if not isinstance(texts, str) and rows and len(texts) != len(rows[0]):
+            texts = f"it has {len(texts)} columns, the first one {len(rows[0])}"
+        if isinstance(texts, str):
+            raise PayloadError(f"no schema can be inferred: record {at} of the sample: {clip(texts)}")
+        rows.append(texts)
+    if not rows:
+        raise PayloadError("no schema can be inferred: the sample is empty; give valueSchema")
+    columns = zip(*rows, strict=True)
+    return StructType([StructField(f"_c{i}", _type_of(column)) for i, column in enumerate(columns)])
+
+
+def _type_of(column: tuple[str | None, ...]) -> DataType:
+    found = ['"' + text.replace('"', '""') + '"' for text in column if text is not None]
+    values = pa.array(found, pa.string()).cast(pa.binary())
+    for kind in TRIED if found else ():
+        if not CsvDecoder(StructType([StructField("_", kind())]), ",", '"').decode(values).bad:
+            return kind()
+    return StringType()

@@ -1,0 +1,175 @@
+"""CSV values to Arrow: one record is one row, columns by position.
+
+The dialect is RFC 4180: fields may be quoted, a quote inside is doubled, line breaks are allowed inside quotes. An
+empty field is null, a quoted empty one is an empty string. One line break after the row is ignored.
+
+Arrow's CSV reader reads a block of values that are joined with newlines. Why row i is then record i:
+
+1. No value in the block holds a line break, so no value can give two rows.
+2. A quote that is not closed makes a row swallow the lines after it, so there are fewer rows than values. An empty
+   line is added at the end, so that the last value has something to swallow too.
+
+Values with line breaks are read one at a time, by the same reader with the same sentinel.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
+
+from .base import BlockDecoder, clip, shown
+from .json_read import timestamps_of
+from .shapes import arrow_struct, breaks_not_null, check_supported, described
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UNBALANCED = "a quoted field is not closed, or a line break stands outside of quotes"
+BOOLEANS = {"true_values": ["true", "True", "TRUE"], "false_values": ["false", "False", "FALSE"]}
+
+
+def csv_refusal(kind: DataType) -> str | None:
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return "a CSV row is flat"
+    return "CSV is text; use string" if isinstance(kind, BinaryType) else None
+
+
+class CsvReader:
+    """Arrow's CSV reader with one dialect, for values that are joined by newlines."""
+
+    def __init__(self, delimiter: str, quote: str) -> None:
+        self._parse = pv.ParseOptions(
+            delimiter=delimiter, quote_char=quote, newlines_in_values=True, ignore_empty_lines=False
+        )
+
+    def read(
+        self, values: pa.BinaryArray, names: list[str], types: dict[str, pa.DataType]
+    ) -> pa.Table | None:
+        """One row per value, or None if that cannot be proven; pa.ArrowInvalid if one does not fit."""
+        lines = pa.concat_arrays([values, pa.array([b"", b""], pa.binary())])
+        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        joined = pc.binary_join(whole, b"\n").buffers()[2]
+        how = pv.ReadOptions(use_threads=False, block_size=joined.size + 1, column_names=names)
+        convert = pv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            **BOOLEANS,
+        )
+        table = pv.read_csv(
+            pa.BufferReader(joined), read_options=how, parse_options=self._parse, convert_options=convert
+        )
+        return table.slice(0, len(values)) if table.num_rows == len(values) + 1 else None
+
+    def texts(self, value: bytes) -> list[str | None] | str:
+        """The fields of one value as they are written, or the reason why it has none."""
+        value = without_line_end(value)
+        try:
+            columns = self._count(value)
+            names = [str(i) for i in range(columns)]
+            table = self.read(pa.array([value]), names, dict.fromkeys(names, pa.string()))
+        except pa.ArrowInvalid as error:
+            return "a field is not UTF-8" if "UTF8" in str(error) else UNBALANCED
+        return UNBALANCED if table is None else [column[0].as_py() for column in table.columns]
+
+    def _count(self, value: bytes) -> int:
+        """How many columns the first row has; a quote that is not closed ends with the value."""
+        how = pv.ReadOptions(use_threads=False, block_size=len(value) + 2, autogenerate_column_names=True)
+        source = pa.BufferReader(value + b"\n")
+        return len(pv.open_csv(source, read_options=how, parse_options=self._parse).schema)
+
+
+def without_line_end(value: bytes) -> bytes:
+    return value.removesuffix(b"\n").removesuffix(b"\r")
+
+
+class CsvDecoder(BlockDecoder):
+    def __init__(self, schema: StructType, delimiter: str, quote: str) -> None:
+        check_supported(schema, "csv", csv_refusal)
+        super().__init__(arrow_struct(schema))
+        self._schema = schema
+        self._reader = CsvReader(delimiter, quote)
+        self._names = [str(i) for i in range(len(schema.fields))]
+        self._types = {str(i): _parsed_type(f.type) for i, f in enumerate(self.arrow_type)}
+
+    def _block(self, values: pa.BinaryArray) -> pa.StructArray | None:
+        if pc.any(pc.match_substring_regex(values, r"[\r\n]")).as_py():
+            values = pc.replace_substring_regex(values, r"\r?\n$", "")
+            if len(values) > 1 and pc.any(pc.match_substring_regex(values, r"[\r\n]")).as_py():
+                return None
+        if len(self._names) > 1 and pc.min(pc.binary_length(values)).as_py() == 0:
+            return None  # the reader takes an empty line for a row of nulls
+        if len(values) > 1 and pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
+            return None  # the reader removes it from the first line only
+        return self._read(values)
+
+    def _read(self, values: pa.BinaryArray) -> pa.StructArray | None:
+        try:
+            table = self._reader.read(values, self._names, self._types)
+            if table is None:
+                return None
+            columns = [_finished(table.column(i), f.type) for i, f in enumerate(self.arrow_type)]
+        except pa.ArrowInvalid:
+            return None
+        if any(_overflowed(column) for column in columns) and not _says_infinity(values):
+            return None
+        rows = pa.StructArray.from_arrays(columns, fields=list(self.arrow_type))
+        return None if breaks_not_null(rows, self.arrow_type) else rows
+
+    def _one_by_one(self, values: pa.BinaryArray, start: int, bad: list[tuple[int, str]]) -> pa.StructArray:
+        """The same reader on every value alone, so that both agree on what is good."""
+        pieces = []
+        for at in range(len(values)):
+            rows = self._block(values.slice(at, 1))
+            if rows is None:
+                rows = pa.nulls(1, self.arrow_type)
+                bad.append((start + at, clip(self._why(values[at].as_py()))))
+            pieces.append(rows)
+        return pa.concat_arrays(pieces)
+
+    def _record(self, value: bytes) -> dict[str, Any]:
+        raise NotImplementedError  # _one_by_one does not need it
+
+    def _why(self, value: bytes) -> str:
+        """What is wrong with a value that was refused."""
+        texts = self._reader.texts(value) if value else []
+        if isinstance(texts, str):
+            return f"not a CSV row: {texts}"
+        if len(texts) != len(self._names):
+            return f"expected {len(self._names)} columns, found {len(texts)}"
+        for field, text, name in zip(self._schema.fields, texts, self._names, strict=True):
+            if text is None and not field.nullable:
+                return (
+                    f"field {field.name!r}: expected {described(field.dataType, False)}, found an empty field"
+                )
+            if text is not None and not self._fits(text, name):
+                return f"field {field.name!r}: expected {described(field.dataType)}, found {shown(text)!r}"
+        return "not a CSV row"
+
+    def _fits(self, text: str, name: str) -> bool:
+        kind = self.arrow_type[int(name)].type
+        quoted = pa.array(['"' + text.replace('"', '""') + '"']).cast(pa.binary())
+        try:
+            table = CsvReader(",", '"').read(quoted, [name], {name: self._types[name]})
+            return table is not None and not _overflowed(_finished(table.column(0), kind))
+        except pa.ArrowInvalid:
+            return False
+
+
+def _parsed_type(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def _finished(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return timestamps_of(array, kind) if pa.types.is_timestamp(kind) else array.cast(kind)
+
+
+def _overflowed(column: pa.Array) -> bool:
+    return bool(pa.types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py())
+
+
+def _says_infinity(values: pa.BinaryArray) -> bool:
+    """Whether infinity was written as such. Asked for one value; a block with infinities is read one by one."""
+    return len(values) == 1 and b"inf" in values[0].as_py().lower()
