@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.client.cluster import Cluster, expect
+from penstock.client.cluster import Cluster
 from penstock.client.errors import Garbled
 from penstock.client.producer_queue import Batch, PartitionQueue
 from penstock.kafka.wire import ApiKey
@@ -52,7 +52,8 @@ class Link:
 
     def receive(self) -> list[tuple[Sent, PartitionProduceResponse]]:
         """Each batch of the oldest request with its answer. If this fails, the request is still there."""
-        answer = expect(self._connection.receive(), ProduceResponse)
+        answer = self._connection.receive()
+        assert isinstance(answer, ProduceResponse)
         pairs = _pairs(answer, self.requests[0])
         self.requests.popleft()
         return pairs

@@ -1,6 +1,6 @@
 """How many partitions a topic has that is to be written to, and making it where the broker does that on first use."""
 
-from penstock.client.cluster import Cluster, expect
+from penstock.client.cluster import Cluster
 from penstock.client.errors import Refused
 from penstock.client.pool import Pool
 from penstock.client.retry import persist
@@ -25,9 +25,10 @@ def _ask_to_create(cluster: Cluster, topic: str) -> None:
     pool = Pool(cluster.settings)
     wish = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
     try:
-        answer = expect(pool.ask_any(ApiKey.METADATA, wish), MetadataResponse)
+        answer = pool.ask_any(ApiKey.METADATA, wish)
     finally:
         pool.close()
+    assert isinstance(answer, MetadataResponse)
     for row in answer.topics:
         if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise _missing(topic)
