@@ -13,9 +13,20 @@ from penstock.errors import ErrorCode, ProtocolViolation
 from penstock.kafka.wire import ApiKey, join
 from penstock.kafka.wire.codec import encode_response
 from penstock.kafka.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.client.conftest import impatient
-from tests.client.fake import HANG_UP, SILENCE, Answer, FakeBroker, Raw, Request, frame_of, in_turn, versions
+from tests.client.fake import (
+    HANG_UP,
+    PATIENCE_SECONDS,
+    SILENCE,
+    Answer,
+    FakeBroker,
+    Raw,
+    Request,
+    frame_of,
+    in_turn,
+    versions,
+)
 
 ASK = MetadataRequest(topics=[], allow_auto_topic_creation=False)
 ASK_VERSIONS = ApiVersionsRequest(client_software_name="test", client_software_version="1")
@@ -153,6 +164,23 @@ def test_silence_ends_after_the_request_timeout() -> None:
         with pytest.raises(Unreachable, match=r"no answer within 50 ms.*METADATA"):
             connection.call(ApiKey.METADATA, ASK)
         assert connection.closed
+
+
+def test_a_peer_that_does_not_read_is_given_up_while_sending() -> None:
+    done = threading.Event()
+
+    def busy(_: Request) -> Answer:
+        done.wait(PATIENCE_SECONDS)
+        return HANG_UP
+
+    with FakeBroker({ApiKey.METADATA: busy}) as fake:
+        connection = open_to(fake.address, request_timeout_ms=100)
+        connection.send(ApiKey.METADATA, ASK)
+        large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 30_000)] * 1_000)
+        with pytest.raises(Unreachable, match="no answer within 100 ms while sending"):
+            connection.send(ApiKey.METADATA, large)
+        assert connection.closed
+        done.set()
 
 
 def test_an_answer_that_trickles_is_given_up_as_a_whole() -> None:

@@ -9,6 +9,8 @@ from confluent_kafka.admin import AdminClient
 
 from penstock import Broker
 from penstock.client import Cluster, OffsetGone, Refused, fetch_range
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.types import TopicPartition
 from tests.client.conftest import Connect
 from tests.client.records import append, append_numbers, make_batch, offsets_of, records_of
@@ -80,8 +82,16 @@ def test_a_reader_that_stops_early_disturbs_nobody(cluster: Cluster, place: Topi
         reading = fetch_range(cluster, place, 0, COUNT, fetch_bytes=1)
         assert offsets_of([next(reading)]) == list(range(10))
         assert cluster.topics([place.topic])
-        reading.close()  # type: ignore[attr-defined]
+        reading.close()
         assert offsets_of(fetch_range(cluster, place, 50, 60)) == list(range(50, 60))
+
+
+def test_answers_that_others_wait_for_are_left_to_them(cluster: Cluster, place: TopicPartition) -> None:
+    shared = cluster.connection_to(cluster.leader_of(place))
+    shared.send(ApiKey.METADATA, MetadataRequest(topics=[]))
+    assert offsets_of(fetch_range(cluster, place, 0, COUNT)) == list(range(COUNT))
+    assert shared.outstanding == 1
+    assert isinstance(shared.receive(), MetadataResponse)
 
 
 def test_the_connection_of_a_finished_reader_is_used_again(cluster: Cluster, place: TopicPartition) -> None:

@@ -268,7 +268,7 @@ def test_a_reader_that_is_given_up_leaves_no_answer_behind(connect: Connect) -> 
         cluster = connect(fake.address)
         reading = fetch_range(cluster, PLACE, 0, 2)
         next(reading)
-        reading.close()  # type: ignore[attr-defined]
+        reading.close()
         assert list(cluster.topics([TOPIC])) == [TOPIC]
         assert fake.connections == 2
 

@@ -8,7 +8,7 @@ was reached; every chunk gives the full `retry_for_ms` again. The connection is 
 that stops early with an answer outstanding closes it and disturbs nobody.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from struct import Struct
 
 from penstock.batch import HEADER_SIZE
@@ -78,11 +78,11 @@ def fetch_range(
     fetch_bytes: int = 4 << 20,
     max_wait_ms: int = 500,
     isolation: int = READ_UNCOMMITTED,
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     """Chunks of whole batches that cover the offsets from `start` to `end` (excluded).
 
     The first chunk may begin before `start` and the last may end after `end`; compaction may have left holes, and
-    control batches are not taken out.
+    control batches are not taken out. A caller that stops early closes the generator (or drops it, which does so).
     """
     reader = _Reader(cluster, place, start, end, fetch_bytes, max_wait_ms, isolation)
     try:
@@ -223,15 +223,12 @@ class _Reader:
     def _cut(self, records: memoryview) -> bytes:
         """Walks the batches' heads: past the last whole one, and not beyond the end of the range."""
         position, size = walk(records, self._end, self._place)
-        if size == 0 and position is None:
+        if position is None:
             self._ask_for_more()
             return b""
-        if position is not None:
-            if position <= self._position:
-                raise Garbled(
-                    f"Fetch of {self._place} at offset {self._position}: the batches end at {position}"
-                )
-            self._position = position
+        if position <= self._position:
+            raise Garbled(f"Fetch of {self._place} at offset {self._position}: the batches end at {position}")
+        self._position = position
         return bytes(records[:size])
 
     def _ask_for_more(self) -> None:
