@@ -2,8 +2,8 @@
 
 Structs are matched by field name: the order does not matter and fields that nobody asked for are ignored; a field that
 is missing does not fit. Leaves fit if every value of the one type is a value of the other (int32 to bigint, float to
-double, dictionary to its values), or if it can be checked for each value (timestamps in nanoseconds that are whole
-microseconds, decimals).
+double, dictionary to its values), or if it can be checked for each value (integers that are small enough, timestamps
+in nanoseconds that are whole microseconds, decimals).
 """
 
 from collections.abc import Callable
@@ -208,6 +208,6 @@ _EXACT_BITS: dict[pa.DataType, int] = {
 
 
 def _safe_number(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_floating(found) and not pa.types.is_floating(wanted):
-        return False
+    if pa.types.is_integer(wanted):
+        return bool(pa.types.is_integer(found))
     return found in _EXACT_BITS and _EXACT_BITS[found] <= _EXACT_BITS[wanted]

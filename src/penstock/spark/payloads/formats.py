@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 from .arrow_infer import infer_arrow
 from .arrow_read import ArrowDecoder
 from .arrow_write import ArrowEncoder
+from .avro import avro_decoder, avro_encoder, avro_schema, infer_avro
 from .base import Decoder, Encoder, PayloadError, shown
 from .csv_infer import infer_csv
 from .csv_read import CsvDecoder
@@ -25,6 +26,8 @@ def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
             return JsonDecoder(schema)
         case "csv":
             return CsvDecoder(schema, options.csv_delimiter, options.csv_quote)
+        case "avro":
+            return avro_decoder(schema, options)
         case "arrow":
             return ArrowDecoder(schema)
     raise _unknown(value_format)
@@ -36,6 +39,8 @@ def encoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
             return JsonEncoder(schema)
         case "csv":
             return CsvEncoder(schema, options.csv_delimiter, options.csv_quote)
+        case "avro":
+            return avro_encoder(schema, options)
         case "arrow":
             return ArrowEncoder(schema)
     raise _unknown(value_format)
@@ -48,6 +53,8 @@ def infer_schema(value_format: str, sample: Sequence[bytes], options: PayloadOpt
             return infer_json(sample)
         case "csv":
             return infer_csv(sample, options.csv_delimiter, options.csv_quote)
+        case "avro":
+            return infer_avro(sample, options)
         case "arrow":
             return infer_arrow(sample)
     raise _unknown(value_format)
@@ -55,7 +62,11 @@ def infer_schema(value_format: str, sample: Sequence[bytes], options: PayloadOpt
 
 def given_schema(options: PayloadOptions) -> StructType | None:
     """The schema that the options spell out, None if it is to be inferred."""
-    return None if options.value_schema is None else parse_schema(options.value_schema)
+    text = options.value_schema
+    if text is None:
+        return None
+    avro = avro_schema(text) if options.value_format == "avro" else None
+    return parse_schema(text) if avro is None else avro
 
 
 def _unknown(value_format: str) -> PayloadError:
