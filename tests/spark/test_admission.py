@@ -1,5 +1,7 @@
 """How much a batch takes and how it is cut: claims that hold for any numbers."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +38,7 @@ def test_a_limit_is_shared_in_proportion() -> None:
 def test_pieces_cover_a_range_exactly_and_none_is_empty(start: int, size: int, pieces: int) -> None:
     parts = cut(OffsetRange(place=PLACES[0], start=start, end=start + size), pieces)
     assert [parts[0].start, parts[-1].end] == [start, start + size]
-    assert all(left.end == right.start for left, right in zip(parts, parts[1:], strict=False))
+    assert all(left.end == right.start for left, right in pairwise(parts))
     assert all(part.size > 0 for part in parts)
     assert len(parts) == max(1, min(pieces, size))
 
@@ -63,6 +65,9 @@ def test_without_wishes_each_partition_is_one_task_and_empty_ones_none() -> None
 
 
 def test_a_skewed_topic_is_split_where_its_records_are() -> None:
-    ranges = [OffsetRange(place=PLACES[0], start=0, end=9000), OffsetRange(place=PLACES[1], start=0, end=1000)]
+    ranges = [
+        OffsetRange(place=PLACES[0], start=0, end=9000),
+        OffsetRange(place=PLACES[1], start=0, end=1000),
+    ]
     parts = split(ranges, min_partitions=10, max_records=None)
     assert [part.place.partition for part in parts] == [0] * 9 + [1]

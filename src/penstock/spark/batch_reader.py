@@ -26,6 +26,10 @@ class BatchReader(DataSourceReader):
         self.pushFilters = PushFilters(self)  # type: ignore[method-assign]
 
     def push(self, filters: list[Filter]) -> list[Filter]:
+        # Only on request. Spark 4.3 keeps what was pushed with the DataFrame that load() gave, and lets the next query
+        # on it see no more than that: one frame counted 100 rows, then 10 with a filter, then 10 without it.
+        if not self._options.push_filters:
+            return filters
         self._pruning, left = prune(filters)
         return left
 
@@ -43,7 +47,8 @@ class BatchReader(DataSourceReader):
         options, pruning = self._options, self._pruning
         layout = planner.layout(require_all=True)
         if not layout.places:
-            raise ConfigError(*str(options.subscription).split("=", 1), "at least one topic that matches")
+            which = options.subscription
+            raise ConfigError(which.option, which.text, "at least one topic that matches")
         starts = planner.resolve(options.starting, layout.places)
         ends = planner.resolve(options.ending, layout.places)
         kept = tuple(place for place in layout.places if pruning.allows(place))

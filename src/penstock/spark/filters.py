@@ -7,7 +7,7 @@ Offsets cut the ranges. A lower bound of the timestamp skips whole batches by th
 broker's time index; an upper one only drops rows, since a log is in the order of arrival and not of its timestamps.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -54,9 +54,12 @@ class Pruning:
         return None if self.time_from_us == -MAX else max(0, -(-self.time_from_us // 1000))
 
 
+EVERYTHING: Final = Pruning()
+
+
 def prune(filters: Iterable[Filter]) -> tuple[Pruning, list[Filter]]:
     """What to read, and the filters that Spark must still evaluate."""
-    pruning, left = Pruning(), []
+    pruning, left = EVERYTHING, []
     for each in filters:
         served = _serve(pruning, each)
         if served is None:
@@ -67,16 +70,19 @@ def prune(filters: Iterable[Filter]) -> tuple[Pruning, list[Filter]]:
 
 
 def _serve(pruning: Pruning, each: Filter) -> Pruning | None:
-    name = getattr(each, "attribute", ())
+    path: Sequence[str] = getattr(each, "attribute", ())
     value = getattr(each, "value", None)
-    if len(name) != 1 or value is None:
+    if len(path) != 1 or value is None:
         return None
-    if name[0] in ("partition", "topic"):
-        return _among(pruning, name[0], each)
-    if name[0] == "offset" and _is_int(value):
+    name = path[0]
+    if name in ("partition", "topic"):
+        return _among(pruning, name, each)
+    if name == "offset" and _is_int(value):
         return _between(pruning, "offset_from", "offset_to", each, value)
-    if name[0] == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
-        return _between(pruning, "time_from_us", "time_to_us", each, (value - EPOCH) // timedelta(microseconds=1))
+    if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
+        return _between(
+            pruning, "time_from_us", "time_to_us", each, (value - EPOCH) // timedelta(microseconds=1)
+        )
     return None
 
 
@@ -110,7 +116,8 @@ def _among(pruning: Pruning, name: str, each: Filter) -> Pruning | None:
         return None
     field = "partitions" if name == "partition" else "topics"
     known = getattr(pruning, field)
-    return replace(pruning, **{field: wanted if known is None else known & wanted})
+    changes: dict[str, Any] = {field: wanted if known is None else known & wanted}
+    return replace(pruning, **changes)
 
 
 def _is_int(value: object) -> bool:

@@ -12,7 +12,9 @@ from typing import Final
 LEAST_JAVA: Final = 17
 ANSWER_S: Final = 30.0
 
-GET_JAVA: Final = "sudo apt-get install openjdk-17-jre-headless (or brew install openjdk@17), or point JAVA_HOME at one"
+GET_JAVA: Final = (
+    "sudo apt-get install openjdk-17-jre-headless (or brew install openjdk@17), or point JAVA_HOME at one"
+)
 GET_SPARK: Final = 'pip install "penstock[spark]"'
 
 
@@ -44,7 +46,9 @@ def _java() -> str | None:
 def _major_version(java: str) -> int | None:
     """17 of `openjdk version "17.0.15"`; 8 of `java version "1.8.0_402"`."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=ANSWER_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)

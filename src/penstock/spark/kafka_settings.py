@@ -12,24 +12,57 @@ from typing import Final
 from penstock.errors import ConfigError
 
 HONOURED: Final = frozenset(
-    """
-    bootstrap.servers client.id group.id request.timeout.ms retry.backoff.ms fetch.max.wait.ms fetch.max.bytes
-    max.partition.fetch.bytes isolation.level security.protocol
-    """.split()
+    [
+        "bootstrap.servers",
+        "client.id",
+        "group.id",
+        "request.timeout.ms",
+        "retry.backoff.ms",
+        "fetch.max.wait.ms",
+        "fetch.max.bytes",
+        "max.partition.fetch.bytes",
+        "isolation.level",
+        "security.protocol",
+    ]
 )
 """Read by options.py."""
 
 WITHOUT_EFFECT: Final = frozenset(
-    """
-    allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack
-    connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.min.bytes
-    group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms internal.leave.group.on.close
-    max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
-    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
-    metrics.sample.window.ms partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms
-    reconnect.backoff.ms retry.backoff.max.ms send.buffer.bytes session.timeout.ms
-    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-    """.split()
+    [
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.rack",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "fetch.min.bytes",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "internal.leave.group.on.close",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    ]
 )
 """Settings of Kafka's own consumer machinery, which is not there: what they tune does not exist here."""
 

@@ -61,6 +61,7 @@ class SourceOptions:
     commit_progress: bool
     fetch_bytes: int
     max_wait_ms: int
+    push_filters: bool
     bad_records: str
     dead_letter_topic: str | None
 
@@ -79,7 +80,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         raise ConfigError("path", reader.text("path"), "no path: topics are named by subscribe")
     parsed = SourceOptions(
         driver=_client(kafka, retry_for_ms=_planning_ms(reader)),
-        executor=_client(kafka, retry_for_ms=reader.number("kafkaConsumer.pollTimeoutMs", least=1) or POLL_TIMEOUT_MS),
+        executor=_client(
+            kafka, retry_for_ms=reader.number("kafkaConsumer.pollTimeoutMs", least=1) or POLL_TIMEOUT_MS
+        ),
         subscription=_subscription(reader),
         starting=_starting(reader, streaming=streaming),
         ending=_ending(reader, streaming=streaming),
@@ -95,7 +98,10 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         group_id_prefix=reader.text("groupIdPrefix") or "spark-penstock-source",
         commit_progress=reader.flag("commitProgress", True),
         fetch_bytes=_fetch_bytes(kafka),
-        max_wait_ms=whole_number("kafka.fetch.max.wait.ms", kafka.get("fetch.max.wait.ms", "500"), most=60_000),
+        max_wait_ms=whole_number(
+            "kafka.fetch.max.wait.ms", kafka.get("fetch.max.wait.ms", "500"), most=60_000
+        ),
+        push_filters=reader.flag("pushFilters", False),
         bad_records=reader.choice("badRecords", ("fail", "deadLetter"), "fail"),
         dead_letter_topic=_dead_letter_topic(reader),
     )
@@ -111,7 +117,9 @@ def _check_together(options: SourceOptions) -> None:
     if options.dead_letter_topic and not options.to_dead_letters:
         raise ConfigError("deadLetterTopic", options.dead_letter_topic, "badRecords=deadLetter with it")
     if options.dead_letter_topic in options.subscription.topics:
-        raise ConfigError("deadLetterTopic", options.dead_letter_topic, "a topic that this query does not read")
+        raise ConfigError(
+            "deadLetterTopic", options.dead_letter_topic, "a topic that this query does not read"
+        )
 
 
 def _client(kafka: Mapping[str, str], *, retry_for_ms: int) -> ClientSettings:
@@ -167,7 +175,9 @@ def _starting(reader: Reader, *, streaming: bool) -> Bound:
         return by_time
     if text.lower() == "latest":
         if not streaming:
-            raise ConfigError(option, text, "earliest or offsets: a batch that starts at the end reads nothing")
+            raise ConfigError(
+                option, text, "earliest or offsets: a batch that starts at the end reads nothing"
+            )
         return Bound(option=option, everywhere=LATEST)
     if text.lower() == "earliest":
         return Bound(option=option, everywhere=EARLIEST)
@@ -178,7 +188,9 @@ def _starting(reader: Reader, *, streaming: bool) -> Bound:
 
 
 def _ending(reader: Reader, *, streaming: bool) -> Bound:
-    given = [name for name in ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets") if reader.has(name)]
+    given = [
+        name for name in ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets") if reader.has(name)
+    ]
     if streaming and given:
         raise ConfigError(given[0], reader.text(given[0]), "no end: a stream has none. Leave it out")
     by_time = _by_time(reader, "ending", else_latest=True)

@@ -53,12 +53,16 @@ class Subscription:
             return [str(place) for place in sorted(gone)]
         return sorted(set(self.topics) - set(there))
 
+    @property
+    def option(self) -> str:
+        return "subscribePattern" if self.pattern else "assign" if self.partitions else "subscribe"
+
+    @property
+    def text(self) -> str:
+        return self.pattern or ", ".join(map(str, self.partitions)) or ",".join(self.topics)
+
     def __str__(self) -> str:
-        if self.pattern:
-            return f"subscribePattern={self.pattern!r}"
-        if self.partitions:
-            return f"assign={', '.join(map(str, self.partitions))}"
-        return f"subscribe={','.join(self.topics)}"
+        return f"{self.option}={self.text}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +94,9 @@ def parse_topics(option: str, text: str) -> tuple[str, ...]:
     for name in names:
         if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
             raise ConfigError(
-                option, text, f"topic names of letters, digits, '.', '_' and '-', at most {MAX_TOPIC_LENGTH} long"
+                option,
+                text,
+                f"topic names of letters, digits, '.', '_' and '-', at most {MAX_TOPIC_LENGTH} long",
             )
     return names
 

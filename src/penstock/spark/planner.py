@@ -46,10 +46,9 @@ class Planner:
         there = {name: topic.partitions for name, topic in topics.items()}
         missing = subscription.missing(there)
         if missing and require_all:
-            option, _, value = str(subscription).partition("=")
             raise ConfigError(
-                option,
-                value,
+                subscription.option,
+                subscription.text,
                 f"topics and partitions that exist: {', '.join(missing[:10])} does not. "
                 "`penstock topics create NAME` makes a topic",
             )

@@ -11,13 +11,14 @@ from penstock.spark.planner import Planner
 from penstock.types import TopicPartition
 
 
-def inferred_value_schema(options: SourceOptions) -> StructType | None:
+def value_schema(options: SourceOptions) -> StructType | None:
     """None: the value stays as it is."""
     payload = options.payload
     if payload.value_format == "raw" or "value" not in options.columns:
         return None
-    if payload.value_schema is not None:
-        return given_schema(payload)
+    given = given_schema(payload)
+    if given is not None:
+        return given
     values = _sample(options)
     if not values:
         raise ConfigError("valueSchema", None, "a schema, since there is no record yet to infer one from")

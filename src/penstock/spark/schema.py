@@ -57,7 +57,7 @@ def check(given: StructType, *, decodes_value: bool, has_headers: bool) -> None:
             raise ConfigError(
                 "schema",
                 f"{field.name} {field.dataType.simpleString()}",
-                f"{types[field.name].simpleString()}. The columns are fixed; valueFormat and valueSchema decode the value",
+                f"{types[field.name].simpleString()}. The columns are fixed; valueFormat decodes the value",
             )
     if not given.fields:
         raise ConfigError("schema", "no columns", f"some of the columns {', '.join(types)}")
@@ -65,4 +65,6 @@ def check(given: StructType, *, decodes_value: bool, has_headers: bool) -> None:
 
 def _check_struct(kind: DataType) -> None:
     if not isinstance(kind, StructType):
-        raise ConfigError("schema", f"value {kind.simpleString()}", "a struct, since valueFormat decodes the value")
+        raise ConfigError(
+            "schema", f"value {kind.simpleString()}", "a struct, since valueFormat decodes the value"
+        )

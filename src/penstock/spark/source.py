@@ -2,17 +2,22 @@
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from penstock.spark import options as source_options
 from penstock.spark import schema as schemas
 from penstock.spark.batch_reader import BatchReader
 from penstock.spark.options import SourceOptions
-from penstock.spark.sample import inferred_value_schema
-from penstock.spark.sink import PenstockArrowWriter, PenstockStreamArrowWriter
-from penstock.spark.sink_options import SinkOptions
+from penstock.spark.sample import value_schema
 from penstock.spark.stream_reader import StreamReader
+from penstock.spark.values import ValueColumn
 
 
 class PenstockDataSource(DataSource):
@@ -28,7 +33,7 @@ class PenstockDataSource(DataSource):
         # Spark does not say yet whether this will be a batch or a stream. Only the bounds differ between the two, and
         # the reader checks these.
         options = self._either()
-        return schemas.spark_schema(options.columns, inferred_value_schema(options))
+        return schemas.spark_schema(options.columns, value_schema(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options.parse(self._given, streaming=False)
@@ -40,11 +45,17 @@ class PenstockDataSource(DataSource):
         _check_schema(schema, options)
         return StreamReader(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> PenstockArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink import PenstockArrowWriter  # readers need not load it
+        from penstock.spark.sink_options import SinkOptions
+
         options = SinkOptions.from_options(self._given, overwrite=overwrite)
         return PenstockArrowWriter(options.client, schema, options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> PenstockStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.spark.sink import PenstockStreamArrowWriter
+        from penstock.spark.sink_options import SinkOptions
+
         options = SinkOptions.from_options(self._given)
         return PenstockStreamArrowWriter(options.client, schema, options)
 
@@ -55,6 +66,6 @@ class PenstockDataSource(DataSource):
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    schemas.check(
-        schema, decodes_value=options.payload.value_format != "raw", has_headers="headers" in options.columns
-    )
+    decodes = options.payload.value_format != "raw"
+    schemas.check(schema, decodes_value=decodes, has_headers="headers" in options.columns)
+    ValueColumn(options, schema)  # a type that the format cannot carry is found here, not by the first task

@@ -73,7 +73,9 @@ def starts(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
     found = {place: end.since.get(place, start.positions.get(place)) for place in end.positions}
     missing = [str(place) for place, position in found.items() if position is None]
     if missing:
-        raise ConfigError("checkpointLocation", ", ".join(missing[:5]), "a start for each partition; it is damaged")
+        raise ConfigError(
+            "checkpointLocation", ", ".join(missing[:5]), "a start for each partition; it is damaged"
+        )
     return {place: position for place, position in found.items() if position is not None}
 
 

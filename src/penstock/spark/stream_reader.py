@@ -126,7 +126,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _layout(self, *, require_all: bool) -> Layout:
         layout = self._planner.layout(require_all=require_all)
         if require_all and not layout.places and not self._options.subscription.pattern:
-            raise ConfigError(*str(self._options.subscription).split("=", 1), "at least one partition")
+            which = self._options.subscription
+            raise ConfigError(which.option, which.text, "at least one partition")
         return layout
 
     def _check_there(self, done: StreamOffset, layout: Layout) -> None:
@@ -147,7 +148,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, done: StreamOffset, layout: Layout
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where each partition goes on, and of these the ones that are new: they begin at their first record."""
-        again = {topic for topic, known in done.topic_ids.items() if layout.topic_ids.get(topic, known) != known}
+        again = {
+            topic for topic, known in done.topic_ids.items() if layout.topic_ids.get(topic, known) != known
+        }
         known = {
             place: done.positions[place]
             for place in layout.places

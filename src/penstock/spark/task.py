@@ -19,7 +19,7 @@ from penstock.batch import iter_headers, scan_batch
 from penstock.client import Cluster, OffsetGone, fetch_range
 from penstock.spark import columns, connections, data_loss
 from penstock.spark.columns import Block
-from penstock.spark.filters import Pruning
+from penstock.spark.filters import EVERYTHING, Pruning
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import arrow_schema
 from penstock.spark.values import ValueColumn
@@ -53,7 +53,7 @@ class TaskReader:
 
     options: SourceOptions
     schema: StructType
-    pruning: Pruning = Pruning()
+    pruning: Pruning = EVERYTHING
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ReadTask):  # what Spark makes of a plan without partitions
@@ -88,31 +88,29 @@ class TaskReader:
 
     def _scanned(self, cluster: Cluster, task: ReadTask, wanted: frozenset[str]) -> Iterator[Block]:
         earliest_ms = self.pruning.from_ms
-        for chunk in self._chunks(cluster, task):
+        for start, chunk in self._chunks(cluster, task):
             for position, header in iter_headers(chunk):
-                if header.control or header.last_offset < task.start or header.base_offset >= task.end:
+                if header.control or header.last_offset < start or header.base_offset >= task.end:
                     continue
                 if earliest_ms is not None and header.max_timestamp < earliest_ms:
                     continue
                 checked, payload, scanned = scan_batch(chunk, position)
-                block = columns.to_block(checked, payload, scanned, wanted, task.start, task.end)
+                block = columns.to_block(checked, payload, scanned, wanted, start, task.end)
                 if self.pruning.by_time:
                     block = columns.filtered(block, partial(_in_time, self.pruning))
                 yield block
 
-    def _chunks(self, cluster: Cluster, task: ReadTask) -> Iterator[bytes]:
-        """The range's batches. Where offsets are gone, it fails or goes on after the gap, as asked."""
+    def _chunks(self, cluster: Cluster, task: ReadTask) -> Iterator[tuple[int, bytes]]:
+        """The range's batches, and the first offset that counts in them. Where offsets are gone, it fails or goes on
+        after the gap, as asked."""
         start = task.start
+        size, wait_ms = self.options.fetch_bytes, self.options.max_wait_ms
         while start < task.end:
             try:
-                yield from fetch_range(
-                    cluster,
-                    task.place,
-                    start,
-                    task.end,
-                    fetch_bytes=self.options.fetch_bytes,
-                    max_wait_ms=self.options.max_wait_ms,
-                )
+                for chunk in fetch_range(
+                    cluster, task.place, start, task.end, fetch_bytes=size, max_wait_ms=wait_ms
+                ):
+                    yield start, chunk
                 return
             except OffsetGone as gone:
                 end = min(task.end, gone.earliest if gone.earliest > gone.wanted else task.end)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from penstock.batch import Record
-from penstock.client import BatchProducer, Cluster
+from penstock.client import Cluster
 from penstock.errors import PenstockError
 from penstock.spark.columns import Block
 from penstock.spark.options import SourceOptions
@@ -96,6 +96,8 @@ class ValueColumn:
                 f"{place}, offset {block.columns['offset'][row].as_py()}: the value is not "
                 f"{self._options.payload.value_format}: {reason}. badRecords=deadLetter sets such records aside"
             )
+        from penstock.client.producer import BatchProducer  # few readers ever need it
+
         topic = dead_letter_topic(self._options, place.topic)
         there = cluster.topics([topic])
         partitions = there[topic].partitions if topic in there else (0,)
