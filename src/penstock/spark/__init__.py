@@ -1,4 +1,56 @@
 """Penstock on Spark: a data source for topics, and ready-made pipelines. A client, nothing more.
 
-Spark finds the data source by itself: `spark.read.format("penstock")`.
+Spark finds the data source by itself: `spark.read.format("penstock")`. The pipelines are functions of this module
+(`from penstock.spark import archive`); docs/pipelines.md tells what they do.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines import (
+        Aggregation,
+        AnotherWriter,
+        Archived,
+        ArchiveError,
+        BatchProgress,
+        Compaction,
+        PipelineError,
+        Replayed,
+        Schedule,
+        Selection,
+        Totals,
+        aggregate,
+        archive,
+        compact_archive,
+        history,
+        read_archive,
+        replay,
+    )
+
+__all__ = [
+    "Aggregation",
+    "AnotherWriter",
+    "ArchiveError",
+    "Archived",
+    "BatchProgress",
+    "Compaction",
+    "PipelineError",
+    "Replayed",
+    "Schedule",
+    "Selection",
+    "Totals",
+    "aggregate",
+    "archive",
+    "compact_archive",
+    "history",
+    "read_archive",
+    "replay",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Executors import this package for the data source; only a driver that wants a pipeline loads them.
+    if name in __all__:
+        return getattr(import_module("penstock.spark.pipelines"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

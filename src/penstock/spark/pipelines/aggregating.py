@@ -1,0 +1,182 @@
+"""Counts and sums by key and window of time, from topics to a topic or a Parquet table.
+
+Spark does the work (window, watermark, state store); this says it in one call. A window counts a record by its event
+time. The watermark is how long a window waits for late records: when it has passed, the window is final, its state is
+dropped, and records that come later for it are left out, and counted as late.
+
+    to a topic    at least once: after a crash the last batch's results may come twice, with the same key and window
+    to a table    exactly once, by Spark's file sink: its log in PATH/_spark_metadata says which files count
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.errors import ConfigError
+from penstock.spark import options as source_options
+from penstock.spark.pipelines.reading import topic_names
+from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
+from penstock.spark.sink_options import SinkOptions
+
+SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38, 9)"}
+MODES: Final = ("update", "append")
+DURATION: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+FIELD: Final = re.compile(r"[A-Za-z0-9_ -]+(\.[A-Za-z0-9_ -]+)*")
+
+TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+"""Of windows in JSON. In UTC, whatever the session's time zone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aggregation:
+    """What is counted. Fields are of values that are JSON objects; a dot goes into an inner one."""
+
+    window: str = "5 minutes"
+    slide: str | None = None
+    """How often a window begins; None: when the one before ends."""
+    watermark: str = "10 minutes"
+    key: str | None = None
+    """A field; None: the record's key, as text."""
+    sums: tuple[str, ...] = ()
+    """Fields, each with a type if it is not double: `amount`, `items:long`, `price:decimal`. What is no number is 0."""
+    time: str | None = None
+    """A field: ISO 8601, or ms since 1970. None, and where a value has no such field: the record's timestamp."""
+
+    def validate(self) -> None:
+        for name, text in (("window", self.window), ("slide", self.slide), ("watermark", self.watermark)):
+            if text is not None and not DURATION.fullmatch(text):
+                raise ConfigError(name, text, 'a time such as "5 minutes", "30 seconds" or "1 hour"')
+        for name, field in (("key", self.key), ("time", self.time)):
+            if field is not None and not FIELD.fullmatch(field):
+                raise ConfigError(name, field, "a field's name, such as customer or customer.id")
+        for wish in self.sums:
+            field, _, kind = wish.partition(":")
+            if not FIELD.fullmatch(field) or (kind or "double") not in SUM_TYPES:
+                raise ConfigError(
+                    "sums", wish, f"FIELD or FIELD:TYPE, where TYPE is one of {', '.join(SUM_TYPES)}"
+                )
+        columns = [_sum_name(wish) for wish in self.sums]
+        if len(set(columns)) != len(columns):
+            raise ConfigError("sums", ", ".join(self.sums), "each field once")
+
+    def applied(self, records: DataFrame) -> DataFrame:
+        """window_start, window_end, key, count, and sum_FIELD for each sum."""
+        named = records.select(
+            _time(self.time).alias("time"),
+            (F.col("key").cast("string") if self.key is None else _field(self.key)).alias("key"),
+            *(_number(wish).alias(_sum_name(wish)) for wish in self.sums),
+        )
+        windows = F.window("time", self.window, self.slide) if self.slide else F.window("time", self.window)
+        totals = (
+            named.withWatermark("time", self.watermark)
+            .groupBy(windows.alias("window"), "key")
+            .agg(
+                F.count("*").alias("count"),
+                *(F.sum(_sum_name(wish)).alias(_sum_name(wish)) for wish in self.sums),
+            )
+        )
+        sums = (F.col(_sum_name(wish)) for wish in self.sums)
+        return totals.select(
+            F.col("window.start").alias("window_start"),
+            F.col("window.end").alias("window_end"),
+            "key",
+            "count",
+            *sums,
+        )
+
+
+def aggregate(
+    spark: SparkSession,
+    topics: str | Sequence[str],
+    aggregation: Aggregation,
+    *,
+    bootstrap_servers: str,
+    checkpoint: str,
+    to_topic: str | None = None,
+    to_path: str | None = None,
+    mode: str | None = None,
+    options: Mapping[str, str] | None = None,
+    schedule: Schedule = ALL_NOW,
+) -> Totals:
+    """Counts and sums, written to a topic (JSON values, the key as key) or to a Parquet table.
+
+    `mode` "update" (a topic's default) writes a window's figures whenever they have changed, "append" (a table's, and
+    its only one) once, when the watermark has passed. `checkpoint` keeps the state and the offsets: one folder per
+    pipeline. `options` are those of the source; it begins at the first record unless startingOffsets says else.
+    """
+    aggregation.validate()
+    mode = _checked_mode(mode, to_topic, to_path)
+    given = {"startingOffsets": "earliest", **(options or {})}
+    given |= {"kafka.bootstrap.servers": bootstrap_servers}
+    names = topic_names(topics) or ()
+    if names:
+        given["subscribe"] = ",".join(names)
+    if to_topic in names:
+        raise ConfigError("to_topic", to_topic, "a topic that this pipeline does not read")
+    parsed = source_options.parse(given, streaming=True)
+    if parsed.payload.value_format != "raw":
+        raise ConfigError(
+            "valueFormat", parsed.payload.value_format, "raw: fields are taken from JSON values by name"
+        )
+    records = spark.readStream.format("penstock").options(**given).load()
+    results = aggregation.applied(records)
+    writer = _to_table(results, to_path) if to_path else _to_topic(results, bootstrap_servers, to_topic or "")
+    return run(writer.outputMode(mode).option("checkpointLocation", checkpoint), schedule)
+
+
+def _checked_mode(mode: str | None, to_topic: str | None, to_path: str | None) -> str:
+    if bool(to_topic) == bool(to_path):
+        raise ConfigError("to_topic", to_topic, "either to_topic or to_path")
+    mode = mode or ("update" if to_topic else "append")
+    if mode not in MODES:
+        raise ConfigError("mode", mode, f"one of {', '.join(MODES)}")
+    if to_path and mode != "append":
+        raise ConfigError("mode", mode, "append: rows of a Parquet table cannot be changed")
+    return mode
+
+
+def _to_table(results: DataFrame, path: str) -> DataStreamWriter:
+    return results.writeStream.format("parquet").option("path", path)
+
+
+def _to_topic(results: DataFrame, bootstrap_servers: str, topic: str) -> DataStreamWriter:
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
+    SinkOptions.from_options(options)
+    times = {name: _utc_text(name) for name in ("window_start", "window_end")}
+    fields = [times[name].alias(name) if name in times else F.col(name) for name in results.columns]
+    # Fields that are null stay: who reads JSON by name finds each of them.
+    value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+    records = results.select(F.col("key").cast("binary").alias("key"), value.alias("value"))
+    return records.writeStream.format("penstock").options(**options)
+
+
+def _utc_text(name: str) -> Column:
+    utc = F.to_utc_timestamp(F.col(name), F.current_timezone())
+    return F.date_format(utc, TIME_FORMAT)
+
+
+def _field(name: str) -> Column:
+    return F.get_json_object(F.col("value").cast("string"), f"$.{name}")
+
+
+def _time(field: str | None) -> Column:
+    if field is None:
+        return F.col("timestamp")
+    text = _field(field)
+    return F.coalesce(
+        F.timestamp_millis(text.try_cast("bigint")), text.try_cast("timestamp"), F.col("timestamp")
+    )
+
+
+def _number(wish: str) -> Column:
+    field, _, kind = wish.partition(":")
+    return F.coalesce(_field(field).try_cast(SUM_TYPES[kind or "double"]), F.lit(0))
+
+
+def _sum_name(wish: str) -> str:
+    return "sum_" + re.sub(r"[^A-Za-z0-9_]", "_", wish.partition(":")[0])
