@@ -163,6 +163,8 @@ def _parsed_type(kind: pa.DataType) -> pa.DataType:
 
 def _finished(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if pa.types.is_decimal(kind):
+        array.validate(full=True)  # the reader lets more digits pass than the precision has
     return timestamps_of(array, kind) if pa.types.is_timestamp(kind) else array.cast(kind)
 
 

@@ -156,6 +156,8 @@ def _finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
         and len(array) > array.null_count
     ):
         raise _NotFiniteError
+    if pa.types.is_decimal(kind):
+        array.validate(full=True)  # the reader lets more digits pass than the precision has
     return array if array.type == kind else array.cast(kind)
 
 
