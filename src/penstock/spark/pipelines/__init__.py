@@ -5,7 +5,8 @@
     history     an archive and what came since as one DataFrame
     aggregate   counts and sums by key and window, to a topic or a table
 
-Each is a function that takes a SparkSession, and `penstock pipeline run NAME`. Drivers load this room, executors do not.
+Each is a function that takes a SparkSession, and `penstock pipeline run NAME`. Drivers load this room, executors
+do not.
 """
 
 from penstock.spark.pipelines.aggregating import Aggregation, aggregate

@@ -19,8 +19,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.errors import ConfigError
 from penstock.spark import options as source_options
+from penstock.spark.options import SourceOptions
 from penstock.spark.pipelines.reading import topic_names
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
+from penstock.spark.planner import Planner
 from penstock.spark.sink_options import SinkOptions
 
 SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38, 9)"}
@@ -28,8 +30,8 @@ MODES: Final = ("update", "append")
 DURATION: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
 FIELD: Final = re.compile(r"[A-Za-z0-9_ -]+(\.[A-Za-z0-9_ -]+)*")
 
-TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
-"""Of windows in JSON. In UTC, whatever the session's time zone."""
+JSON_TIMES: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZone": "UTC"}
+"""Windows in JSON are in UTC, whatever the session's time zone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,9 +125,14 @@ def aggregate(
         raise ConfigError(
             "valueFormat", parsed.payload.value_format, "raw: fields are taken from JSON values by name"
         )
+    _prepare(parsed, to_topic)
     records = spark.readStream.format("penstock").options(**given).load()
     results = aggregation.applied(records)
-    writer = _to_table(results, to_path) if to_path else _to_topic(results, bootstrap_servers, to_topic or "")
+    writer = (
+        _to_table(results, to_path)
+        if to_path
+        else _to_topic(results, bootstrap_servers, to_topic or "", mode)
+    )
     return run(writer.outputMode(mode).option("checkpointLocation", checkpoint), schedule)
 
 
@@ -140,24 +147,36 @@ def _checked_mode(mode: str | None, to_topic: str | None, to_path: str | None) -
     return mode
 
 
+def _prepare(options: SourceOptions, to_topic: str | None) -> None:
+    """What is wrong with topics is said here, not by a stream that has started; the target is made if need be."""
+    planner = Planner(options)
+    try:
+        planner.layout(require_all=True)
+        if to_topic:
+            planner.cluster.create_topic(to_topic)
+    finally:
+        planner.close()
+
+
 def _to_table(results: DataFrame, path: str) -> DataStreamWriter:
     return results.writeStream.format("parquet").option("path", path)
 
 
-def _to_topic(results: DataFrame, bootstrap_servers: str, topic: str) -> DataStreamWriter:
+def _to_topic(results: DataFrame, bootstrap_servers: str, topic: str, mode: str) -> DataStreamWriter:
     options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
     SinkOptions.from_options(options)
-    times = {name: _utc_text(name) for name in ("window_start", "window_end")}
-    fields = [times[name].alias(name) if name in times else F.col(name) for name in results.columns]
     # Fields that are null stay: who reads JSON by name finds each of them.
-    value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+    value = F.to_json(F.struct(*results.columns), {**JSON_TIMES, "ignoreNullFields": "false"})
     records = results.select(F.col("key").cast("binary").alias("key"), value.alias("value"))
-    return records.writeStream.format("penstock").options(**options)
+    if mode == "append":
+        return records.writeStream.format("penstock").options(**options)
 
+    # Spark lets a data source that is written in Python have rows that are appended only, in a stream. In a batch they
+    # are just rows.
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batch.write.format("penstock").options(**options).mode("append").save()
 
-def _utc_text(name: str) -> Column:
-    utc = F.to_utc_timestamp(F.col(name), F.current_timezone())
-    return F.date_format(utc, TIME_FORMAT)
+    return records.writeStream.foreachBatch(write)
 
 
 def _field(name: str) -> Column:

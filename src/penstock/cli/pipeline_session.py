@@ -1,0 +1,186 @@
+"""A Spark session for one command: started quietly, stopped at the end, its errors told in a sentence.
+
+PySpark is imported here when a session is wanted, never with the module: everything else works without it.
+
+What the JVM writes to stderr (its own log, warnings about modules) goes to a file that is gone with the process; if the
+JVM does not start, the file's last lines say why. `--verbose` lets all of it through.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from penstock.cli.connection import DEFAULT_BOOTSTRAP, Connection, key_values
+from penstock.cli.problem import Misconfigured, Problem
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.java import why_not
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+LAST_LINES = 5
+"""Of the JVM's own words, when it does not start."""
+
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",  # of 200, a machine alone would spend its time on starting empty tasks
+}
+
+
+class OnSpark(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a pipeline runs, and which brokers it talks to."""
+
+    bootstrap: str
+    master: str | None
+    conf: dict[str, str]
+    options: dict[str, str]
+    verbose: bool
+
+    @contextmanager
+    def session(self, name: str) -> "Iterator[SparkSession]":
+        """Within it, what goes wrong becomes a Problem."""
+        reason = why_not()
+        if reason:
+            raise Problem(reason)
+        Connection(bootstrap=self.bootstrap).check_reachable()
+        with _explained():
+            spark = self._start(name)
+            try:
+                yield spark
+            finally:
+                spark.stop()
+
+    def _start(self, name: str) -> "SparkSession":
+        from pyspark.sql import SparkSession
+
+        builder: Any = SparkSession.builder.appName(f"penstock-{name}")
+        for key, value in self._settings().items():
+            builder = builder.config(key, value)
+        with _quiet(self.verbose) as said:
+            try:
+                spark: SparkSession = builder.getOrCreate()
+            except Exception as problem:  # noqa: BLE001 - Java's reasons come as many kinds
+                raise Problem(f"Spark does not start: {_first_line(problem)}", _last_lines(said)) from None
+        return spark
+
+    def _settings(self) -> dict[str, str]:
+        master = self.master or self.conf.get("spark.master")
+        if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has its own
+            master = "local[*]"
+        settings = {**QUIET, "spark.log.level": "WARN" if self.verbose else "ERROR"}
+        if master is not None:
+            settings["spark.master"] = master
+        if master is not None and master.startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            settings |= LOCAL
+        return {**settings, **self.conf}
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from pyspark.errors import PySparkException
+
+    from penstock.spark.pipelines.running import reason
+
+    try:
+        yield
+    except ConfigError as problem:
+        raise Misconfigured(str(problem)) from None
+    except PenstockError as problem:
+        raise Problem(str(problem)) from None
+    except PySparkException as problem:
+        raise Problem(reason(problem), "--verbose shows Spark's own log") from None
+
+
+@contextmanager
+def _quiet(verbose: bool) -> Iterator[IO[bytes] | None]:
+    """While this lasts, new processes have another stderr."""
+    if verbose:
+        yield None
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _first_line(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0] if lines else type(problem).__name__
+
+
+def _last_lines(said: IO[bytes] | None) -> str:
+    if said is None:
+        return ""
+    said.seek(0)
+    lines = said.read().decode(errors="replace").splitlines()
+    return "\n       ".join(["what Java said last:", *lines[-LAST_LINES:]]) if lines else ""
+
+
+def on_spark(command: Command) -> Command:
+    """Gives a command --bootstrap, --master, --conf, --option and --verbose, as one `where` argument."""
+
+    def with_spark(
+        bootstrap: str,
+        master: str | None,
+        conf: tuple[str, ...],
+        options: tuple[str, ...],
+        verbose: bool,
+        **rest: Any,
+    ) -> Any:
+        if master is not None and master.startswith("sc://"):
+            raise click.UsageError(
+                f"--master {master}: expected a master such as local[*], spark://HOST:PORT or yarn"
+            )
+        where = OnSpark(
+            bootstrap=bootstrap,
+            master=master,
+            conf=key_values(conf),
+            options=key_values(options),
+            verbose=verbose,
+        )
+        return command(where=where, **rest)
+
+    with_spark.__doc__ = command.__doc__
+    with_spark.__name__ = command.__name__
+    with_spark.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(SPARK_OPTIONS):
+        with_spark = option(with_spark)
+    return with_spark  # type: ignore[return-value]
+
+
+SPARK_OPTIONS = [
+    click.option(
+        "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
+        show_default=True, show_envvar=True, help="The broker to talk to.",
+    ),
+    click.option(
+        "--master", metavar="URL",
+        help="Spark's master: local[4], spark://HOST:PORT, yarn, k8s://...  [default: local[*]]",
+    ),
+    click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting, as often as needed."),
+    click.option(
+        "-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
+        help="An option of the data source, as often as needed.",
+    ),
+    click.option("--verbose", is_flag=True, help="Show Spark's own log."),
+]  # fmt: skip
