@@ -33,10 +33,7 @@ def avro_decoder(schema: StructType, options: PayloadOptions) -> Decoder:
     if options.avro_framing == "container":
         return AvroContainerDecoder(schema)
     shape, _ = _writer_schema(schema, options)
-    try:
-        return AvroDecoder(schema, shape, options.avro_framing == "confluent", options.avro_schema_ids)
-    except SchemaParseException as error:
-        raise PayloadError(f"the schema is no valid Avro schema: {clip(str(error))}") from None
+    return AvroDecoder(schema, shape, options.avro_framing == "confluent", options.avro_schema_ids)
 
 
 def avro_encoder(schema: StructType, options: PayloadOptions) -> Encoder:

@@ -60,9 +60,9 @@ class AvroContainerDecoder(ManyRowsDecoder):
     def _plan(self, schema: bytes) -> _Plan:
         plan = self._plans.get(schema)
         if plan is None:
-            shape = container_shape(schema)
-            kind = arrow_struct(_struct(shape))
-            plan = _Plan(DatumReader(shape), kind, fit(kind, self.arrow_type))
+            reader = _reader(schema)
+            kind = arrow_struct(_struct(reader.shape))
+            plan = _Plan(reader, kind, fit(kind, self.arrow_type))
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             self._plans[schema] = plan
@@ -81,6 +81,13 @@ class AvroContainerDecoder(ManyRowsDecoder):
 def _struct(shape: Shape) -> StructType:
     assert isinstance(shape.spark, StructType)
     return shape.spark
+
+
+def _reader(schema: bytes) -> DatumReader:
+    try:
+        return DatumReader(container_shape(schema))
+    except PayloadError as error:
+        raise BadValue(str(error)) from None
 
 
 def container_shape(schema: bytes) -> Shape:

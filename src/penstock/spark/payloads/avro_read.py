@@ -11,11 +11,12 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
+from fastavro.schema import SchemaParseException, UnknownType
 from pyspark.sql.types import StructType
 
 from .avro_columns import columns_of
 from .avro_schema import Shape
-from .base import CUTS, FEW_RECORDS, BadValue, Decoded, Decoder, clip
+from .base import CUTS, FEW_RECORDS, BadValue, Decoded, Decoder, PayloadError, clip
 from .shapes import arrow_struct, breaks_not_null
 
 CONFLUENT_HEADER_BYTES = 5
@@ -28,7 +29,10 @@ class DatumReader:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self._schema = parse_schema(shape.avro)
+        try:
+            self._schema = parse_schema(shape.avro)
+        except (SchemaParseException, UnknownType, ValueError, TypeError) as error:
+            raise PayloadError(f"not a valid Avro schema: {clip(str(error))}") from None
 
     def read(self, source: BytesIO) -> dict[str, Any]:
         try:

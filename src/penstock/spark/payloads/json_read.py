@@ -71,7 +71,7 @@ class JsonDecoder(BlockDecoder):
             if table.num_rows != len(values):
                 return None
             rows = _finished(_struct_of(table), self.arrow_type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, binascii.Error, _NotFiniteError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, _NotFiniteError):
             return None
         return None if breaks_not_null(rows, self.arrow_type) else rows
 

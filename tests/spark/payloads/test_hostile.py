@@ -1,0 +1,19 @@
+"""Damaged values never end the process, whatever Arrow's and Avro's readers make of them.
+
+The damage is done in a process of its own, so that a crash is a failed test and not the end of all tests. The seed is
+fixed: a failure repeats.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from . import damage
+
+
+@pytest.mark.parametrize("kind", sorted(damage.KINDS))
+def test_damaged_values_are_good_or_bad_but_never_fatal(kind: str) -> None:
+    command = [sys.executable, "-X", "faulthandler", "-m", damage.__name__, kind, "7", "1500"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
