@@ -20,6 +20,7 @@ def test_a_job_of_kafkas_sink_is_taken_as_it_is() -> None:
         topic=" orders ",
         includeHeaders="true",
         checkpointLocation="/somewhere",
+        queryName="orders-out",
         kafka__acks="1",
         kafka__retries="3",
         kafka__enable__idempotence="false",

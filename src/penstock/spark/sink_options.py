@@ -23,6 +23,7 @@ MAX_BUFFER_BYTES: Final = 1 << 30
 
 SPARKS_OWN: Final = (
     "checkpointLocation",
+    "queryName",
     "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
     "asyncProgressTrackingOverrideSinkSupportCheck",
