@@ -43,7 +43,7 @@ def _head(report: Report) -> Iterator[str]:
     kafka = f", Apache Kafka {report.kafka_version}" if report.kafka_version else ""
     yield (
         f"Penstock {report.penstock_version} on Spark {report.spark_version} (local[2]), {beside}{kafka}; everything "
-        f"on {report.machine}; four partitions; medians of {report.rounds} rounds in turns (one round of the long ones)."
+        f"on {report.machine}; four partitions; medians of {report.rounds} rounds in turns (long ones: one)."
     )
 
 

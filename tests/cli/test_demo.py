@@ -3,6 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from penstock.spark.java import why_not
+
 from .conftest import Cli, succeeded
 
 
@@ -12,4 +16,16 @@ def test_the_demo_tells_its_story_and_leaves_nothing(plain_cli: Cli, tmp_path: P
     assert (figures["lost"], figures["stored_twice"]) == (0, 0)
     assert figures["restart_ms"] > 0
     assert figures["gap_ms"] > 0
+    if not why_not():
+        assert figures["spark_records"] == 2500
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_java_the_demo_says_what_it_skips(
+    plain_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    result = succeeded(plain_cli("demo", "--messages", "1000", "--data-dir", str(tmp_path)))
+    said = " ".join(result.stdout.split())
+    assert "skipped: there is no Java" in said
+    assert "openjdk-17-jre-headless" in said

@@ -35,6 +35,11 @@ class Stage:
     def connection(self) -> Connection:
         return Connection(bootstrap=self.broker.bootstrap)
 
+    @property
+    def scratch(self) -> Path:
+        """Where chapters put what they make; it goes away with the stage."""
+        return self._folder
+
     def start_broker(self) -> BrokerProcess:
         """A new process on the same folder and, once there was one, on the same port."""
         port = self._broker.port if self._broker is not None else 0

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,6 @@ GET_JAVA: Final = (
 GET_SPARK: Final = 'pip install "penstock[spark]"'
 
 
-@cache
 def why_not() -> str:
     """Why Spark cannot run here and how to change that; empty if it can."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
