@@ -1,0 +1,134 @@
+"""A Spark driver as a process of its own, to be killed: `python -m tests.spark.faults.driver ANSWERS SETTINGS`.
+
+Reads one command from each line of its standard input (JSON: the name of a function below and its arguments) and leaves
+the answer to the n-th as ANSWERS/n.json, whole or not at all; a query that fails is told of in ANSWERS/failed. SETTINGS
+is Spark's configuration, as JSON too.
+"""
+
+import json
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.spark.faults.gate import failing_first, rows_through, waiting_at
+from tests.spark.faults.records import NUMBER
+
+Options = dict[str, str]
+
+
+def hello(spark: SparkSession) -> str:
+    """Says that the session is up. The name of the application, under which its executors have their folders."""
+    return spark.sparkContext.applicationId
+
+
+def copy(spark: SparkSession, source: Options, sink: Options, gate: str, after_rows: int) -> None:
+    """A batch query from topic to topic that can be held in the middle."""
+    rows = spark.read.format("penstock").options(**source).load().select("key", "value")
+    held = rows.mapInArrow(rows_through(gate, after_rows), rows.schema)
+    held.write.format("penstock").options(**sink).mode("append").save()
+
+
+def copy_failing_first(spark: SparkSession, source: Options, sink: Options, after_rows: int) -> None:
+    """A batch query from topic to topic, each task of which fails once in the middle."""
+    rows = spark.read.format("penstock").options(**source).load().select("key", "value")
+    fails = rows.mapInArrow(failing_first(after_rows), rows.schema)
+    fails.write.format("penstock").options(**sink).mode("append").save()
+
+
+def start(
+    spark: SparkSession,
+    name: str,
+    source: Options,
+    sink: Options,
+    gate: str,
+    after_rows: int = 0,
+    from_batch: int = 0,
+) -> None:
+    """A streaming query to a topic (sink has "topic"), or else to Parquet."""
+    rows = spark.readStream.format("penstock").options(**source).load().select("key", "value")
+    rows = rows.mapInArrow(rows_through(gate, after_rows, from_batch), rows.schema)
+    if "topic" in sink:
+        writer = rows.writeStream.format("penstock")
+    else:
+        writer = rows.selectExpr(NUMBER).writeStream.format("parquet")
+    writer.options(**sink).queryName(name).start()
+
+
+def start_by_batches(
+    spark: SparkSession, name: str, source: Options, path: str, checkpoint: str, gate: str
+) -> None:
+    """A streaming query to a folder for each batch, which is written anew when the batch is run again. The gate is
+    before the write."""
+    wait = waiting_at(gate)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        wait()
+        rows.selectExpr(NUMBER).write.mode("overwrite").parquet(f"{path}/batch={batch}")
+
+    rows = spark.readStream.format("penstock").options(**source).load()
+    writer: DataStreamWriter = rows.writeStream.foreachBatch(write)
+    writer.queryName(name).option("checkpointLocation", checkpoint).start()
+
+
+def finish(spark: SparkSession, name: str) -> None:
+    """Waits until a query has written all that was there when this was asked, and stops it."""
+    query = query_named(spark, name)
+    query.processAllAvailable()
+    query.stop()
+
+
+def query_named(spark: SparkSession, name: str) -> StreamingQuery:
+    found = [query for query in spark.streams.active if query.name == name]
+    assert found, f"query {name!r} does not run"
+    return found[0]
+
+
+def numbers(spark: SparkSession, path: str) -> list[int]:
+    """What readers of a folder see, sorted."""
+    return sorted(row.n for row in spark.read.parquet(path).select("n").collect())
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (hello, copy, copy_failing_first, start, start_by_batches, finish, numbers)
+}
+
+
+def watch_queries(spark: SparkSession, failed: Path) -> None:
+    while True:
+        try:
+            spark.streams.awaitAnyTermination()
+            spark.streams.resetTerminated()
+        except StreamingQueryException as problem:
+            failed.write_text(str(problem))
+            return
+
+
+def main(answers: Path, settings: dict[str, str]) -> None:
+    builder = SparkSession.builder.appName("penstock-faults")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    threading.Thread(target=watch_queries, args=(spark, answers / "failed"), daemon=True).start()
+    for number, line in enumerate(sys.stdin):
+        name, arguments = json.loads(line)
+        try:
+            answer = {"result": COMMANDS[name](spark, **arguments)}
+        except Exception:  # noqa: BLE001 - whatever it is, the test is told
+            answer = {"error": traceback.format_exc()}
+        unfinished = answers / f"{number}.tmp"
+        unfinished.write_text(json.dumps(answer))
+        unfinished.rename(answers / f"{number}.json")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

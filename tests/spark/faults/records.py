@@ -1,0 +1,61 @@
+"""Records that are told apart by a number, and how many of them a topic or a folder has.
+
+Values are of about a kilobyte: a few thousand make several fetches and several produce requests, so that a fault in
+the middle finds some of them written and some not.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from penstock.client import LATEST, ClientSettings, Cluster
+from penstock.types import TopicPartition
+from tests.spark.test_sink import read_topic
+
+VALUE_BYTES = 1_000
+NUMBER = "cast(substring(cast(value as string), 1, 8) as int) as n"
+"""The number of a record, in Spark's SQL."""
+
+
+def fill(servers: str, topic: str, numbers: Iterable[int], partitions: int) -> None:
+    """One record for each number, round robin over the partitions; returns when all are acknowledged."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+    for number in numbers:
+        key = b"%08d" % number
+        producer.produce(topic, value=key.ljust(VALUE_BYTES, b"."), key=key, partition=number % partitions)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def create(servers: str, topic: str, partitions: int) -> str:
+    with Cluster(ClientSettings(bootstrap_servers=servers)) as cluster:
+        cluster.create_topic(topic, partitions)
+    return topic
+
+
+def ends(cluster: Cluster, topic: str) -> dict[TopicPartition, int]:
+    """Where the partitions of a topic end."""
+    places = [TopicPartition(topic, index) for index in cluster.topics([topic])[topic].partitions]
+    found = cluster.offsets(dict.fromkeys(places, LATEST))
+    return {place: each.offset for place, each in found.items()}
+
+
+def count(servers: str, topic: str) -> int:
+    with Cluster(ClientSettings(bootstrap_servers=servers)) as cluster:
+        return sum(ends(cluster, topic).values())
+
+
+def committed(servers: str, group: str) -> dict[TopicPartition, int]:
+    with Cluster(ClientSettings(bootstrap_servers=servers)) as cluster:
+        return cluster.committed(group)
+
+
+def numbers_in(servers: str, topic: str, partitions: int) -> list[int]:
+    """All of a topic, sorted, as librdkafka reads it."""
+    return sorted(int((record.value or b"")[:8]) for record in read_topic(servers, topic, partitions))
+
+
+def logged(checkpoint: Path, kind: str) -> list[int]:
+    """The batches that a checkpoint has offsets or commits of."""
+    return sorted(int(path.name) for path in (checkpoint / kind).glob("[0-9]*"))

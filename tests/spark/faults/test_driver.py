@@ -1,0 +1,147 @@
+"""The driver and all that it has started killed at once, as when a machine dies; then queries go on from checkpoints."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock import Broker
+from penstock.types import TopicPartition
+from tests.spark.faults.gate import Gate
+from tests.spark.faults.processes import DriverProcess
+from tests.spark.faults.records import committed, count, create, fill, logged, numbers_in
+
+PARTITIONS = 2
+ROWS = 10_000
+MORE = 10_000
+"""Records that come while the second driver runs."""
+NEWS = 500
+"""Records that come to a stream that starts at the end, while its first batch is at work; and as many later."""
+PER_BATCH = 2_000
+HELD_AFTER = 3_500
+"""Rows of a task of the query to a topic: more than the sink gathers before it sends."""
+SEEN = 1_000
+
+Unique = Callable[[str], str]
+
+
+class Queries:
+    """Three queries that run at the same time: to Parquet, to a topic, and one from the end, batch by batch."""
+
+    def __init__(self, driver: DriverProcess, servers: str, folder: Path, unique: Unique) -> None:
+        self.driver = driver
+        self.servers = servers
+        self.folder = folder
+        self.source, self.news, self.target = (
+            create(servers, unique(name), PARTITIONS) for name in ("source", "news", "target")
+        )
+        self.groups = {name: unique(name) for name in ("parquet", "topic", "news")}
+
+    def start(self, gates: dict[str, Gate]) -> None:
+        paths = {name: str(gate.folder) for name, gate in gates.items()}
+        self.driver.ask(
+            "start",
+            name="parquet",
+            source=self._options("parquet", self.source, "earliest", maxOffsetsPerTrigger=str(PER_BATCH)),
+            sink={"path": self.out("parquet"), "checkpointLocation": str(self.checkpoint("parquet"))},
+            gate=paths["parquet"],
+            after_rows=PER_BATCH // PARTITIONS // 2,
+            from_batch=1,
+        )
+        self.driver.ask(
+            "start",
+            name="topic",
+            source=self._options("topic", self.source, "earliest", maxOffsetsPerTrigger=str(ROWS)),
+            sink={
+                "kafka.bootstrap.servers": self.servers,
+                "topic": self.target,
+                "checkpointLocation": str(self.checkpoint("topic")),
+            },
+            gate=paths["topic"],
+            after_rows=HELD_AFTER,
+        )
+        self.driver.ask(
+            "start_by_batches",
+            name="news",
+            source=self._options("news", self.news, "latest"),
+            path=self.out("news"),
+            checkpoint=str(self.checkpoint("news")),
+            gate=paths["news"],
+        )
+
+    def _options(self, name: str, topic: str, starting: str, **more: str) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.servers,
+            "kafka.group.id": self.groups[name],
+            "subscribe": topic,
+            "startingOffsets": starting,
+            **more,
+        }
+
+    def checkpoint(self, name: str) -> Path:
+        return self.folder / f"checkpoint-{name}"
+
+    def out(self, name: str) -> str:
+        return str(self.folder / f"out-{name}")
+
+    def committed(self, name: str) -> list[int]:
+        """By partition."""
+        topic = self.news if name == "news" else self.source
+        found = committed(self.servers, self.groups[name])
+        return [found.get(TopicPartition(topic, index), -1) for index in range(PARTITIONS)]
+
+
+def test_nothing_is_lost_and_nothing_is_twice_in_parquet_when_the_driver_dies(
+    driver: DriverProcess, broker: Broker, unique: Unique, make_gate: Callable[[], Gate], tmp_path: Path
+) -> None:
+    servers = broker.bootstrap_servers
+    queries = Queries(driver, servers, tmp_path, unique)
+    gates = {name: make_gate() for name in queries.groups}
+    fill(servers, queries.source, range(ROWS), PARTITIONS)
+    fill(servers, queries.news, range(-NEWS, 0), PARTITIONS)  # before the stream: not for it
+
+    queries.start(gates)
+    each_is_in_the_middle(driver, queries, gates)
+    fill(servers, queries.news, range(NEWS), PARTITIONS)
+    driver.kill()
+    # What the group says is what is done: one batch of the query to Parquet, none of the others.
+    assert queries.committed("parquet") == [PER_BATCH // PARTITIONS] * PARTITIONS
+    assert queries.committed("topic") == [0] * PARTITIONS
+    assert queries.committed("news") == [NEWS // PARTITIONS] * PARTITIONS
+
+    for gate in gates.values():
+        gate.open()
+    driver.start()
+    queries.start(gates)
+    fill(servers, queries.source, range(ROWS, ROWS + MORE), PARTITIONS)
+    fill(servers, queries.news, range(NEWS, 2 * NEWS), PARTITIONS)
+    at_a_random_moment(driver, queries)
+    driver.kill()
+
+    driver.start()
+    queries.start(gates)
+    for name, total in (("parquet", ROWS + MORE), ("topic", ROWS + MORE), ("news", 3 * NEWS)):
+        expected = [total // PARTITIONS] * PARTITIONS
+        driver.until(
+            lambda name=name, expected=expected: queries.committed(name) == expected, f"{name}: all done"
+        )
+        driver.ask("finish", name=name)
+    assert driver.ask("numbers", path=queries.out("parquet")) == list(range(ROWS + MORE))
+    assert driver.ask("numbers", path=queries.out("news")) == list(range(2 * NEWS))
+    assert set(numbers_in(servers, queries.target, PARTITIONS)) == set(range(ROWS + MORE))
+
+
+def each_is_in_the_middle(driver: DriverProcess, queries: Queries, gates: dict[str, Gate]) -> None:
+    """Returns when each query is in a batch that is planned and not committed, at its gate."""
+    driver.until(lambda: len(gates["parquet"].held()) == PARTITIONS, "the query to Parquet is at its gate")
+    driver.until(lambda: len(gates["topic"].held()) == PARTITIONS, "the query to a topic is at its gate")
+    driver.until(lambda: gates["news"].held(), "the query from the end is at its gate")
+    driver.until(lambda: count(queries.servers, queries.target) >= SEEN, f"the target has {SEEN} records")
+    for name, planned in (("parquet", [0, 1]), ("topic", [0]), ("news", [0])):
+        assert logged(queries.checkpoint(name), "offsets") == planned
+        assert logged(queries.checkpoint(name), "commits") == planned[:-1]
+
+
+def at_a_random_moment(driver: DriverProcess, queries: Queries) -> None:
+    """Returns when the target has grown by some number of records, of those that are still to come."""
+    grown = count(queries.servers, queries.target) + random.randrange(ROWS + MORE)
+    driver.until(lambda: count(queries.servers, queries.target) >= grown, f"the target has {grown} records")
