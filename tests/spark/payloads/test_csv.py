@@ -1,11 +1,13 @@
 """CSV values: one record is one row, by position."""
 
+import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for
+from penstock.spark.payloads.csv_read import CsvDecoder
 from penstock.spark.payloads.ddl import parse_schema
 
 
@@ -27,9 +29,28 @@ def test_quotes_delimiters_and_line_breaks_inside_quotes() -> None:
     assert rows == [('x,"y"', 1), ("one\ntwo", 2), ("three\r\n", 3), ("plain", 4)]
 
 
+def test_blocks_with_line_breaks_are_read_as_their_records_would_be() -> None:
+    chance = random.Random(3)
+    pieces = [b'"', b'""', b",", b"\n", b"\r\n", b"a", b'"b\nc"', b"1", b"\x1c", b" "]
+    schema = parse_schema("a string, b string")
+    decoder = CsvDecoder(schema, ",", '"')
+    accepted = 0
+    for _ in range(1500):
+        values = [b"".join(chance.choices(pieces, k=chance.randrange(1, 6))) + b',"x\ny"' for _ in range(2)]
+        block = decoder._block(pa.array(values))
+        if block is not None:
+            alone = decoder._one_by_one(pa.array(values), 0, [])
+            assert alone.to_pylist() == block.to_pylist(), values
+            accepted += 1
+    assert accepted > 10
+
+
 def test_other_dialects() -> None:
     rows, _ = decode("a string, b int", b"'x;''y';1", csv_delimiter=";", csv_quote="'")
     assert rows == [("x;'y", 1)]
+    for delimiter in " ^]|\t\\-":
+        value = f'"a\nb"{delimiter}1'.encode()
+        assert decode("a string, b int", value, value, csv_delimiter=delimiter)[0] == [("a\nb", 1)] * 2
 
 
 def test_one_column_may_be_empty() -> None:
@@ -45,7 +66,7 @@ def test_numbers_that_are_not_finite_are_read_where_they_were_meant() -> None:
 @pytest.mark.parametrize(
     ("ddl", "value", "reason"),
     [
-        ("a int, b int", b"", "expected 2 columns, found 0"),
+        ("a int, b int", b"", "expected 2 columns, found an empty value"),
         ("a int, b int", b"1", "expected 2 columns, found 1"),
         ("a int, b int", b"1,2,3", "expected 2 columns, found 3"),
         ("a int, b int", b"1,x", "field 'b': expected int, found 'x'"),
@@ -58,7 +79,7 @@ def test_numbers_that_are_not_finite_are_read_where_they_were_meant() -> None:
         ("a date", b"01/02/2024", "field 'a': expected date"),
         ("a timestamp", b"noon", "field 'a': expected timestamp, found 'noon'"),
         ("a string, b string", b'x,"y', "a quoted field is not closed"),
-        ("a string, b string", b"x\ny,z", "a line break stands outside of quotes"),
+        ("a string, b string", b"x,y\nz,w", "a line break stands outside of quotes"),
         ("a string", b"\xff", "a field is not UTF-8"),
     ],
 )

@@ -249,7 +249,7 @@ def test_the_two_readers_agree() -> None:
     decoder = JsonDecoder(schema)
     chance = random.Random(42)
     accepted = 0
-    for _ in range(6000):
+    for _ in range(3000):
         values = pa.array([damaged(chance, document(chance, KEYS)) for _ in range(chance.choice((1, 2)))])
         block = decoder._block(values)
         if block is not None:
@@ -258,4 +258,4 @@ def test_the_two_readers_agree() -> None:
             assert bad == [], values
             assert str(with_care.to_pylist()) == str(block.to_pylist()), values
             accepted += 1
-    assert accepted > 300
+    assert accepted > 150

@@ -154,8 +154,8 @@ def test_arrow_samples() -> None:
         ("json", [b"{}", b"x"], "record 1 of the sample: not valid JSON"),
         ("json", [b"[]"], "record 0 of the sample: expected a JSON object"),
         ("json", [b"{}"], "no field in 1 sampled records"),
-        ("csv", [b"1,2", b"1"], "record 1 of the sample: it has 1 columns, the first one 2"),
-        ("csv", [b'"a'], "record 0 of the sample: a quoted field is not closed"),
+        ("csv", [b"1,2", b"1"], "record 1 of the sample: expected 2 columns, found 1"),
+        ("csv", [b'"a'], "record 0 of the sample: not a CSV row: a quoted field is not closed"),
         ("arrow", [b"x"], "record 0 of the sample: expected an Arrow IPC stream"),
         (
             "arrow",

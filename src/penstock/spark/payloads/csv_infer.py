@@ -18,9 +18,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import PayloadError, clip
-from .csv_read import CsvDecoder, CsvReader
+from .base import BadValue, PayloadError, clip
+from .csv_read import CsvDecoder, CsvReader, WrongCount
 
+# Spark's own limit for CSV is 20480; a row with more is no table.
+MAX_COLUMNS = 20_480
 TRIED: tuple[type[DataType], ...] = (LongType, DoubleType, BooleanType, DateType, TimestampType)
 
 
@@ -28,16 +30,29 @@ def infer_csv(sample: Sequence[bytes], delimiter: str, quote: str) -> StructType
     reader = CsvReader(delimiter, quote)
     rows: list[list[str | None]] = []
     for at, value in enumerate(sample):
-        texts = reader.texts(value) if value else "the value is empty"
-        if not isinstance(texts, str) and rows and len(texts) != len(rows[0]):
-            texts = f"it has {len(texts)} columns, the first one {len(rows[0])}"
-        if isinstance(texts, str):
-            raise PayloadError(f"no schema can be inferred: record {at} of the sample: {clip(texts)}")
-        rows.append(texts)
+        try:
+            rows.append(_fields(reader, value, len(rows[0]) if rows else None))
+        except BadValue as error:
+            raise PayloadError(
+                f"no schema can be inferred: record {at} of the sample: {clip(str(error))}"
+            ) from None
     if not rows:
         raise PayloadError("no schema can be inferred: the sample is empty; give valueSchema")
     columns = zip(*rows, strict=True)
     return StructType([StructField(f"_c{i}", _type_of(column)) for i, column in enumerate(columns)])
+
+
+def _fields(reader: CsvReader, value: bytes, columns: int | None) -> list[str | None]:
+    if not value:
+        raise BadValue("the value is empty")
+    if columns is not None:
+        return reader.texts(value, columns)
+    try:
+        return reader.texts(value, 1)
+    except WrongCount as error:
+        if error.found > MAX_COLUMNS:
+            raise
+        return reader.texts(value, error.found)
 
 
 def _type_of(column: tuple[str | None, ...]) -> DataType:

@@ -9,9 +9,11 @@ Arrow's CSV reader reads a block of values that are joined with newlines. Why ro
 2. A quote that is not closed makes a row swallow the lines after it, so there are fewer rows than values. An empty
    line is added at the end, so that the last value has something to swallow too.
 
-Values with line breaks are read one at a time, by the same reader with the same sentinel.
+Where all values with line breaks are well formed, these are replaced while the block is read, so that 1 holds. Other
+values with line breaks are read one at a time, by the same reader with the same sentinel.
 """
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +21,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-from .base import BlockDecoder, clip, shown
+from .base import BadValue, BlockDecoder, clip, shown
 from .json_read import timestamps_of
 from .shapes import arrow_struct, breaks_not_null, check_supported, described
 
+LINE_BREAKS = r"[\r\n]"
+STAND_INS = r"[\x1c\x1d]"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-UNBALANCED = "a quoted field is not closed, or a line break stands outside of quotes"
+UNBALANCED = "not a CSV row: a quoted field is not closed, or a line break stands outside of quotes"
+_COUNTS = re.compile(r"Expected (\d+) columns, got (\d+)")
 BOOLEANS = {"true_values": ["true", "True", "TRUE"], "false_values": ["false", "False", "FALSE"]}
 
 
@@ -62,26 +67,32 @@ class CsvReader:
         )
         return table.slice(0, len(values)) if table.num_rows == len(values) + 1 else None
 
-    def texts(self, value: bytes) -> list[str | None] | str:
-        """The fields of one value as they are written, or the reason why it has none."""
-        value = without_line_end(value)
+    def texts(self, value: bytes, columns: int) -> list[str | None]:
+        """The fields of one value as they are written; BadValue if there are not as many as that."""
+        names = [str(i) for i in range(columns)]
         try:
-            columns = self._count(value)
-            names = [str(i) for i in range(columns)]
-            table = self.read(pa.array([value]), names, dict.fromkeys(names, pa.string()))
+            table = self.read(pa.array([without_line_end(value)]), names, dict.fromkeys(names, pa.string()))
         except pa.ArrowInvalid as error:
-            return "a field is not UTF-8" if "UTF8" in str(error) else UNBALANCED
-        return UNBALANCED if table is None else [column[0].as_py() for column in table.columns]
+            raise self._explained(str(error)) from None
+        if table is None:
+            raise BadValue(UNBALANCED)
+        return [column[0].as_py() for column in table.columns]
 
-    def _count(self, value: bytes) -> int:
-        """How many columns the first row has; a quote that is not closed ends with the value."""
-        how = pv.ReadOptions(use_threads=False, block_size=len(value) + 2, autogenerate_column_names=True)
-        source = pa.BufferReader(value + b"\n")
-        return len(pv.open_csv(source, read_options=how, parse_options=self._parse).schema)
+    def _explained(self, error: str) -> BadValue:
+        counts = _COUNTS.search(error)
+        if counts:
+            return WrongCount(int(counts[1]), int(counts[2]))
+        return BadValue("not a CSV row: a field is not UTF-8" if "UTF8" in error else UNBALANCED)
+
+
+class WrongCount(BadValue):
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"expected {expected} columns, found {found}")
+        self.found = found
 
 
 def without_line_end(value: bytes) -> bytes:
-    return value.removesuffix(b"\n").removesuffix(b"\r")
+    return value[:-1].removesuffix(b"\r") if value.endswith(b"\n") else value
 
 
 class CsvDecoder(BlockDecoder):
@@ -90,19 +101,33 @@ class CsvDecoder(BlockDecoder):
         super().__init__(arrow_struct(schema))
         self._schema = schema
         self._reader = CsvReader(delimiter, quote)
+        self._well_formed = well_formed(delimiter, quote)
         self._names = [str(i) for i in range(len(schema.fields))]
         self._types = {str(i): _parsed_type(f.type) for i, f in enumerate(self.arrow_type)}
 
     def _block(self, values: pa.BinaryArray) -> pa.StructArray | None:
-        if pc.any(pc.match_substring_regex(values, r"[\r\n]")).as_py():
+        broken = False
+        if _any(values, LINE_BREAKS):
             values = pc.replace_substring_regex(values, r"\r?\n$", "")
-            if len(values) > 1 and pc.any(pc.match_substring_regex(values, r"[\r\n]")).as_py():
-                return None
+            broken = len(values) > 1 and _any(values, LINE_BREAKS)
         if len(self._names) > 1 and pc.min(pc.binary_length(values)).as_py() == 0:
             return None  # the reader takes an empty line for a row of nulls
         if len(values) > 1 and pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
             return None  # the reader removes it from the first line only
-        return self._read(values)
+        return self._read_broken(values) if broken else self._read(values)
+
+    def _read_broken(self, values: pa.BinaryArray) -> pa.StructArray | None:
+        """A block with line breaks inside quotes: stand-ins take their places while it is read."""
+        with_breaks = values.filter(pc.match_substring_regex(values, LINE_BREAKS))
+        if (
+            _any(values, STAND_INS)
+            or not pc.all(pc.match_substring_regex(with_breaks, self._well_formed)).as_py()
+        ):
+            return None
+        for found, stand_in in (("\n", "\x1c"), ("\r", "\x1d")):
+            values = pc.replace_substring(values, found, stand_in)
+        rows = self._read(values)
+        return None if rows is None else _with_breaks(rows)
 
     def _read(self, values: pa.BinaryArray) -> pa.StructArray | None:
         try:
@@ -133,28 +158,59 @@ class CsvDecoder(BlockDecoder):
 
     def _why(self, value: bytes) -> str:
         """What is wrong with a value that was refused."""
-        texts = self._reader.texts(value) if value else []
-        if isinstance(texts, str):
-            return f"not a CSV row: {texts}"
-        if len(texts) != len(self._names):
-            return f"expected {len(self._names)} columns, found {len(texts)}"
-        for field, text, name in zip(self._schema.fields, texts, self._names, strict=True):
+        if not without_line_end(value):
+            return f"expected {len(self._names)} columns, found an empty value"
+        try:
+            texts = self._reader.texts(value, len(self._names))
+        except BadValue as error:
+            return str(error)
+        for field, text, kind in zip(self._schema.fields, texts, self.arrow_type, strict=True):
             if text is None and not field.nullable:
                 return (
                     f"field {field.name!r}: expected {described(field.dataType, False)}, found an empty field"
                 )
-            if text is not None and not self._fits(text, name):
+            if text is not None and not _fits(text, kind.type):
                 return f"field {field.name!r}: expected {described(field.dataType)}, found {shown(text)!r}"
-        return "not a CSV row"
+        return UNBALANCED
 
-    def _fits(self, text: str, name: str) -> bool:
-        kind = self.arrow_type[int(name)].type
-        quoted = pa.array(['"' + text.replace('"', '""') + '"']).cast(pa.binary())
-        try:
-            table = CsvReader(",", '"').read(quoted, [name], {name: self._types[name]})
-            return table is not None and not _overflowed(_finished(table.column(0), kind))
-        except pa.ArrowInvalid:
-            return False
+
+def _fits(text: str, kind: pa.DataType) -> bool:
+    """For the reason only: which field was it?"""
+    if pa.types.is_boolean(kind):
+        return any(text in spellings for spellings in BOOLEANS.values())
+    array = pa.array([text])
+    try:
+        made = timestamps_of(array, kind) if pa.types.is_timestamp(kind) else array.cast(kind)
+        made.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return not _overflowed(made) or "inf" in text.lower()
+
+
+def hexed(character: str) -> str:
+    """A character as a regular expression in RE2, also inside brackets."""
+    return f"\\x{ord(character):02x}"
+
+
+def well_formed(delimiter: str, quote: str) -> str:
+    """A row in which every quote opens, closes or is doubled inside, and line breaks are only inside."""
+    q, d = hexed(quote), hexed(delimiter)
+    field = f"(?:{q}(?:[^{q}]|{q}{q})*{q}|[^{q}{d}\r\n]*)"
+    return f"^{field}(?:{d}{field})*$"
+
+
+def _any(values: pa.Array, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(values, pattern)).as_py())
+
+
+def _with_breaks(rows: pa.StructArray) -> pa.StructArray:
+    columns = rows.flatten()
+    for at, column in enumerate(columns):
+        if pa.types.is_string(column.type):
+            for stand_in, wanted in (("\x1c", "\n"), ("\x1d", "\r")):
+                column = pc.replace_substring(column, stand_in, wanted)
+            columns[at] = column
+    return pa.StructArray.from_arrays(columns, fields=list(rows.type))
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:

@@ -3,14 +3,12 @@
 A null is an empty field; an empty string is a quoted empty one. Fields are quoted only where they must be.
 """
 
-import re
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from .base import Encoder
-from .csv_read import csv_refusal
+from .csv_read import csv_refusal, hexed
 from .json_write import iso_dates, iso_timestamps
 from .shapes import check_supported
 
@@ -20,7 +18,7 @@ class CsvEncoder(Encoder):
         check_supported(schema, "csv", csv_refusal)
         self._delimiter, self._quote = delimiter, quote
         # A byte order mark at the start of a row would be taken for one.
-        self._special = f"^$|^\ufeff|[{re.escape(delimiter)}{re.escape(quote)}\r\n]"
+        self._special = f"^$|^\ufeff|[{hexed(delimiter)}{hexed(quote)}\r\n]"
 
     def encode(self, values: pa.StructArray) -> pa.BinaryArray:
         parts = [self._fields(c, f.name) for f, c in zip(values.type, values.flatten(), strict=True)]
