@@ -8,6 +8,7 @@ import os
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import sum as sum_of
 
 BOOTSTRAP = os.environ.get("PENSTOCK_BOOTSTRAP", "127.0.0.1:9092")
 
@@ -32,7 +33,7 @@ def orders_clean() -> DataFrame:
 
 @dp.materialized_view
 def totals() -> DataFrame:
-    return spark.read.table("orders_clean").groupBy("customer").sum("amount")
+    return spark.read.table("orders_clean").groupBy("customer").agg(sum_of("amount").alias("total"))
 
 
 dp.create_sink("large_orders", "penstock", {"kafka.bootstrap.servers": BOOTSTRAP, "topic": "orders-large"})
