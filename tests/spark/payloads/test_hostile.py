@@ -11,7 +11,6 @@ import pytest
 
 from . import damage
 
-
 # Rounds of three values each. Damaged CSV is read one value at a time, which is slow.
 COUNTS = {"csv": "500"}
 

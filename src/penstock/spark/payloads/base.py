@@ -3,8 +3,8 @@
 A format decodes a whole block of values at once (`BlockDecoder._block`). That answer counts only if every record in it
 is good: it is all or nothing, and it is the format's duty to prove that row i is record i. If a block is refused, it
 is cut into eight and each part is tried again, until parts are small enough to look at record by record
-(`BlockDecoder._record`). One bad record among 10,000 thus costs about two more passes over the block and a few dozen
-records read slowly, not 10,000.
+(`BlockDecoder._record`). One bad record among 10,000 thus costs little more than a second pass over the block and some
+200 records read slowly, not 10,000.
 
 Whether a record is good must not depend on its neighbours: whatever `_block` accepts, `_record` accepts with the same
 result. `_record` may accept more.
@@ -22,8 +22,9 @@ from penstock.errors import PenstockError
 # A reason travels as a record header to the dead-letter topic and into log lines: one sentence, never the payload.
 MAX_REASON_CHARS = 300
 MAX_SHOWN_CHARS = 40
-# Blocks of at most this many records are read one by one after a refusal; cutting further costs more than it saves.
-FEW_RECORDS = 64
+# Blocks of at most this many records are read one by one after a refusal; cutting further costs more than it saves
+# (a call of a block reader takes as long as about this many records that are read with care).
+FEW_RECORDS = 256
 CUTS = 8
 # The JSON and CSV readers count a block's bytes in 32 bits; smaller blocks also keep the parsed copy in the cache.
 MAX_BLOCK_BYTES = 32 << 20
@@ -88,6 +89,8 @@ class Encoder(ABC):
 class BlockDecoder(Decoder):
     """One row per record: a block at once where all is well, record by record around what is bad."""
 
+    few_records = FEW_RECORDS
+
     @abstractmethod
     def _block(self, values: pa.BinaryArray) -> pa.StructArray | None:
         """All of `values` (none is null), or None if any of them needs a closer look."""
@@ -125,7 +128,7 @@ class BlockDecoder(Decoder):
         block = self._block(values.slice(start, count))
         if block is not None:
             pieces.append(block)
-        elif count <= FEW_RECORDS:
+        elif count <= self.few_records:
             pieces.append(self._one_by_one(values.slice(start, count), start, bad))
         else:
             step = -(-count // CUTS)

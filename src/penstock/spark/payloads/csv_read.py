@@ -96,6 +96,8 @@ def without_line_end(value: bytes) -> bytes:
 
 
 class CsvDecoder(BlockDecoder):
+    few_records = 8  # the careful reader is the block reader, called for each record
+
     def __init__(self, schema: StructType, delimiter: str, quote: str) -> None:
         check_supported(schema, "csv", csv_refusal)
         super().__init__(arrow_struct(schema))
