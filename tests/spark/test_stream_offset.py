@@ -42,6 +42,20 @@ def test_a_start_that_nobody_knows_is_an_error_and_not_a_guess() -> None:
         )
 
 
-def test_the_connectors_checkpoint_is_refused_with_a_word_on_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="starts with a new checkpoint"):
-        stream_offset.from_json({"orders": {"0": 12}})
+def test_a_place_of_the_kafka_connector_is_understood() -> None:
+    assert stream_offset.from_json({"orders": {"0": 3, "10": 7}}).positions == {A: 3, B: 7}
+
+
+@pytest.mark.parametrize(
+    "text", [{}, {"orders": 5}, {"orders": {"x": 1}}, {"version": 9, "topics": {}}, {"logOffset": 3}]
+)
+def test_any_other_place_is_refused_with_a_word_on_what_to_do(text: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="Start with a new checkpoint"):
+        stream_offset.from_json(text)
+
+
+def test_a_first_batch_that_another_source_left_undone_is_not_guessed_at() -> None:
+    ours = StreamOffset(positions={A: 50}, group="g", since={A: 50})
+    theirs = stream_offset.from_json({"orders": {"0": 60}})
+    with pytest.raises(ConfigError, match="Let that source finish it"):
+        stream_offset.starts(ours, theirs)

@@ -71,6 +71,26 @@ def test_available_now_reads_what_is_there_and_the_next_run_goes_on(
     assert offsets_in(spark, out) == list(range(800))
 
 
+def test_a_checkpoint_of_the_kafka_connector_is_gone_on_with(
+    spark: SparkSession, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
+) -> None:
+    """The same folder, with the offsets as the connector writes them."""
+    topic, out = make_topic(), str(tmp_path / "out")
+    frame = stream(topic, startingOffsets="earliest")
+    produce(topic, [b"x"] * 30)
+    drain(frame, checkpoint, out)
+    offsets = Path(checkpoint) / "offsets"
+    newest = max(
+        (path for path in offsets.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
+    )
+    lines = newest.read_text().splitlines()
+    newest.write_text("\n".join([*lines[:-1], json.dumps({topic: {"0": 30}})]))
+    (offsets / f".{newest.name}.crc").unlink(missing_ok=True)
+    produce(topic, [b"y"] * 12)
+    drain(frame, checkpoint, out)
+    assert offsets_in(spark, out) == list(range(42))
+
+
 def test_a_limit_spreads_the_backlog_over_batches(
     spark: SparkSession, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
 ) -> None:

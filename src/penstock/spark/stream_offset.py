@@ -12,6 +12,9 @@
            has moved by then. The end that it did persist says where the batch really began.
 
 Equal places must have equal text: Spark takes a place that differs from the last one for new data.
+
+A checkpoint that Spark's Kafka connector wrote is understood too, so that a job can change its format and go on. Its
+places have offsets only; the group comes with the first batch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,13 +55,15 @@ class StreamOffset:
 
 
 def from_json(value: Mapping[str, Any]) -> StreamOffset:
-    """ConfigError where the checkpoint was written by something else, such as the Kafka connector."""
+    """Our own places, and those of Spark's Kafka connector: {"orders": {"0": 120}}. ConfigError for any other."""
+    if "version" not in value and value and all(map(_is_connectors, value.values())):
+        return StreamOffset(positions=_flat(value), group="")
     if value.get("version") != VERSION or not isinstance(value.get("topics"), dict):
         raise ConfigError(
             "checkpointLocation",
             str(value)[:200],
-            "a checkpoint that this source wrote. A job that comes from another source starts with a new "
-            "checkpoint, and startingOffsets says where",
+            f"a checkpoint of this source (version {VERSION}) or of Spark's Kafka connector. "
+            "Start with a new checkpoint, and say with startingOffsets where",
         )
     return StreamOffset(
         positions=_flat(value["topics"]),
@@ -70,6 +75,13 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
 
 def starts(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
     """Where each partition of the batch that ends at `end` begins: the pinned place, if it has one."""
+    if start.since == start.positions and not end.since and end.positions:
+        raise ConfigError(
+            "checkpointLocation",
+            str(end.to_json()["topics"])[:200],
+            "a first batch that is done: this one was planned by another source, which alone knows where it begins. "
+            "Let that source finish it, or start with a new checkpoint",
+        )
     found = {place: end.since.get(place, start.positions.get(place)) for place in end.positions}
     missing = [str(place) for place, position in found.items() if position is None]
     if missing:
@@ -77,6 +89,12 @@ def starts(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
             "checkpointLocation", ", ".join(missing[:5]), "a start for each partition; it is damaged"
         )
     return {place: position for place, position in found.items() if position is not None}
+
+
+def _is_connectors(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        number.isdecimal() and isinstance(offset, int) for number, offset in value.items()
+    )
 
 
 def _nested(positions: Positions) -> dict[str, dict[str, int]]:

@@ -9,6 +9,7 @@ group; `stop` is not reliably called (Spark kills the process).
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -47,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[TopicPartition, int] | None = None
         self._latest: StreamOffset | None = None
         self._shown: StreamOffset | None = None
+        self._group = ""
         self._last_batch_ms = _now_ms()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             layout = self._layout(require_all=True)
             starts = self._planner.resolve(self._options.starting, layout.places)
             self._initial = StreamOffset(
-                positions=starts, group=self._group(), topic_ids=layout.topic_ids, since=starts
+                positions=starts, group=self._new_group(), topic_ids=layout.topic_ids, since=starts
             )
         return self._initial.to_json()
 
@@ -76,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._planner.latest(self._layout(require_all=False).places)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        done = stream_offset.from_json(start)
+        done = self._named(stream_offset.from_json(start))
         self._show_progress(done)
         layout = self._layout(require_all=False)
         self._check_there(done, layout)
@@ -115,12 +117,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return TaskReader(options=self._options, schema=self._schema).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._show_progress(stream_offset.from_json(end))
+        self._show_progress(self._named(stream_offset.from_json(end)))
 
     def stop(self) -> None:
         self._planner.close()
 
-    def _group(self) -> str:
+    def _named(self, done: StreamOffset) -> StreamOffset:
+        """With a group: the connector's places have none."""
+        if not done.group:
+            self._group = self._group or self._new_group()
+            return replace(done, group=self._group)
+        return done
+
+    def _new_group(self) -> str:
         return self._options.group_id or f"{self._options.group_id_prefix}-{uuid4().hex[:16]}"
 
     def _layout(self, *, require_all: bool) -> Layout:
