@@ -107,7 +107,7 @@ def test_types_that_fit(ddl: str, array: pa.Array) -> None:
         ),
         ("a array<int>", pa.array([["x"]]), "column 'a[]': expected int32, found string"),
         ("a struct<b:int>", pa.array([{"c": 1}]), "column 'a.b': expected int32, found no such column"),
-        ("a int NOT NULL", pa.array([1, None], pa.int32()), "NOT NULL"),
+        ("a int NOT NULL", pa.array([1, None], pa.int32()), "field 'a': expected NOT NULL, found null"),
         ("b int", pa.array([1]), "column 'b': expected int32, found no such column"),
         ("a string", pa.array(["x"], pa.string()).cast(pa.binary()), "expected string, found binary"),
     ],

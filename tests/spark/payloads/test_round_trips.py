@@ -12,7 +12,7 @@ from .strategies import nested_types, simple_types, structs, tables
 
 ASCII_NAMES = ("a", "b", "id", "Name", "x_y")
 Table = tuple[StructType, pa.StructArray]
-quick = settings(max_examples=120, deadline=None)
+quick = settings(max_examples=60, deadline=None)
 
 
 def check(value_format: str, table: Table, options: PayloadOptions) -> None:

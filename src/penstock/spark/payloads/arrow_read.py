@@ -11,7 +11,7 @@ from .arrow_fit import Convert, pick
 from .base import BadValue
 from .ipc_scan import MAX_UNPACKED_BYTES, scan
 from .many_rows import ManyRowsDecoder
-from .shapes import arrow_struct, breaks_not_null, check_supported
+from .shapes import arrow_struct, check_promises, check_supported
 
 # Plans that are kept, one for each schema seen: a topic has few, but whoever writes to it decides.
 MAX_PLANS = 64
@@ -57,8 +57,7 @@ class ArrowDecoder(ManyRowsDecoder):
             column.validate(full=True)
             columns.append(convert(column))
         rows = pa.StructArray.from_arrays(columns, fields=self._fields)
-        if breaks_not_null(rows, self.arrow_type):
-            raise BadValue("a column that the schema calls NOT NULL holds a null")
+        check_promises(rows, self.arrow_type)
         return rows
 
 

@@ -24,7 +24,7 @@ from .avro_schema import Shape, parse_avro
 from .base import BadValue, PayloadError, clip
 from .ipc_scan import MAX_UNPACKED_BYTES
 from .many_rows import ManyRowsDecoder
-from .shapes import arrow_struct, breaks_not_null
+from .shapes import arrow_struct, check_promises
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
@@ -73,8 +73,7 @@ class AvroContainerDecoder(ManyRowsDecoder):
             made = plan.convert(columns_of(rows, plan.reader.shape, plan.arrow_type))
         except (pa.ArrowException, OverflowError) as error:
             raise BadValue(f"a number does not fit its type: {error}") from None
-        if breaks_not_null(made, self.arrow_type):
-            raise BadValue("a field that the schema calls NOT NULL is null")
+        check_promises(made, self.arrow_type)
         return made
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from .avro_columns import columns_of
 from .avro_schema import Shape
 from .base import CUTS, FEW_RECORDS, BadValue, Decoded, Decoder, PayloadError, clip
-from .shapes import arrow_struct, breaks_not_null
+from .shapes import arrow_struct, check_promises
 
 CONFLUENT_HEADER_BYTES = 5
 # What fastavro raises for bytes that are not what the schema says; ArithmeticError is decimal's.
@@ -160,6 +160,5 @@ class AvroDecoder(Decoder):
             made = columns_of(rows, self._shape, self.arrow_type)
         except (pa.ArrowException, OverflowError) as error:
             raise BadValue(f"a number does not fit its type: {error}") from None
-        if breaks_not_null(made, self.arrow_type):
-            raise BadValue("a field that the schema calls NOT NULL is null")
+        check_promises(made, self.arrow_type)
         return made

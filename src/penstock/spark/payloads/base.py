@@ -11,7 +11,7 @@ result. `_record` may accept more.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,7 +163,3 @@ def offsets_of(values: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.int32]]:
     if buffer is None:
         return np.zeros(len(values) + 1, np.int32)
     return np.frombuffer(buffer, np.int32)[values.offset : values.offset + len(values) + 1]
-
-
-def binary_array(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    return pa.array(values, pa.binary())

@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from .base import BadValue, BlockDecoder, clip, shown
 from .json_read import timestamps_of
-from .shapes import arrow_struct, breaks_not_null, check_supported, described
+from .shapes import arrow_struct, broken_promise, check_supported, described
 
 LINE_BREAKS = r"[\r\n]"
 STAND_INS = r"[\x1c\x1d]"
@@ -142,7 +142,7 @@ class CsvDecoder(BlockDecoder):
         if any(_overflowed(column) for column in columns) and not _says_infinity(values):
             return None
         rows = pa.StructArray.from_arrays(columns, fields=list(self.arrow_type))
-        return None if breaks_not_null(rows, self.arrow_type) else rows
+        return rows if broken_promise(rows, self.arrow_type) is None else None
 
     def _one_by_one(self, values: pa.BinaryArray, start: int, bad: list[tuple[int, str]]) -> pa.StructArray:
         """The same reader on every value alone, so that both agree on what is good."""

@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType, MapType, StringType, StructType
 
 from .base import BlockDecoder
 from .json_record import RecordReader
-from .shapes import arrow_struct, breaks_not_null, check_supported
+from .shapes import arrow_struct, broken_promise, check_supported
 
 # Values with more `{` and `[` than this are read with care (the careful reader knows how deep it is). Arrow's reader
 # takes a few hundred bytes of stack for each level; Python's own limit is about 1000.
@@ -73,7 +73,7 @@ class JsonDecoder(BlockDecoder):
             rows = _finished(_struct_of(table), self.arrow_type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, _NotFiniteError):
             return None
-        return None if breaks_not_null(rows, self.arrow_type) else rows
+        return rows if broken_promise(rows, self.arrow_type) is None else None
 
     def _read(self, values: pa.BinaryArray) -> pa.Table:
         lines = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)

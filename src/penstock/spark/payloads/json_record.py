@@ -264,14 +264,13 @@ def _date_reader(kind: DataType) -> Reader:
 
 def _timestamp_reader(kind: DataType) -> Reader:
     zoned = isinstance(kind, TimestampType)
-    to_seconds = _int_reader_or_none
 
     def read(value: Any, path: str) -> int:
         micros: int | None = None
         if type(value) is str:
             micros = micros_of(value, zoned)
         elif type(value) is Number and zoned:
-            micros = to_seconds(value)
+            micros = _micros_of_seconds(value)
         if micros is None:
             raise _wrong(kind, value, path)
         return micros
@@ -279,7 +278,7 @@ def _timestamp_reader(kind: DataType) -> Reader:
     return read
 
 
-def _int_reader_or_none(value: Number) -> int | None:
+def _micros_of_seconds(value: Number) -> int | None:
     """Seconds since 1970 as microseconds, if a timestamp can hold them."""
     if len(value) > 14 or set(value) & set(".eENI"):
         return None
@@ -305,7 +304,7 @@ def micros_of(text: str, zoned: bool) -> int | None:
     return None
 
 
-_LEAF_READERS: dict[type[DataType], Callable[[Any], Reader]] = {
+_READERS: dict[type[DataType], Callable[[Any], Reader]] = {
     **dict.fromkeys(INT_BITS, _int_reader),
     FloatType: _float_reader,
     DoubleType: _float_reader,
@@ -323,4 +322,4 @@ _LEAF_READERS: dict[type[DataType], Callable[[Any], Reader]] = {
 
 
 def reader_for(kind: DataType) -> Reader:
-    return _LEAF_READERS[type(kind)](kind)
+    return _READERS[type(kind)](kind)

@@ -5,7 +5,7 @@ here come from there and nowhere else.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import PayloadError, shown
+from .base import BadValue, PayloadError, shown
 
 INT_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 LEAVES: tuple[type[DataType], ...] = (
@@ -104,7 +104,7 @@ def _check_type(
 
 
 def promises_values(kind: pa.DataType) -> bool:
-    """Whether some field inside is NOT NULL, so that `breaks_not_null` has something to check."""
+    """Whether some field inside is NOT NULL, so that `broken_promise` has something to check."""
     return any(not f.nullable or promises_values(f.type) for f in _inner_fields(kind))
 
 
@@ -116,15 +116,25 @@ def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.value_field] if pa.types.is_list(kind) else []
 
 
-def breaks_not_null(array: pa.Array, kind: pa.DataType) -> bool:
-    """Whether any field that the type calls NOT NULL is null inside a parent that is not."""
+def broken_promise(array: pa.Array, kind: pa.DataType, path: str = "") -> str | None:
+    """The first field that the type calls NOT NULL and that is null inside a parent that is not, if there is one."""
     if not promises_values(kind):
-        return False
+        return None
     array = array.drop_null() if array.null_count else array
     for field, child in zip(_inner_fields(kind), _inner_arrays(array, kind), strict=True):
-        if (not field.nullable and child.null_count) or breaks_not_null(child, field.type):
-            return True
-    return False
+        name = path_of(path, field.name) if pa.types.is_struct(kind) else f"{path}[]"
+        if not field.nullable and child.null_count:
+            return name
+        found = broken_promise(child, field.type, name)
+        if found is not None:
+            return found
+    return None
+
+
+def check_promises(array: pa.Array, kind: pa.DataType) -> None:
+    found = broken_promise(array, kind)
+    if found is not None:
+        raise BadValue(f"field {shown(found)!r}: expected NOT NULL, found null")
 
 
 def _inner_arrays(array: pa.Array, kind: pa.DataType) -> list[pa.Array]:
@@ -144,6 +154,3 @@ def path_of(parent: str, name: str) -> str:
 
 def described(kind: DataType, nullable: bool = True) -> str:
     return kind.simpleString() + ("" if nullable else " NOT NULL")
-
-
-Row = dict[str, Any]
