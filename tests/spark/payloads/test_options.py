@@ -1,5 +1,8 @@
 """Options: names in any case, and errors that name the option, its value and what was expected."""
 
+import pickle
+
+import pyarrow as pa
 import pytest
 
 from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for, encoder_for
@@ -56,3 +59,13 @@ def test_schemas_with_one_name_twice_or_no_fields_are_refused(value_format: str)
     for ddl in ("a int, a string", "struct<>"):
         with pytest.raises(PayloadError):
             decoder_for(value_format, parse_schema(ddl), PayloadOptions())
+
+
+@pytest.mark.parametrize("value_format", ["json", "csv", "avro", "arrow"])
+def test_decoders_and_encoders_travel_to_executors(value_format: str) -> None:
+    values = pa.array([{"a": 1}], pa.struct([("a", pa.int32())]))
+    decoder, encoder = (
+        pickle.loads(pickle.dumps(make(value_format, parse_schema("a int"), PayloadOptions())))
+        for make in (decoder_for, encoder_for)
+    )
+    assert decoder.decode(encoder.encode(values)).values.to_pylist() == [{"a": 1}]

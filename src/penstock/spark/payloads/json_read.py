@@ -49,6 +49,7 @@ class JsonDecoder(BlockDecoder):
     def __init__(self, schema: StructType) -> None:
         check_supported(schema, "json", json_refusal)
         super().__init__(arrow_struct(schema))
+        self._schema = schema
         self._reader = RecordReader(schema)
         # Arrow's reader has no maps: such schemas are read record by record.
         self._has_map = _contains_map(self.arrow_type)
@@ -56,6 +57,11 @@ class JsonDecoder(BlockDecoder):
         self._parse = pj.ParseOptions(
             explicit_schema=parsed, newlines_in_values=True, unexpected_field_behavior="ignore"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JsonDecoder, (
+            self._schema,
+        )  # the readers are closures, which pickle cannot carry to executors
 
     def _record(self, value: bytes) -> dict[str, Any]:
         return self._reader.read(value)
