@@ -34,6 +34,9 @@ class Gate:
         """The processes that wait now, or did so when they were killed."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob("held-*"))
 
+    def holds(self, tasks: int) -> bool:
+        return len(self.held()) == tasks
+
 
 def rows_through(folder: str, after_rows: int, from_batch: int = 0) -> Through:
     """For mapInArrow: a task stops after so many rows, in this and later micro-batches.

@@ -124,13 +124,21 @@ class DriverProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        for each in self._session(process.pid):
+        session = self._session(process.pid)
+        for each in session:
             with suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
         process.communicate()
-        # Where Spark's own workers of local-cluster put their executors.
+        psutil.wait_procs(session, timeout=10)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Removes what the workers of local-cluster leave beside Spark itself."""
+        work = Path(pyspark.__file__).parent / "work"
         if self._application:
-            shutil.rmtree(Path(pyspark.__file__).parent / "work" / self._application, ignore_errors=True)
+            shutil.rmtree(work / self._application, ignore_errors=True)
+        with suppress(OSError):  # others may use it
+            work.rmdir()
 
     @property
     def _answers(self) -> Path:

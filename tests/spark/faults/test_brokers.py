@@ -5,6 +5,7 @@ The queries go on by themselves. No task fails, so even the topic gets every rec
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_queries_go_on_by_themselves_after_a_broker(
     for gate, (name, sink) in zip(gates, sinks.items(), strict=True):
         driver.ask("start", name=name, source=source, sink=sink, gate=str(gate.folder), after_rows=HELD_AFTER)
     for gate in gates:
-        driver.until(lambda gate=gate: len(gate.held()) == PARTITIONS, "all tasks are at their gates")
+        driver.until(partial(gate.holds, PARTITIONS), "all tasks are at their gates")
     driver.until(lambda: count(servers, "target") >= SEEN, f"the target has {SEEN} records")
 
     fault(faulty_broker, gates)

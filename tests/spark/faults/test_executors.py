@@ -68,7 +68,7 @@ def sink(broker: Broker, unique: Unique, tmp_path: Path) -> dict[str, str]:
 
 def strike(driver: DriverProcess, servers: str, fault: Fault, gate: Gate, topic: str | None = None) -> None:
     """Waits until both tasks are in their middle, and the target has some of their rows; then the fault."""
-    driver.until(lambda: len(gate.held()) == PARTITIONS, "both tasks are at the gate")
+    driver.until(lambda: gate.holds(PARTITIONS), "both tasks are at the gate")
     if topic is not None:
         driver.until(lambda: count(servers, topic) >= SEEN, f"{topic} has {SEEN} records")
     driver.until(lambda: len(driver.executors()) == PARTITIONS, "there are two executors")
