@@ -11,7 +11,7 @@ from penstock.spark.admission import OffsetRange, split
 from penstock.spark.filters import Pruning, prune
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner
-from penstock.spark.task import ReadTask, TaskReader
+from penstock.spark.read_task import ReadTask
 from penstock.spark.values import dead_letter_topic
 from penstock.types import TopicPartition
 
@@ -41,6 +41,8 @@ class BatchReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.task import TaskReader  # only executors need it
+
         return TaskReader(options=self._options, schema=self._schema, pruning=self._pruning).read(partition)
 
     def _plan(self, planner: Planner) -> list[ReadTask]:

@@ -31,8 +31,8 @@ from penstock.spark.admission import OffsetRange, limited, split
 from penstock.spark.data_loss import report
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Layout, Planner
+from penstock.spark.read_task import ReadTask
 from penstock.spark.stream_offset import StreamOffset
-from penstock.spark.task import ReadTask, TaskReader
 from penstock.spark.values import dead_letter_topic
 from penstock.types import TopicPartition
 
@@ -114,6 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ReadTask(part.place, part.start, part.end) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.task import TaskReader  # only executors need it
+
         return TaskReader(options=self._options, schema=self._schema).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:

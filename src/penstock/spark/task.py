@@ -21,9 +21,9 @@ from penstock.spark import columns, connections, data_loss
 from penstock.spark.columns import Block
 from penstock.spark.filters import EVERYTHING, Pruning
 from penstock.spark.options import SourceOptions
+from penstock.spark.read_task import ReadTask
 from penstock.spark.schema import arrow_schema
 from penstock.spark.values import ValueColumn
-from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")
 
@@ -32,19 +32,6 @@ TARGET_ROWS: Final = 8_000
 MOST_ROWS: Final = 20_000
 TARGET_BYTES: Final = 16 << 20
 """Of keys and values: large records make batches of fewer rows."""
-
-
-class ReadTask(InputPartition):
-    """A range of one partition. Pickled to an executor."""
-
-    def __init__(self, place: TopicPartition, start: int, end: int) -> None:
-        super().__init__((tuple(place), start, end))
-        self.place = place
-        self.start = start
-        self.end = end
-
-    def __repr__(self) -> str:
-        return f"ReadTask({self.place}: {self.start} to {self.end})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ rows that follow it are handed on. A task that runs twice may write it there twi
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -13,11 +13,13 @@ from pyspark.sql.types import StructType
 from penstock.batch import Record
 from penstock.client import Cluster
 from penstock.errors import PenstockError
-from penstock.spark.columns import Block
 from penstock.spark.options import SourceOptions
 from penstock.spark.payloads import Decoded, decoder_for
 from penstock.spark.schema import arrow_schema
 from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.spark.columns import Block
 
 ERROR_HEADER: Final = "penstock-error"
 TOPIC_HEADER: Final = "penstock-source-topic"
@@ -60,7 +62,7 @@ class ValueColumn:
         return frozenset(["value", "offset"])
 
     def finish(
-        self, cluster: Cluster, place: TopicPartition, block: Block, shared: Mapping[str, pa.Array]
+        self, cluster: Cluster, place: TopicPartition, block: "Block", shared: Mapping[str, pa.Array]
     ) -> Iterator[pa.RecordBatch]:
         columns = {**block.columns, **shared}
         if self._decoder is None:
@@ -88,7 +90,7 @@ class ValueColumn:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _set_aside(
-        self, cluster: Cluster, place: TopicPartition, block: Block, bad: list[tuple[int, str]]
+        self, cluster: Cluster, place: TopicPartition, block: "Block", bad: list[tuple[int, str]]
     ) -> None:
         if not self._options.to_dead_letters:
             row, reason = bad[0]
@@ -107,7 +109,7 @@ class ValueColumn:
             producer.flush()
 
 
-def _letter(place: TopicPartition, block: Block, row: int, reason: str) -> Record:
+def _letter(place: TopicPartition, block: "Block", row: int, reason: str) -> Record:
     """The record as it was, with headers that say why it is here and where it was."""
     found = {name: column[row] for name, column in block.columns.items()}
     offset, time_ms = found["offset"].as_py(), found["timestamp"].value // 1000

@@ -5,9 +5,9 @@ column of values and says which records are bad and why; `encoder_for(...)` goes
 is decoded fast and how a bad record in it is found.
 """
 
-from .base import Decoded, Decoder, Encoder, PayloadError
 from .formats import decoder_for, encoder_for, given_schema, infer_schema
 from .options import PAYLOAD_OPTIONS, VALUE_FORMATS, PayloadOptions
+from .verdicts import Decoded, Decoder, Encoder, PayloadError
 
 __all__ = [
     "PAYLOAD_OPTIONS",

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import BadValue, shown
 from .ipc_scan import MAX_UNPACKED_BYTES
 from .shapes import path_of
+from .verdicts import BadValue, shown
 
 Convert = Callable[[pa.Array], pa.Array]
 

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 )
 
 from .arrow_read import aligned
-from .base import BadValue, PayloadError, clip, shown
 from .ipc_scan import scan
+from .verdicts import BadValue, PayloadError, clip, shown
 
 # Arrow types that Spark's own table lacks, and the narrowest Spark type that holds all of their values.
 _WIDER: dict[pa.DataType, DataType] = {

@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
 from .arrow_fit import Convert, pick
-from .base import BadValue
 from .ipc_scan import MAX_UNPACKED_BYTES, scan
 from .many_rows import ManyRowsDecoder
 from .shapes import arrow_struct, check_promises, check_supported
+from .verdicts import BadValue
 
 # Plans that are kept, one for each schema seen: a topic has few, but whoever writes to it decides.
 MAX_PLANS = 64

@@ -4,8 +4,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from .arrow_read import no_refusal
-from .base import Encoder, PayloadError
 from .shapes import check_supported
+from .verdicts import Encoder, PayloadError
 
 # A stream's schema and framing, roughly; only the first guess depends on it.
 OVERHEAD_BYTES = 1024

@@ -17,9 +17,9 @@ from .avro_from_spark import avro_of
 from .avro_read import AvroDecoder
 from .avro_schema import Shape, looks_like_avro, parse_avro
 from .avro_write import AvroEncoder
-from .base import BadValue, Decoder, Encoder, PayloadError, clip, shown
 from .options import PayloadOptions
 from .shapes import check_supported
+from .verdicts import BadValue, Decoder, Encoder, PayloadError, clip, shown
 
 
 def avro_refusal(kind: DataType) -> str | None:

@@ -21,10 +21,10 @@ from .arrow_fit import Convert, fit
 from .avro_columns import columns_of
 from .avro_read import BROKEN, DatumReader, explained
 from .avro_schema import Shape, parse_avro
-from .base import BadValue, PayloadError, clip
 from .ipc_scan import MAX_UNPACKED_BYTES
 from .many_rows import ManyRowsDecoder
 from .shapes import arrow_struct, check_promises
+from .verdicts import BadValue, PayloadError, clip
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16

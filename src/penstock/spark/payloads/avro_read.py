@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from .avro_columns import columns_of
 from .avro_schema import Shape
-from .base import CUTS, FEW_RECORDS, BadValue, Decoded, Decoder, PayloadError, clip
+from .base import CUTS, FEW_RECORDS
 from .shapes import arrow_struct, check_promises
+from .verdicts import BadValue, Decoded, Decoder, PayloadError, clip
 
 CONFLUENT_HEADER_BYTES = 5
 # What fastavro raises for bytes that are not what the schema says; ArithmeticError is decimal's.

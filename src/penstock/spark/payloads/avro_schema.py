@@ -35,8 +35,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import PayloadError, shown
 from .shapes import path_of
+from .verdicts import PayloadError, shown
 
 MAX_NODES = 10_000
 MAX_DEPTH = 50

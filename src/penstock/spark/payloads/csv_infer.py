@@ -18,8 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import BadValue, PayloadError, clip
 from .csv_read import CsvDecoder, CsvReader, WrongCount
+from .verdicts import BadValue, PayloadError, clip
 
 # Spark's own limit for CSV is 20480; a row with more is no table.
 MAX_COLUMNS = 20_480

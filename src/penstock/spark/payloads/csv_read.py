@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-from .base import BadValue, BlockDecoder, clip, shown
+from .base import BlockDecoder
 from .json_read import timestamps_of
 from .shapes import arrow_struct, broken_promise, check_supported, described
+from .verdicts import BadValue, clip, shown
 
 LINE_BREAKS = r"[\r\n]"
 STAND_INS = r"[\x1c\x1d]"

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from .base import Encoder
 from .csv_read import csv_refusal, hexed
 from .json_write import iso_dates, iso_timestamps
 from .shapes import check_supported
+from .verdicts import Encoder
 
 
 class CsvEncoder(Encoder):

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import PayloadError, shown
+from .verdicts import PayloadError, shown
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*')|([^\s<>(),:`']+)|([<>(),:]))")
 # Deep enough for any table; the parser recurses.

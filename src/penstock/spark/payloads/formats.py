@@ -1,34 +1,35 @@
-"""Which format is which: the one table, and the three ways in."""
+"""Which format is which: the one table, and the three ways in.
+
+A format is imported when it is used: each brings libraries of its own, and most queries need none of them.
+"""
 
 from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
-from .arrow_infer import infer_arrow
-from .arrow_read import ArrowDecoder
-from .arrow_write import ArrowEncoder
-from .avro import avro_decoder, avro_encoder, avro_schema, infer_avro
-from .base import Decoder, Encoder, PayloadError, shown
-from .csv_infer import infer_csv
-from .csv_read import CsvDecoder
-from .csv_write import CsvEncoder
 from .ddl import parse_schema
-from .json_infer import infer_json
-from .json_read import JsonDecoder
-from .json_write import JsonEncoder
 from .options import PayloadOptions
+from .verdicts import Decoder, Encoder, PayloadError, shown
 
 
 def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Decoder:
     """Raises PayloadError, naming the field, if the format cannot carry the schema. raw needs no decoder."""
     match value_format:
         case "json":
+            from .json_read import JsonDecoder
+
             return JsonDecoder(schema)
         case "csv":
+            from .csv_read import CsvDecoder
+
             return CsvDecoder(schema, options.csv_delimiter, options.csv_quote)
         case "avro":
+            from .avro import avro_decoder
+
             return avro_decoder(schema, options)
         case "arrow":
+            from .arrow_read import ArrowDecoder
+
             return ArrowDecoder(schema)
     raise _unknown(value_format)
 
@@ -36,12 +37,20 @@ def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) 
 def encoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Encoder:
     match value_format:
         case "json":
+            from .json_write import JsonEncoder
+
             return JsonEncoder(schema)
         case "csv":
+            from .csv_write import CsvEncoder
+
             return CsvEncoder(schema, options.csv_delimiter, options.csv_quote)
         case "avro":
+            from .avro import avro_encoder
+
             return avro_encoder(schema, options)
         case "arrow":
+            from .arrow_write import ArrowEncoder
+
             return ArrowEncoder(schema)
     raise _unknown(value_format)
 
@@ -50,12 +59,20 @@ def infer_schema(value_format: str, sample: Sequence[bytes], options: PayloadOpt
     """The schema that a sample shows, all fields nullable; PayloadError says which record of it does not fit."""
     match value_format:
         case "json":
+            from .json_infer import infer_json
+
             return infer_json(sample)
         case "csv":
+            from .csv_infer import infer_csv
+
             return infer_csv(sample, options.csv_delimiter, options.csv_quote)
         case "avro":
+            from .avro import infer_avro
+
             return infer_avro(sample, options)
         case "arrow":
+            from .arrow_infer import infer_arrow
+
             return infer_arrow(sample)
     raise _unknown(value_format)
 
@@ -65,8 +82,13 @@ def given_schema(options: PayloadOptions) -> StructType | None:
     text = options.value_schema
     if text is None:
         return None
-    avro = avro_schema(text) if options.value_format == "avro" else None
-    return parse_schema(text) if avro is None else avro
+    if options.value_format == "avro":
+        from .avro import avro_schema
+
+        avro = avro_schema(text)
+        if avro is not None:
+            return avro
+    return parse_schema(text)
 
 
 def _unknown(value_format: str) -> PayloadError:

@@ -14,7 +14,7 @@ Only the handful of flatbuffer fields that hold sizes are read. All reads are bo
 import struct
 from typing import NamedTuple
 
-from .base import BadValue
+from .verdicts import BadValue
 
 FILE_MAGIC = b"ARROW1\0\0"
 CONTINUATION = 0xFFFFFFFF

@@ -35,8 +35,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import BadValue, shown
 from .shapes import INT_BITS, described, path_of
+from .verdicts import BadValue, shown
 
 Reader = Callable[[Any, str], Any]  # (JSON value that is not null, its path) -> Python value for Arrow
 

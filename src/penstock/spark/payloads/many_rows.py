@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from .base import BadValue, Decoded, Decoder, PayloadError, clip, offsets_of
+from .base import offsets_of
+from .verdicts import BadValue, Decoded, Decoder, PayloadError, clip
 
 # How much `parts` unpacks at a time. A part is at most this and one record more.
 PART_BYTES = 64 << 20

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import PayloadError, shown
+from .verdicts import PayloadError, shown
 
 VALUE_FORMATS = ("raw", "json", "avro", "csv", "arrow")
 AVRO_FRAMINGS = ("none", "confluent", "container")

@@ -1,0 +1,58 @@
+"""The example of Spark Declarative Pipelines runs as it is, against a broker of the test's own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from penstock import Broker
+from penstock.spark.java import why_not
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative_pipeline"
+PATIENCE_S = 280
+
+
+def values_of(broker: Broker, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    while len(found) < count:
+        found += [message.value() for message in consumer.consume(count - len(found), timeout=20)]
+    consumer.close()
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "Java is there")
+def test_the_example_project_reads_a_topic_and_writes_one(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(EXAMPLE, project)
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(re.sub(r"(?m)^storage: .*$", f"storage: file://{tmp_path}/storage", spec.read_text()))
+    with Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(40):
+            order = {"id": number, "customer": f"c{number % 3}", "amount": number * 5}
+            producer.produce("orders", json.dumps(order).encode())
+        producer.produce("orders", b"no order")
+        assert producer.flush(20) == 0
+        environment = {
+            **os.environ,
+            "PENSTOCK_BOOTSTRAP": broker.bootstrap_servers,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            ["spark-pipelines", "run", "--spec", "spark-pipeline.yml"],
+            cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert len(values_of(broker, "orders-large", 20)) == 20
+        assert values_of(broker, "orders.dlq", 1) == [b"no order"]

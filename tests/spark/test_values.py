@@ -1,0 +1,208 @@
+"""Values that are more than bytes, through real Spark: decoded, encoded, inferred; bad records never vanish."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock import Broker
+
+Make = Callable[..., str]
+Produce = Callable[..., None]
+Read = Callable[..., DataFrame]
+
+SCHEMA = "id bigint, name string"
+PATIENCE_S = 120
+
+
+def records_of(broker: Broker, topic: str, count: int) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[Any] = []
+    while len(found) < count:
+        found += consumer.consume(count - len(found), timeout=20)
+    consumer.close()
+    return found
+
+
+def test_json_becomes_a_struct(make_topic: Make, produce: Produce, read: Read) -> None:
+    topic = make_topic()
+    produce(
+        topic, [b'{"id": 1, "name": "a"}', b'{"name": "b", "more": [1]}', {"value": None, "key": b"gone"}]
+    )
+    frame = read(topic, valueFormat="json", valueSchema=SCHEMA)
+    assert frame.schema["value"].dataType.simpleString() == "struct<id:bigint,name:string>"
+    rows = frame.orderBy("offset").selectExpr("offset", "value.*", "value is null AS empty").collect()
+    assert [tuple(row) for row in rows] == [
+        (0, 1, "a", False),
+        (1, None, "b", False),
+        (2, None, None, True),
+    ]
+
+
+def test_a_schema_is_inferred_from_a_sample(make_topic: Make, produce: Produce, read: Read) -> None:
+    topic = make_topic(partitions=2)
+    produce(
+        topic,
+        [{"value": b'{"id": 1}', "partition": 0}, {"value": b'{"id": 2.5, "ok": true}', "partition": 1}],
+    )
+    frame = read(topic, valueFormat="json")
+    assert {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType} == {
+        "id": "double",
+        "ok": "boolean",
+    }
+    assert sorted(row.id for row in frame.select("value.id").collect()) == [1.0, 2.5]
+
+
+def test_a_schema_cannot_be_inferred_from_nothing(make_topic: Make, read: Read) -> None:
+    with pytest.raises(
+        PySparkException, match="valueSchema=None: expected a schema, since there is no record yet"
+    ):
+        read(make_topic(), valueFormat="json")
+
+
+def test_csv_lines_are_read_by_position(make_topic: Make, produce: Produce, read: Read) -> None:
+    topic = make_topic()
+    produce(topic, [b"1;alice", b'2;"b;ob"'])
+    frame = read(topic, valueFormat="csv", valueSchema=SCHEMA, csvDelimiter=";").orderBy("offset")
+    assert frame.select("value.*").collect() == [(1, "alice"), (2, "b;ob")]
+
+
+def test_avro_is_read_by_the_schema_of_its_writer(make_topic: Make, produce: Produce, read: Read) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
+    }
+    values = []
+    for order in ({"id": 7, "name": "x"}, {"id": 8, "name": None}):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, order)
+        values.append(out.getvalue())
+    topic = make_topic()
+    produce(topic, values)
+    frame = read(topic, valueFormat="avro", valueSchema=json.dumps(schema)).orderBy("offset")
+    assert frame.select("value.*").collect() == [(7, "x"), (8, None)]
+
+
+def test_one_arrow_record_holds_many_rows(make_topic: Make, produce: Produce, read: Read) -> None:
+    topic = make_topic()
+    for first in (0, 1000):
+        out = io.BytesIO()
+        table = pa.table({"id": pa.array(range(first, first + 1000)), "name": ["n"] * 1000})
+        with pa.ipc.new_stream(out, table.schema) as writer:
+            writer.write_table(table)
+        produce(topic, [{"value": out.getvalue(), "key": b"k"}])
+    frame = read(topic, valueFormat="arrow")
+    rows = frame.select("key", "offset", "value.id").orderBy("value.id").collect()
+    assert [(bytes(row.key), row.offset, row.id) for row in rows] == [
+        (b"k", n // 1000, n) for n in range(2000)
+    ]
+
+
+@pytest.mark.parametrize("value_format", ["json", "csv", "avro", "arrow"])
+def test_what_the_sink_encodes_the_source_decodes(
+    spark: SparkSession, broker: Broker, make_topic: Make, read: Read, value_format: str
+) -> None:
+    topic = make_topic()
+    rows = spark.range(500).selectExpr("struct(id, concat('name ', id) AS name) AS value")
+    writer = rows.write.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer.option("topic", topic).option("valueFormat", value_format).mode("append").save()
+    found = read(topic, valueFormat=value_format, valueSchema=SCHEMA).select("value.*").collect()
+    assert sorted(map(tuple, found)) == [(n, f"name {n}") for n in range(500)]
+
+
+def test_a_bad_record_fails_the_query_and_is_named(make_topic: Make, produce: Produce, read: Read) -> None:
+    topic = make_topic()
+    produce(topic, [b'{"id": 1}', b"no json"])
+    with pytest.raises(PySparkException, match=f"{topic}-0, offset 1: the value is not json"):
+        read(topic, valueFormat="json", valueSchema=SCHEMA).collect()
+
+
+def test_a_bad_record_goes_to_the_dead_letters_whole(
+    broker: Broker, make_topic: Make, produce: Produce, read: Read
+) -> None:
+    topic = make_topic()
+    bad = {"value": b"\xffno json", "key": b"k", "headers": [("trace", b"7")], "timestamp": 1_700_000_000_000}
+    produce(topic, [b'{"id": 1}', bad, b'{"id": "x"}', b'{"id": 3}'])
+    frame = read(topic, valueFormat="json", valueSchema=SCHEMA, badRecords="deadLetter")
+    assert sorted(row.id for row in frame.select("value.id").collect()) == [1, 3]
+    first, second = records_of(broker, f"{topic}.dlq", 2)
+    assert (first.key(), first.value(), first.timestamp()[1]) == (b"k", b"\xffno json", 1_700_000_000_000)
+    headers = dict(first.headers())
+    assert headers["trace"] == b"7"
+    assert headers["penstock-error"]
+    assert [headers[f"penstock-source-{name}"] for name in ("topic", "partition", "offset")] == [
+        topic.encode(),
+        b"0",
+        b"1",
+    ]
+    assert second.value() == b'{"id": "x"}'
+    assert b"id" in dict(second.headers())["penstock-error"]
+
+
+def test_a_stream_sets_bad_records_aside_and_goes_on(
+    spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce, checkpoint: str, tmp_path: Path
+) -> None:
+    topic, aside = make_topic(), make_topic("aside")
+    produce(topic, [b'{"id": %d}' % n if n % 10 else b"{" for n in range(100)])
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    options = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "valueFormat": "json",
+        "valueSchema": SCHEMA,
+    }
+    frame = reader.options(**options, badRecords="deadLetter", deadLetterTopic=aside).load()
+    out = str(tmp_path / "out")
+    writer = frame.select("value.id").writeStream.format("parquet").option("path", out)
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S)
+    assert spark.read.parquet(out).count() == 90
+    assert len(records_of(broker, aside, 10)) == 10
+
+
+def test_a_stream_fails_on_a_bad_record_by_default(
+    spark: SparkSession, broker: Broker, make_topic: Make, produce: Produce, checkpoint: str
+) -> None:
+    topic = make_topic()
+    produce(topic, [b"{"])
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    options = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "valueFormat": "json",
+        "valueSchema": SCHEMA,
+    }
+    writer = reader.options(**options).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="offset 0: the value is not json"):
+        query.awaitTermination(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valueFormat": "json", "valueSchema": "id bigin"}, "valueSchema"),
+        ({"valueFormat": "json", "valueSchema": "id interval"}, "id"),
+        ({"valueSchema": SCHEMA}, "valueFormat"),
+        ({"valueFormat": "avro"}, "valueSchema"),
+        ({"valueFormat": "json", "valueSchema": SCHEMA, "deadLetterTopic": "x"}, "badRecords=deadLetter"),
+        ({"valueFormat": "json", "valueSchema": SCHEMA, "csvQuote": "'"}, "csvQuote"),
+    ],
+)
+def test_a_payload_that_cannot_work_is_found_when_the_query_is_planned(
+    make_topic: Make, produce: Produce, read: Read, options: dict[str, str], message: str
+) -> None:
+    topic = make_topic()
+    produce(topic, [b"x"])
+    with pytest.raises(PySparkException, match=message):
+        read(topic, **options).count()
