@@ -237,3 +237,21 @@ def test_a_task_reports_what_it_has_written(
         assert report == Written(rows=rows, records=rows, bytes=report.bytes, rows_by_topic={topic: rows})
         assert report.bytes > rows * 10
     assert writer.write(iter([])).rows == 0
+
+
+@pytest.mark.parametrize("value_format", ["json", "csv", "avro", "arrow"])
+def test_what_is_written_in_a_format_is_read_in_it(
+    spark: SparkSession,
+    write: Callable[..., None],
+    read: Callable[..., DataFrame],
+    make_topic: MakeTopic,
+    value_format: str,
+) -> None:
+    topic = make_topic(value_format)
+    rows = spark.range(0, 100, 1, 1).selectExpr(
+        "struct(id, concat('t-', id) as text, if(id % 3 = 0, null, id / 2) as half) as value"
+    )
+    schema = "id bigint, text string, half double"
+    write(rows, topic=topic, valueFormat=value_format, valueSchema=schema)
+    found = read(topic, valueFormat=value_format, valueSchema=schema)
+    assert found.select("value.*").orderBy("id").collect() == rows.select("value.*").collect()

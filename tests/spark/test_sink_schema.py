@@ -79,6 +79,17 @@ def test_a_value_format_wants_a_struct() -> None:
         check("value string", topic="t", valueFormat="json")
 
 
+def test_a_schema_that_is_given_must_be_the_column_s() -> None:
+    check(
+        "value struct<a: int, b: string>",
+        topic="t",
+        valueFormat="avro",
+        valueSchema="a int not null, b string",
+    )
+    with pytest.raises(ConfigError, match=r"valueSchema='a int': .*column value, which is struct<a:string>"):
+        check("value struct<a: string>", topic="t", valueFormat="avro", valueSchema="a int")
+
+
 def test_packed_rows_have_no_keys_of_their_own() -> None:
     assert check("value struct<a: int>, partition int", topic="t", valueFormat="arrow").partition
     with pytest.raises(ConfigError, match="column key='one per row': expected none with valueFormat=arrow"):

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 
 from penstock.client import ClientSettings
 from penstock.spark import sink_producers, sink_schema
-from penstock.spark.payloads import Encoder, encoder_for
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_sender import RowSender, gathered
 
@@ -61,20 +60,13 @@ class _Writer:
                 producer,
                 self._columns,
                 topic=options.topic,
-                encoder=self._encoder(),
+                encoder=sink_schema.encoder_of(self._value_type, options),
                 packs=options.payload.value_format == "arrow",
             )
             for batch in gathered(iterator):
                 sender.send(batch)
             producer.flush()
             return _written(sender, producer.acked_rows - rows_before, producer.acked_bytes - bytes_before)
-
-    def _encoder(self) -> Encoder | None:
-        payload = self._options.payload
-        if payload.value_format == "raw":
-            return None
-        assert isinstance(self._value_type, StructType)
-        return encoder_for(payload.value_format, self._value_type, payload)
 
 
 class PenstockArrowWriter(_Writer, DataSourceArrowWriter):

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.payloads import encoder_for
+from penstock.spark.payloads import Encoder, encoder_for, given_schema
 from penstock.spark.sink_options import SinkOptions
 
 HEADERS_DDL: Final = "array<struct<key:string,value:binary>>"
@@ -84,7 +84,25 @@ def _check_value(types: dict[str, DataType], options: SinkOptions) -> None:
         raise _wrong(
             "value", types, f"a struct, because valueFormat={value_format}; make one with struct(...)"
         )
-    encoder_for(value_format, value, options.payload)
+    encoder_of(value, options)
+
+
+def encoder_of(value: DataType, options: SinkOptions) -> Encoder | None:
+    """What makes bytes of the column value; None where it has them already."""
+    payload = options.payload
+    if payload.value_format == "raw":
+        return None
+    assert isinstance(value, StructType)
+    given = given_schema(payload)
+    if given is not None and given.simpleString() != value.simpleString():
+        raise ConfigError(
+            "valueSchema",
+            payload.value_schema,
+            f"the type of the column value, which is {value.simpleString()}",
+        )
+    # A schema that was given says which fields may be null, and a bare Avro record depends on that: readers with the
+    # same valueSchema must be able to read it.
+    return encoder_for(payload.value_format, given or value, payload)
 
 
 def _check_topic(types: dict[str, DataType], options: SinkOptions) -> None:
