@@ -46,6 +46,14 @@ def test_a_job_of_kafkas_sink_is_taken_as_it_is() -> None:
     )
 
 
+def test_numbers_that_mean_for_ever_are_taken() -> None:
+    found = parse(
+        kafka__max__block__ms=str(2**63 - 1), kafka__retry__backoff__ms="0", kafka__buffer__memory="9" * 12
+    )
+    assert (found.client.retry_for_ms, found.client.retry_backoff_ms) == (2**31 - 1, 1)
+    assert found.buffer_bytes == 1 << 30
+
+
 def test_names_of_options_do_not_depend_on_case() -> None:
     found = SinkOptions.from_options(
         {"Kafka.Bootstrap.Servers": "h:1", "TOPIC": "Orders", "usetimestamps": "True"}

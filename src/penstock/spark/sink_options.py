@@ -16,7 +16,7 @@ from penstock.spark.option_values import Reader, whole_number
 from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
 
 CODECS: Final = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-MAX_MS: Final = 2**31 - 1
+MAX_INT32: Final = 2**31 - 1
 MAX_REQUEST_BYTES: Final = 100 << 20
 """What brokers take in one request (socket.request.max.bytes)."""
 MAX_BUFFER_BYTES: Final = 1 << 30
@@ -99,7 +99,7 @@ def _client(kafka: Mapping[str, str]) -> ClientSettings:
         client_id=kafka.get("client.id", "penstock-spark"),
         request_timeout_ms=_number(kafka, "request.timeout.ms", 30_000),
         retry_for_ms=_number(kafka, "max.block.ms", 60_000, least=0),
-        retry_backoff_ms=_number(kafka, "retry.backoff.ms", 100),
+        retry_backoff_ms=max(1, _number(kafka, "retry.backoff.ms", 100, least=0)),
     )
     try:
         settings.validate()
@@ -129,5 +129,8 @@ def _producer(kafka: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-def _number(kafka: Mapping[str, str], name: str, default: int, *, least: int = 1, most: int = MAX_MS) -> int:
-    return whole_number(f"kafka.{name}", kafka.get(name, str(default)), least=least, most=most)
+def _number(
+    kafka: Mapping[str, str], name: str, default: int, *, least: int = 1, most: int = MAX_INT32
+) -> int:
+    """A whole number; one beyond `most` counts as that, since Kafka's client takes any (Long.MAX_VALUE for "ever")."""
+    return min(most, whole_number(f"kafka.{name}", kafka.get(name, str(default)), least=least))
