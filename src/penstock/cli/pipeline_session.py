@@ -92,6 +92,7 @@ class OnSpark(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def _explained() -> Iterator[None]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     from penstock.spark.pipelines.running import reason
@@ -102,7 +103,7 @@ def _explained() -> Iterator[None]:
         raise Misconfigured(str(problem)) from None
     except PenstockError as problem:
         raise Problem(str(problem)) from None
-    except PySparkException as problem:
+    except (PySparkException, Py4JError) as problem:
         raise Problem(reason(problem), "--verbose shows Spark's own log") from None
 
 

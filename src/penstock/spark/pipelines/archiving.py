@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError
 from penstock.spark import options as source_options
 from penstock.spark.data_loss import report
 from penstock.spark.options import SourceOptions
@@ -107,12 +107,12 @@ class _Batches:
         self._compaction = compaction
         self._since_compaction = 0
         self.rows = self.files = self.merged_away = 0
-        self.problem: PenstockError | None = None
+        self.problem: Exception | None = None
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
         try:
             self._take(batch)
-        except PenstockError as problem:
+        except Exception as problem:
             self.problem = problem  # Spark would only keep its text
             raise
 

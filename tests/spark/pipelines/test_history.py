@@ -1,0 +1,98 @@
+"""Archive plus live tail: every record once, on one side of the boundary."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from penstock.errors import ConfigError
+from penstock.spark import history
+from penstock.spark.admission import OffsetRange
+from penstock.spark.data_loss import DataLoss
+from penstock.spark.pipelines.tail import _range
+from penstock.types import TopicPartition
+
+from .conftest import Shop, all_places, places, plain
+
+PLACE = TopicPartition("orders", 0)
+
+
+def whole(shop: Shop, **settings: Any) -> DataFrame:
+    return history(shop.spark, shop.path, bootstrap_servers=shop.bootstrap_servers, **settings)
+
+
+def test_history_is_the_archive_and_what_came_since(shop: Shop, read: Callable[..., Any]) -> None:
+    shop.sell(0, 9)
+    shop.archive()
+    shop.sell(9, 6)
+    found = whole(shop, with_source=True)
+    assert plain(found) == plain(read(shop.topic, includeHeaders="true"))
+    counts = {row.source: row["count"] for row in found.groupBy("source").count().collect()}
+    assert counts == {"archive": 9, "live": 6}
+
+
+def test_history_without_a_tail_is_parquet_alone(shop: Shop) -> None:
+    shop.sell(0, 9)
+    shop.archive()
+    found = whole(shop)
+    assert "penstock" not in found._jdf.queryExecution().executedPlan().toString().lower().replace(
+        shop.path.lower(), ""
+    )
+    assert places(found) == all_places(9)
+
+
+def test_history_of_a_topic_that_is_not_archived_yet_is_all_live(shop: Shop) -> None:
+    shop.sell(0, 9)
+    assert places(whole(shop, topics=shop.topic)) == all_places(9)
+
+
+def test_there_is_no_gap_and_no_overlap_while_records_come_in_and_are_archived(shop: Shop) -> None:
+    shop.sell(0, 9)
+    shop.archive()
+    enough = threading.Event()
+    sold = [9]
+
+    def keep_selling() -> None:
+        while not enough.is_set() and sold[0] < 3_000:
+            shop.sell(sold[0], 30)
+            sold[0] += 30
+
+    seller = threading.Thread(target=keep_selling)
+    seller.start()
+    try:
+        before = whole(shop)
+        shop.archive(compaction=None)
+        for found in (before, whole(shop)):
+            there = places(found)
+            for partition in range(3):
+                offsets = [offset for number, offset in there if number == partition]
+                assert offsets == list(range(len(offsets)))
+    finally:
+        enough.set()
+        seller.join()
+    assert places(whole(shop)) == all_places(sold[0])
+
+
+def test_the_tail_begins_where_the_archive_ends() -> None:
+    assert _range(PLACE, 5, 2, 9, fail=True) == OffsetRange(place=PLACE, start=5, end=9)
+    assert _range(PLACE, None, 2, 9, fail=True) == OffsetRange(place=PLACE, start=2, end=9)
+
+
+def test_records_that_were_deleted_before_they_were_archived_are_missed_aloud() -> None:
+    with pytest.raises(DataLoss, match="archived up to offset 4, and the log begins at 7"):
+        _range(PLACE, 5, 7, 9, fail=True)
+    assert _range(PLACE, 5, 7, 9, fail=False) == OffsetRange(place=PLACE, start=7, end=9)
+
+
+def test_a_log_that_ends_before_the_archive_does_is_noticed() -> None:
+    with pytest.raises(DataLoss, match="the log ends at 2"):
+        _range(PLACE, 5, 0, 3, fail=True)
+
+
+def test_a_topic_that_nobody_has_is_refused(shop: Shop) -> None:
+    with pytest.raises(ConfigError, match="no-such-topic"):
+        whole(shop, topics="no-such-topic")
+    with pytest.raises(ConfigError, match="startingOffsets"):
+        whole(shop, topics=shop.topic, options={"startingOffsets": "earliest"})
