@@ -134,7 +134,7 @@ def _client(kafka: Mapping[str, str], *, retry_for_ms: int) -> ClientSettings:
         ),
         retry_for_ms=retry_for_ms,
         retry_backoff_ms=whole_number(
-            "kafka.retry.backoff.ms", kafka.get("retry.backoff.ms", "100"), least=0, most=60_000
+            "kafka.retry.backoff.ms", kafka.get("retry.backoff.ms", "100"), least=1, most=60_000
         ),
     )
     try:
