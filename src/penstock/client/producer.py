@@ -307,11 +307,17 @@ class BatchProducer:
     def _pause(
         self, queue: PartitionQueue, batch: Batch, problem: ClientError, *, passes: bool = False
     ) -> None:
-        """Lets a partition rest after a problem; raises it if it does not pass, or not in time."""
+        """Lets a partition rest after a problem; raises it if it does not pass, or not in time.
+
+        The time of a problem counts from when it is met: before that the caller may have been away, and nobody read
+        answers or tried again.
+        """
         now_s = time.monotonic()
         if not (passes or problem.retriable):
             raise problem
-        if now_s >= batch.deadline_s:
+        if not queue.tries:
+            queue.troubled_until_s = now_s + self._delivery_timeout_ms / 1000
+        if now_s >= max(batch.deadline_s, queue.troubled_until_s):
             raise DeliveryTimedOut(queue.place, batch.rows, self._delivery_timeout_ms, problem) from problem
         backoff_s = self._cluster.settings.retry_backoff_ms / 1000 * 2 ** min(queue.tries, 16)
         queue.tries += 1

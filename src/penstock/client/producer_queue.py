@@ -57,6 +57,8 @@ class PartitionQueue:
         """By the monotonic clock: a pause after a refusal."""
         self.tries = 0
         """Refusals since the last batch that was acked."""
+        self.troubled_until_s = 0.0
+        """By the monotonic clock: how long the trouble that began with the first of them is waited out."""
         self.node_id = -1
         """The broker that has those in flight."""
         self.lost_track = False

@@ -1,0 +1,23 @@
+"""Callers that leave a producer alone for longer than delivery.timeout.ms, such as a Spark task with a slow function
+before its sink. The producer has no thread of its own, so meanwhile it can neither read answers nor try again: that
+time is not the brokers'."""
+
+import time
+
+import pytest
+
+from penstock.errors import ErrorCode
+from tests.client.test_producer_faults import FakeLog, Fault, Step, producing, send, values
+
+DELIVERY_TIMEOUT_MS = 50
+
+
+@pytest.mark.parametrize("lost", [Fault.HANG_UP, Fault.WRITE_AND_HANG_UP, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_what_was_lost_while_the_caller_was_away_is_sent_again(lost: Step) -> None:
+    log = FakeLog([ErrorCode.NONE, lost])
+    with producing(log, delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer:
+        send(producer, values(12))  # several requests: some are on their way when this returns
+        time.sleep(2 * DELIVERY_TIMEOUT_MS / 1000)  # the caller's time, which is what this is about
+        send(producer, values(15)[12:])
+        producer.flush()
+    assert log.values == values(15)
