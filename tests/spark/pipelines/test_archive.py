@@ -10,7 +10,14 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigError
-from penstock.spark import AnotherWriter, ArchiveError, BatchProgress, Schedule, read_archive
+from penstock.spark import (
+    AnotherWriter,
+    ArchiveError,
+    BatchProgress,
+    PipelineError,
+    Schedule,
+    read_archive,
+)
 from penstock.spark.pipelines import log
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.log import ArchiveLog
@@ -197,3 +204,9 @@ def test_a_folder_that_is_no_archive_is_said_to_be_none(spark: SparkSession, tmp
         read_archive(spark, str(tmp_path))
     with pytest.raises(ConfigError, match="without any of"):
         read_archive(spark, str(tmp_path / "a*"))
+
+
+def test_a_connect_session_is_told_what_to_use_instead() -> None:
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(PipelineError, match="classic Spark session"):
+        read_archive(remote, "/somewhere")

@@ -87,7 +87,7 @@ def archive(
     given["startingOffsets"] = _starts(writer.state, layout)
     batches = _Batches(spark, writer, compaction)
     totals = _run(spark, given, batches, checkpoint or _fresh_checkpoint(writer), schedule)
-    if compaction is not None and schedule.every is None:
+    if compaction is not None and schedule.every is None and not schedule.is_stopped():
         batches.merged_away += compact(spark, writer, compaction, everything=True)
     return Archived(
         totals=totals,

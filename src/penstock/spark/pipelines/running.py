@@ -31,6 +31,9 @@ class Schedule:
     stop_within_s: float = 60.0
     """How long the batch at hand may take once stop is true. After that it is given up and done again next time."""
 
+    def is_stopped(self) -> bool:
+        return self.stop is not None and self.stop()
+
 
 ALL_NOW: Final = Schedule()
 
@@ -79,7 +82,7 @@ def _watch(query: StreamingQuery, schedule: Schedule) -> Totals:
     try:
         while not _ended(query):
             reports.take()
-            if schedule.stop is not None and schedule.stop():
+            if schedule.is_stopped():
                 give_up = give_up or time.monotonic() + schedule.stop_within_s
                 if not query.status["isTriggerActive"] or time.monotonic() > give_up:
                     break
