@@ -88,8 +88,5 @@ def archive(
         "batches": done.totals.batches,
         "seconds": round(done.totals.duration_s, 1),
     }
-    finish(
-        as_json,
-        result,
-        f"archived {done.rows:,} records in {done.files_added:,} files; merging left {done.files_merged_away:,} fewer",
-    )
+    merged = f"; merging made these {done.files_merged_away:,} fewer" if done.files_merged_away else ""
+    finish(as_json, result, f"archived {done.rows:,} records in {done.files_added:,} files{merged}")
