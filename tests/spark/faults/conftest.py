@@ -10,13 +10,15 @@ from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import DriverProcess, FaultyBroker
 
 HERE = Path(__file__).parent
+TIMEOUT_S = 600
+"""For machines that do much else: alone, the longest of these tests takes about half a minute."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:
         if HERE in item.path.parents and "spark" not in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
             # With the other tests of Spark: two JVMs at a time are too many for a small machine.
             item.add_marker(pytest.mark.xdist_group("spark"))
             if reason:

@@ -18,7 +18,7 @@ import pyspark
 from tests.node.processes import BrokerProcess
 from tests.spark.conftest import SETTINGS
 
-PATIENCE_S = 200.0
+PATIENCE_S = 240.0
 ROOT = Path(__file__).parents[3]
 EXECUTOR = "CoarseGrainedExecutorBackend"
 

@@ -4,8 +4,11 @@ Values are of about a kilobyte: a few thousand make several fetches and several 
 the middle finds some of them written and some not.
 """
 
+import json
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Self
 
 from confluent_kafka import Producer
 
@@ -26,6 +29,35 @@ def fill(servers: str, topic: str, numbers: Iterable[int], partitions: int) -> N
         producer.produce(topic, value=key.ljust(VALUE_BYTES, b"."), key=key, partition=number % partitions)
         producer.poll(0)
     assert producer.flush(60) == 0
+
+
+class Flood:
+    """Records that keep coming, numbered from 0: number n is record n // partitions of partition n % partitions."""
+
+    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+        self._topic = topic
+        self._partitions = partitions
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            for _ in range(self._partitions):
+                self._producer.produce(
+                    self._topic, b"%08d" % self.sent, partition=self.sent % self._partitions
+                )
+                self.sent += 1
+            assert self._producer.flush(60) == 0  # so that it is a stream and not a heap
 
 
 def create(servers: str, topic: str, partitions: int) -> str:
@@ -59,3 +91,10 @@ def numbers_in(servers: str, topic: str, partitions: int) -> list[int]:
 def logged(checkpoint: Path, kind: str) -> list[int]:
     """The batches that a checkpoint has offsets or commits of."""
     return sorted(int(path.name) for path in (checkpoint / kind).glob("[0-9]*"))
+
+
+def planned(checkpoint: Path, batch: int) -> dict[str, Any]:
+    """Where a batch ends, as the source has told it to Spark: the last line of what Spark has written."""
+    found = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+    assert isinstance(found, dict)
+    return found

@@ -19,8 +19,8 @@ ROWS = 24_000
 """A task has more than the source reads ahead (8,000), so the fault finds it with some of its rows unread."""
 HELD_AFTER = 3_500
 SEEN = 1_000
-TIMEOUT_MS = 1_500
-PAUSE_S = 4.0
+TIMEOUT_MS = 3_000
+PAUSE_S = 5.0
 """Longer than a request may take, so that clients give up on their connections and try anew."""
 
 Fault = Callable[[FaultyBroker, list[Gate]], None]
