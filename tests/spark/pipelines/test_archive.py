@@ -1,6 +1,7 @@
 """Topics to Parquet: each record once, whatever happens on the way."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_of_two_writers_the_newer_wins_and_the_older_leaves_nothing_behind(shop:
     assert shop.data_files() == set(shop.state().files)
     assert shop.staged() == []
     assert shop.state().writer == newer.name
+
+
+def test_a_stream_ends_with_a_clear_error_when_another_run_takes_over(shop: Shop) -> None:
+    shop.sell(0, 3)
+    begun = threading.Event()
+
+    def take_over() -> None:
+        begun.wait(120)
+        shop.sell(3, 3)
+        shop.archive(compaction=None)
+        shop.sell(6, 3)
+
+    other = threading.Thread(target=take_over)
+    other.start()
+    with pytest.raises(AnotherWriter, match="another writer has taken over"):
+        shop.archive(schedule=Schedule(every="100ms", on_batch=lambda _: begun.set()))
+    other.join()
+    shop.archive(compaction=None)
+    assert places(shop.archived()) == all_places(9)
 
 
 def test_only_one_of_two_creates_a_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class _Batches:
 
     def __init__(self, spark: SparkSession, writer: ArchiveWriter, compaction: Compaction | None) -> None:
         self._spark = spark
-        self._writer = writer
+        self.writer = writer
         self._compaction = compaction
         self._since_compaction = 0
         self.rows = self.files = self.merged_away = 0
@@ -117,13 +117,13 @@ class _Batches:
             raise
 
     def _take(self, batch: DataFrame) -> None:
-        added = self._writer.add(batch.sparkSession, _unarchived(batch, self._writer.state))
+        added = self.writer.add(batch.sparkSession, _unarchived(batch, self.writer.state))
         self.rows += sum(file.rows for file in added)
         self.files += len(added)
         self._since_compaction += 1
         if self._compaction is not None and self._since_compaction >= self._compaction.every_batches:
             self._since_compaction = 0
-            self.merged_away += compact(self._spark, self._writer, self._compaction, everything=False)
+            self.merged_away += compact(self._spark, self.writer, self._compaction, everything=False)
 
 
 def _run(
@@ -136,6 +136,7 @@ def _run(
     except PipelineError:
         if batches.problem is not None:
             raise batches.problem from None
+        batches.writer.check_alone()  # who takes over deletes the checkpoint, and Spark would only say that it is gone
         raise
 
 

@@ -45,7 +45,10 @@ class ArchiveLog:
             return
         there = self._files.read(_name(change.sequence, CHANGE))
         who = "" if there is None else _who(decode(there, Manifest, f"change {change.sequence}"))
-        raise AnotherWriter(
+        raise self.taken_over(who)
+
+    def taken_over(self, who: str) -> AnotherWriter:
+        return AnotherWriter(
             f"another writer has taken over {self._files.root}{who}. An archive has one writer at a time: stop the "
             "other, or leave it to it. Nothing of this run's last change was kept, and nothing is lost"
         )

@@ -52,6 +52,12 @@ class ArchiveWriter:
             return
         raise AnotherWriter(f"{self.files.root} has another busy writer: stop it first")
 
+    def check_alone(self) -> None:
+        """AnotherWriter if somebody has claimed the archive since."""
+        now = self._log.load()
+        if now.writer != self.name:
+            raise self._log.taken_over(f" (writer {now.writer})")
+
     def add(self, spark: SparkSession, rows: DataFrame) -> list[DataFile]:
         """Commits rows as new files. They must not be in the archive yet."""
         stage = self._stage(rows)
