@@ -15,6 +15,8 @@ from penstock.spark.java import why_not
 
 SETTINGS = {
     "spark.ui.enabled": "false",
+    # Tests are over before the JVM's second compiler has paid for itself.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
