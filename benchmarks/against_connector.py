@@ -12,7 +12,7 @@ Three systems in one Spark session, on the same records:
     history   archive plus live tail, against reading the archive's Parquet files directly
     decode    record batches to Arrow, against aiokafka's parser
 
-Systems take turns within each round; figures are medians. Without Maven or Kafka, what can be measured is. Results go
+Systems take turns within each round; figures are medians (of two, means). Without Maven or Kafka, what can be measured is. Results go
 to .cache/bench/ as JSON and as Markdown.
 """
 
@@ -84,6 +84,7 @@ def measure(stack: ExitStack, folder: Path, cells: list[Cell], rounds: int) -> R
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}",
         rounds=rounds,
     )
+    warm_up(spark, systems, cells[0], folder)
     for cell in cells:
         for bootstrap in dict.fromkeys(system.bootstrap for system in systems):
             say(f"filling {cell.topic} at {bootstrap}")
@@ -96,10 +97,17 @@ def measure(stack: ExitStack, folder: Path, cells: list[Cell], rounds: int) -> R
     return report
 
 
+def warm_up(spark: SparkSession, systems: list[System], cell: Cell, folder: Path) -> None:
+    """The JVM compiles, Python workers start: nothing of this is counted."""
+    small = msgspec.structs.replace(cell, records=cell.records // 10)
+    for bootstrap in dict.fromkeys(system.bootstrap for system in systems):
+        fill(bootstrap, small)
+    list(reads(spark, systems, small, 2, folder))
+
+
 def reads(
     spark: SparkSession, systems: list[System], cell: Cell, rounds: int, folder: Path
 ) -> Iterator[Figure]:
-    """The first round warms up: the JVM compiles, workers start. It is not counted unless it is the only one."""
     jobs: dict[str, Callable[[System, int], float]] = {
         "noop": lambda system, _: timed_noop(frame(spark, system, cell.topic)),
         "count": lambda system, _: timed_count(frame(spark, system, cell.topic), cell.records),
@@ -131,11 +139,9 @@ def _turns(
     measure: str, cell: Cell, systems: list[System], rounds: int, job: Callable[[System, int], float]
 ) -> Figure:
     seconds: dict[str, list[float]] = {system.name: [] for system in systems}
-    for number in range(rounds + 1 if rounds > 1 else 1):
+    for number in range(rounds):
         for system in systems:
-            took = job(system, number)
-            if number or rounds == 1:
-                seconds[system.name].append(took)
+            seconds[system.name].append(job(system, number))
     figure = Figure(
         measure=measure,
         label=cell.label,
@@ -244,7 +250,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--divide", type=int, default=1, help="fewer records, for a quick look")
     return parser.parse_args()
 

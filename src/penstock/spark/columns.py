@@ -21,8 +21,10 @@ from penstock.types import TopicPartition
 NULL_KEY: Final = 1
 NULL_VALUE: Final = 2
 
-INDEX_ROWS: Final = 1 << 15
-"""Rows that the kept index and constant arrays have; a longer batch gets its own."""
+INDEX_ROWS: Final = 1 << 18
+"""Rows of the kept index arrays (1 MB each). Longer runs get their own, which takes longer than all the rest."""
+CONSTANT_ROWS: Final = 1 << 15
+"""Rows of the kept constant arrays; one of these is a topic's name as often."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -36,11 +38,46 @@ class Block(NamedTuple):
     columns: Mapping[str, pa.Array]
 
 
-def to_block(
-    header: BatchHeader, payload: bytes, scanned: Columns, wanted: frozenset[str], start: int, end: int
-) -> Block:
+class Scanned(NamedTuple):
+    """One batch, or several that lie in one buffer."""
+
+    payload: bytes
+    columns: Columns
+    base_offset: int
+    last_offset: int
+    log_append_time: bool
+
+    @classmethod
+    def of(cls, header: BatchHeader, payload: bytes, columns: Columns) -> "Scanned":
+        return cls(payload, columns, header.base_offset, header.last_offset, header.log_append_time)
+
+    def goes_with(self, other: "Scanned") -> bool:
+        """Whether `other`, the next batch, lies in the same buffer: its positions then go on where these end."""
+        return self.payload is other.payload and self.log_append_time == other.log_append_time
+
+
+def together(run: Sequence[Scanned]) -> Scanned:
+    """Batches of one buffer as one: their slices rise from the first to the last. Headers are not brought along."""
+    if len(run) == 1:
+        return run[0]
+    parts = [each.columns for each in run]
+    merged = Columns(
+        rows=sum(part.rows for part in parts),
+        slices=b"".join([part.slices for part in parts]),
+        nulls=b"".join([part.nulls for part in parts]),
+        timestamps=b"".join([part.timestamps for part in parts]),
+        offsets=b"".join([part.offsets for part in parts]),
+        header_ends=b"",
+        header_slices=b"",
+        header_nulls=b"",
+    )
+    return run[0]._replace(columns=merged, last_offset=run[-1].last_offset)
+
+
+def to_block(batch: Scanned, wanted: frozenset[str], start: int, end: int) -> Block:
     """The wanted columns of the records from offset `start` up to `end`."""
-    first, last = _inside(header, scanned, start, end)
+    payload, scanned = batch.payload, batch.columns
+    first, last = _inside(batch, start, end)
     rows = scanned.rows
     out: dict[str, pa.Array] = {}
     parts = _slices(scanned.slices, rows, payload) if rows else None
@@ -52,7 +89,7 @@ def to_block(
     if "timestamp" in wanted:
         out["timestamp"] = _timestamps(scanned.timestamps, rows)
     if "timestampType" in wanted:
-        out["timestampType"] = constant(int(header.log_append_time), pa.int32(), rows)
+        out["timestampType"] = constant(int(batch.log_append_time), pa.int32(), rows)
     if "headers" in wanted:
         out["headers"] = _headers(payload, scanned)
     if (first, last) != (0, rows):
@@ -80,21 +117,21 @@ def constants(place: TopicPartition, rows: int) -> dict[str, pa.Array]:
 
 
 def constant(value: object, kind: pa.DataType, rows: int) -> pa.Array:
-    if rows <= INDEX_ROWS:
+    if rows <= CONSTANT_ROWS:
         return _kept_constant(value, kind).slice(0, rows)
     return pa.repeat(pa.scalar(value, kind), rows)
 
 
 @lru_cache(maxsize=64)
 def _kept_constant(value: object, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), INDEX_ROWS)
+    return pa.repeat(pa.scalar(value, kind), CONSTANT_ROWS)
 
 
-def _inside(header: BatchHeader, scanned: Columns, start: int, end: int) -> tuple[int, int]:
+def _inside(batch: Scanned, start: int, end: int) -> tuple[int, int]:
     """The first row and the row after the last one that are in [start, end)."""
-    if header.base_offset >= start and header.last_offset < end:
-        return 0, scanned.rows
-    offsets = memoryview(scanned.offsets).cast("q")
+    if batch.base_offset >= start and batch.last_offset < end:
+        return 0, batch.columns.rows
+    offsets = memoryview(batch.columns.offsets).cast("q")
     return bisect_left(offsets, start), bisect_left(offsets, end)
 
 

@@ -26,8 +26,9 @@ from penstock.spark.places import (
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS_COLUMN: Final = "headers"
 
-FETCH_BYTES: Final = 4 << 20
-"""Of one partition at a time. Kafka's default of 1 MB is for consumers of many partitions; a task reads one."""
+FETCH_BYTES: Final = 2 << 20
+"""Of one partition at a time. Measured: 1 to 2 MB decode quickest (they fit the CPU's cache), and the next request is
+on its way meanwhile."""
 MAX_FETCH_BYTES: Final = 128 << 20
 
 POLL_TIMEOUT_MS: Final = 120_000

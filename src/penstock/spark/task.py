@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from penstock.batch import iter_headers, scan_batch
 from penstock.client import Cluster, OffsetGone, fetch_range
 from penstock.spark import columns, connections, data_loss
-from penstock.spark.columns import Block
+from penstock.spark.columns import Block, Scanned
 from penstock.spark.filters import EVERYTHING, Pruning
 from penstock.spark.options import SourceOptions
 from penstock.spark.read_task import ReadTask
@@ -74,18 +74,29 @@ class TaskReader:
             yield columns.joined(waiting)
 
     def _scanned(self, cluster: Cluster, task: ReadTask, wanted: frozenset[str]) -> Iterator[Block]:
-        earliest_ms = self.pruning.from_ms
         for start, chunk in self._chunks(cluster, task):
-            for position, header in iter_headers(chunk):
-                if header.control or header.last_offset < start or header.base_offset >= task.end:
-                    continue
-                if earliest_ms is not None and header.max_timestamp < earliest_ms:
-                    continue
-                checked, payload, scanned = scan_batch(chunk, position)
-                block = columns.to_block(checked, payload, scanned, wanted, start, task.end)
+            for batch in self._runs(chunk, start, task.end, joins="headers" not in wanted):
+                block = columns.to_block(batch, wanted, start, task.end)
                 if self.pruning.by_time:
                     block = columns.filtered(block, partial(_in_time, self.pruning))
                 yield block
+
+    def _runs(self, chunk: bytes, start: int, end: int, *, joins: bool) -> Iterator[Scanned]:
+        """The chunk's batches, those that were not compressed as one: each costs Arrow's kernels a call."""
+        earliest_ms = self.pruning.from_ms
+        run: list[Scanned] = []
+        for position, header in iter_headers(chunk):
+            if header.control or header.last_offset < start or header.base_offset >= end:
+                continue
+            if earliest_ms is not None and header.max_timestamp < earliest_ms:
+                continue
+            batch = Scanned.of(*scan_batch(chunk, position))
+            if run and not (joins and run[-1].goes_with(batch)):
+                yield columns.together(run)
+                run = []
+            run.append(batch)
+        if run:
+            yield columns.together(run)
 
     def _chunks(self, cluster: Cluster, task: ReadTask) -> Iterator[tuple[int, bytes]]:
         """The range's batches, and the first offset that counts in them. Where offsets are gone, it fails or goes on
@@ -121,7 +132,8 @@ def _cut(block: Block) -> Iterator[Block]:
     if block.rows <= MOST_ROWS:
         yield block
         return
-    for first in range(0, block.rows, TARGET_ROWS):
-        rows = min(TARGET_ROWS, block.rows - first)
+    step = -(-block.rows // round(block.rows / TARGET_ROWS))
+    for first in range(0, block.rows, step):
+        rows = min(step, block.rows - first)
         pieces = {name: column.slice(first, rows) for name, column in block.columns.items()}
         yield Block(rows, block.size_bytes * rows // block.rows, pieces)
