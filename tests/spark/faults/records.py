@@ -21,13 +21,16 @@ NUMBER = "cast(substring(cast(value as string), 1, 8) as int) as n"
 """The number of a record, in Spark's SQL."""
 
 
-def fill(servers: str, topic: str, numbers: Iterable[int], partitions: int) -> None:
+def fill(
+    servers: str, topic: str, numbers: Iterable[int], partitions: int, value_bytes: int = VALUE_BYTES
+) -> None:
     """One record for each number, round robin over the partitions; returns when all are acknowledged."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
     for number in numbers:
         key = b"%08d" % number
-        producer.produce(topic, value=key.ljust(VALUE_BYTES, b"."), key=key, partition=number % partitions)
-        producer.poll(0)
+        producer.produce(topic, value=key.ljust(value_bytes, b"."), key=key, partition=number % partitions)
+        if number % 1_000 == 0:
+            producer.poll(0)
     assert producer.flush(60) == 0
 
 

@@ -15,9 +15,12 @@ from tests.spark.faults.processes import DriverProcess, FaultyBroker
 from tests.spark.faults.records import count, create, fill, numbers_in
 
 PARTITIONS = 2
-ROWS = 24_000
-"""A task has more than the source reads ahead (8,000), so the fault finds it with some of its rows unread."""
-HELD_AFTER = 3_500
+ROWS = 90_000
+VALUE_BYTES = 500
+"""A task has more than the source reads ahead of the gate: blocks of 8,000 to 9,000 rows, of which Spark has one, the
+socket between them perhaps two (10 MB) and the source one. So the fault finds some of a task's rows unread."""
+HELD_AFTER = 6_000
+"""More than the sink gathers before it sends."""
 SEEN = 1_000
 TIMEOUT_MS = 3_000
 PAUSE_S = 5.0
@@ -54,7 +57,7 @@ def test_queries_go_on_by_themselves_after_a_broker(
     out = str(tmp_path / "out")
     create(servers, "source", PARTITIONS)
     create(servers, "target", PARTITIONS)
-    fill(servers, "source", range(ROWS), PARTITIONS)
+    fill(servers, "source", range(ROWS), PARTITIONS, VALUE_BYTES)
     kafka = {"kafka.bootstrap.servers": servers, "kafka.request.timeout.ms": str(TIMEOUT_MS)}
     source = {
         **kafka,
