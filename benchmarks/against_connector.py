@@ -12,8 +12,8 @@ Three systems in one Spark session, on the same records:
     history   archive plus live tail, against reading the archive's Parquet files directly
     decode    record batches to Arrow, against aiokafka's parser
 
-Systems take turns within each round; figures are medians (of two, means). Without Maven or Kafka, what can be measured is. Results go
-to .cache/bench/ as JSON and as Markdown.
+Systems take turns within each round; figures are medians (of two, means). Without Maven or Kafka, what can be measured
+is. Results go to .cache/bench/ as JSON and as Markdown.
 """
 
 import argparse

@@ -16,7 +16,8 @@ from penstock.types import TopicPartition
 PARTITIONS = 4
 CODECS = {"none": 0, "zstd": 4}
 BATCH_BYTES = 500_000
-FIRST_TIME_MS = 1_700_000_000_000
+FIRST_TIME_MS = time.time_ns() // 1_000_000 - 3_600_000
+"""An hour ago: what is older than a topic's retention may be gone before it is read."""
 STREAM_BATCHES = 5
 PATIENCE_S = 1800
 
@@ -101,7 +102,7 @@ def timed_stream(spark: SparkSession, system: System, cell: Cell, checkpoint: Pa
     progress = [json.loads(each.json) for each in query.recentProgress]
     rows = sum(each["numInputRows"] for each in progress)
     if rows != cell.records:
-        raise RuntimeError(f"{rows} rows in the stream: expected {cell.records}")
+        raise RuntimeError(f"{rows} rows in the stream of {system.name}: expected {cell.records}")
     return sum(each["durationMs"]["triggerExecution"] for each in progress if each["numInputRows"]) / 1000
 
 

@@ -62,7 +62,7 @@ def test_these_are_left_to_spark(each: Any) -> None:
 def test_a_time_within_a_millisecond_starts_at_the_next_one() -> None:
     assert Pruning(time_from_us=1_500).from_ms == 2
     assert Pruning(time_from_us=2_000).from_ms == 2
-    assert Pruning(time_from_us=-5).from_ms == 0
+    assert Pruning(time_from_us=-5).from_ms is None
     assert Pruning().from_ms is None
 
 

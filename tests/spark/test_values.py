@@ -207,3 +207,25 @@ def test_a_payload_that_cannot_work_is_found_when_the_query_is_planned(
     produce(topic, [b"x"])
     with pytest.raises(PySparkException, match=message):
         read(topic, **options).count()
+
+
+def test_a_bad_arrow_record_leaves_no_row_behind(make_topic: Make, produce: Produce, read: Read) -> None:
+    out = io.BytesIO()
+    table = pa.table({"id": pa.array([1, 2]), "name": ["a", "b"]})
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    topic = make_topic()
+    produce(topic, [out.getvalue(), b"junk", out.getvalue()])
+    frame = read(topic, valueFormat="arrow", valueSchema=SCHEMA, badRecords="deadLetter")
+    assert sorted(row.id for row in frame.select("value.id").collect()) == [1, 1, 2, 2]
+
+
+def test_a_pattern_does_not_read_its_own_dead_letters(
+    make_topic: Make, produce: Produce, read: Read, unique: Callable[[str], str]
+) -> None:
+    prefix = unique("loop")
+    topic = make_topic(prefix)
+    produce(topic, [b"bad", b'{"id": 1}'])
+    options = {"valueFormat": "json", "valueSchema": SCHEMA, "badRecords": "deadLetter"}
+    for _ in range(2):  # the second one finds the dead letters of the first
+        assert read("", subscribePattern=f"{prefix}.*", **options).select("value.id").collect() == [(1,)]

@@ -8,6 +8,7 @@ was reached; every chunk gives the full `retry_for_ms` again. The connection is 
 that stops early with an answer outstanding closes it and disturbs nobody.
 """
 
+import logging
 from collections.abc import Generator
 from struct import Struct
 
@@ -27,6 +28,8 @@ from penstock.kafka.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.types import TopicPartition
+
+log = logging.getLogger("penstock.client")
 
 FETCH_VERSION_BY_NAME_MAX = 12
 """From version 13 on, Fetch names topics by id."""
@@ -249,6 +252,7 @@ class _Reader:
             raise _NotYet(self._place, max(self._position, log_end), row.log_start_offset, log_end)
         self._empty_answers += 1
         if self._empty_answers >= EMPTY_ANSWERS_TO_BELIEVE:
+            log.info("%s: nothing from offset %d up to %d", self._place, self._position, self._end)
             self._position = self._end
 
     def _explain_out_of_range(self) -> None:

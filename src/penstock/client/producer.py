@@ -282,7 +282,8 @@ class BatchProducer:
     def _cut(self, queue: PartitionQueue, batch: Batch) -> None:
         """The topic takes smaller batches only; what is encoded from now on shall fit at once."""
         topic = queue.place.topic
-        self._topic_batch_bytes[topic] = max(1, min(self.batch_bytes(topic), len(batch.data)) // 2)
+        # By what was refused, not by what is left of it: several of that size may be in flight.
+        self._topic_batch_bytes[topic] = max(1, min(self.batch_bytes(topic), len(batch.data) // 2))
         self._buffered += queue.come_back_in_halves()
 
     def _note_written(self, queue: PartitionQueue, batch: Batch) -> None:

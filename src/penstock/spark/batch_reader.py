@@ -12,7 +12,7 @@ from penstock.spark.filters import Pruning, prune
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner
 from penstock.spark.read_task import ReadTask
-from penstock.spark.values import dead_letter_topic
+from penstock.spark.values import make_dead_letter_topics
 from penstock.types import TopicPartition
 
 
@@ -59,9 +59,7 @@ class BatchReader(DataSourceReader):
         for place in kept:
             start = max(starts[place], pruning.offset_from, times.get(place, 0))
             ranges.append(OffsetRange(place=place, start=start, end=min(ends[place], pruning.offset_to)))
-        if options.to_dead_letters:
-            for topic in {place.topic for place in kept}:
-                planner.cluster.create_topic(dead_letter_topic(options, topic))
+        make_dead_letter_topics(options, planner.cluster, {place.topic for place in kept})
         parts = split(
             ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
         )

@@ -30,7 +30,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 class Block(NamedTuple):
-    """The columns of one or more batches that vary by row, all of one length. What was not asked for is None."""
+    """The columns of one or more batches that vary by row, all of one length. What was not asked for is not there."""
 
     rows: int
     size_bytes: int

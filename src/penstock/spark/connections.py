@@ -1,7 +1,7 @@
 """Connections that outlive a task: Spark uses a Python worker for many tasks, and each would connect anew.
 
 One client per settings and process. A worker runs one task at a time, so nobody shares a client at the same moment;
-a second borrower in one process (a stream that reads and writes dead letters) gets one of its own.
+a second borrower of the same settings gets one of its own.
 """
 
 import os
@@ -26,7 +26,9 @@ def borrowed(settings: ClientSettings) -> Iterator[Cluster]:
     except BaseException:
         cluster.close()  # who knows what was half read
         raise
-    if key in _kept or len(_kept) >= MOST_KEPT:
+    if key in _kept:
         cluster.close()
-    else:
-        _kept[key] = cluster
+        return
+    _kept[key] = cluster
+    while len(_kept) > MOST_KEPT:
+        _kept.pop(next(iter(_kept))).close()  # the one that was used longest ago

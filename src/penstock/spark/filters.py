@@ -50,8 +50,8 @@ class Pruning:
 
     @property
     def from_ms(self) -> int | None:
-        """The first millisecond that may be wanted."""
-        return None if self.time_from_us == -MAX else max(0, -(-self.time_from_us // 1000))
+        """The first millisecond that may be wanted; None where records without a time (-1) may be too."""
+        return -(-self.time_from_us // 1000) if self.time_from_us > 0 else None
 
 
 EVERYTHING: Final = Pruning()

@@ -37,6 +37,12 @@ POLL_TIMEOUT_MS: Final = 120_000
 PLANNING_TRY_MS: Final = 5_000
 """What one of fetchOffset.numRetries may take before the next."""
 
+DEAD_LETTER_SUFFIX: Final = ".dlq"
+
+MAX_RETRY_MS: Final = 24 * 3_600_000
+MAX_CLIENT_ID_CHARS: Final = 200
+"""It is a label in logs and metrics, and brokers refuse very long ones."""
+
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 
@@ -76,8 +82,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     reader = Reader(options)
     kafka = reader.prefixed("kafka.")
     kafka_settings.check(kafka)
-    reader.text("path")  # what load("...") gives
-    if reader.has("path"):
+    if reader.has("path"):  # what load("...") gives
         raise ConfigError("path", reader.text("path"), "no path: topics are named by subscribe")
     parsed = SourceOptions(
         driver=_client(kafka, retry_for_ms=_planning_ms(reader)),
@@ -129,11 +134,11 @@ def _client(kafka: Mapping[str, str], *, retry_for_ms: int) -> ClientSettings:
         raise ConfigError("kafka.bootstrap.servers", servers, "the brokers' addresses: HOST:PORT,HOST:PORT")
     settings = ClientSettings(
         bootstrap_servers=servers,
-        client_id=kafka.get("client.id", "penstock-spark"),
+        client_id=kafka.get("client.id", "penstock-spark")[:MAX_CLIENT_ID_CHARS],
         request_timeout_ms=whole_number(
             "kafka.request.timeout.ms", kafka.get("request.timeout.ms", "30000"), least=1, most=3_600_000
         ),
-        retry_for_ms=retry_for_ms,
+        retry_for_ms=min(retry_for_ms, MAX_RETRY_MS),  # whoever says more means "for ever"
         retry_backoff_ms=whole_number(
             "kafka.retry.backoff.ms", kafka.get("retry.backoff.ms", "100"), least=1, most=60_000
         ),

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.client import Cluster, FoundOffset
+from penstock.client import Cluster, FoundOffset, Topic
 from penstock.errors import ConfigError
 from penstock.spark.data_loss import report
-from penstock.spark.options import SourceOptions
+from penstock.spark.options import DEAD_LETTER_SUFFIX, SourceOptions
 from penstock.spark.places import EARLIEST, LATEST, Bound
 from penstock.types import TopicPartition
 
@@ -43,6 +43,7 @@ class Planner:
         topics = self.cluster.topics(subscription.wanted_topics())
         if subscription.pattern:  # the brokers' own topics match ".*" too, and nobody means them
             topics = {name: topic for name, topic in topics.items() if not topic.internal}
+            topics = self._without_dead_letters(topics)
         there = {name: topic.partitions for name, topic in topics.items()}
         missing = subscription.missing(there)
         if missing and require_all:
@@ -55,6 +56,17 @@ class Planner:
         places = subscription.select(there)
         ids = {place.topic: str(topics[place.topic].topic_id) for place in places}
         return Layout(places=tuple(places), topic_ids=ids)
+
+    def _without_dead_letters(self, topics: dict[str, Topic]) -> dict[str, Topic]:
+        """A query that reads its own dead letters would write them again, for ever."""
+        if not self._options.to_dead_letters:
+            return topics
+        own = self._options.dead_letter_topic
+        return {
+            name: topic
+            for name, topic in topics.items()
+            if (name != own if own else not name.endswith(DEAD_LETTER_SUFFIX))
+        }
 
     def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self._offsets(dict.fromkeys(places, EARLIEST))

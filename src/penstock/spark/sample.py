@@ -1,5 +1,7 @@
 """The schema of decoded values: as given by valueSchema, or inferred from the first records of the topics."""
 
+from typing import Final
+
 from pyspark.sql.types import StructType
 
 from penstock.batch import iter_headers, read_records
@@ -9,6 +11,9 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.payloads import given_schema, infer_schema
 from penstock.spark.planner import Planner
 from penstock.types import TopicPartition
+
+MOST_SAMPLE_BYTES: Final = 256 << 20
+"""Of one partition: this is read while the query is planned."""
 
 
 def value_schema(options: SourceOptions) -> StructType | None:
@@ -43,9 +48,13 @@ def _sample(options: SourceOptions) -> list[bytes]:
 
 def _first_values(planner: Planner, place: TopicPartition, start: int, end: int, most: int) -> list[bytes]:
     values: list[bytes] = []
+    seen_bytes = 0
     chunks = fetch_range(planner.cluster, place, start, end, fetch_bytes=1 << 20)
     try:
         for chunk in chunks:
+            seen_bytes += len(chunk)
+            if seen_bytes > MOST_SAMPLE_BYTES:  # tombstones only, or huge records
+                break
             for position, header in iter_headers(chunk):
                 if not header.control:
                     values += [each.value for each in read_records(chunk, position) if each.value is not None]

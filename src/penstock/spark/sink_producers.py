@@ -32,10 +32,12 @@ def borrowed(options: SinkOptions) -> Iterator[BatchProducer]:
     except BaseException:
         _close(cluster, producer)
         raise
-    if key in _kept or len(_kept) >= MOST_KEPT:
+    if key in _kept:
         _close(cluster, producer)
-    else:
-        _kept[key] = cluster, producer
+        return
+    _kept[key] = cluster, producer
+    while len(_kept) > MOST_KEPT:
+        _close(*_kept.pop(next(iter(_kept))))  # the one that was used longest ago
 
 
 def _made(options: SinkOptions) -> _Kept:

@@ -20,11 +20,13 @@ places have offsets only; the group comes with the first batch.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from uuid import UUID
 
 from penstock.errors import ConfigError
 from penstock.types import TopicPartition
 
 VERSION: Final = 1
+NO_ID: Final = str(UUID(int=0))
 
 Positions = Mapping[TopicPartition, int]
 
@@ -110,6 +112,11 @@ def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
         for topic, by_partition in nested.items()
         for number, offset in by_partition.items()
     }
+
+
+def is_other_topic(known: str, found: str) -> bool:
+    """Whether a topic was made again. Brokers before Kafka 2.8 have no ids, and give zero for all."""
+    return known != found and NO_ID not in (known, found)
 
 
 def topics_of(places: Iterable[TopicPartition]) -> set[str]:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -33,10 +33,12 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Layout, Planner
 from penstock.spark.read_task import ReadTask
 from penstock.spark.stream_offset import StreamOffset
-from penstock.spark.values import dead_letter_topic
+from penstock.spark.values import make_dead_letter_topics
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.spark")
+
+SILENT_AFTER_FAILURE_MS: Final = 60_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -49,6 +51,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: StreamOffset | None = None
         self._shown: StreamOffset | None = None
         self._group = ""
+        self._silent_until_ms = 0
+        self._have_dead_letters: set[str] = set()
         self._last_batch_ms = _now_ms()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +129,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.close()
 
     def _named(self, done: StreamOffset) -> StreamOffset:
-        """With a group: the connector's places have none."""
+        """With a group: the connector's places have none, and a name that is given wins over the checkpoint's."""
+        if self._options.group_id:
+            return replace(done, group=self._options.group_id)
         if not done.group:
             self._group = self._group or self._new_group()
             return replace(done, group=self._group)
@@ -148,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone:
             report(f"{', '.join(map(str, gone[:10]))} is gone, and the stream was reading it", fail=fail)
         for topic in sorted(set(done.topic_ids) & set(layout.topic_ids)):
-            if done.topic_ids[topic] != layout.topic_ids[topic]:
+            if stream_offset.is_other_topic(done.topic_ids[topic], layout.topic_ids[topic]):
                 report(
                     f"topic {topic} was deleted and made again since the last batch (id {done.topic_ids[topic]}, "
                     f"now {layout.topic_ids[topic]})",
@@ -160,7 +166,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where each partition goes on, and of these the ones that are new: they begin at their first record."""
         again = {
-            topic for topic, known in done.topic_ids.items() if layout.topic_ids.get(topic, known) != known
+            topic
+            for topic, known in done.topic_ids.items()
+            if stream_offset.is_other_topic(known, layout.topic_ids.get(topic, known))
         }
         known = {
             place: done.positions[place]
@@ -178,16 +186,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, begins: dict[TopicPartition, int], layout: Layout) -> dict[TopicPartition, int]:
         ends = self._planner.latest(layout.places)
-        if self._target is not None:
-            ends = {place: min(end, self._target.get(place, begins[place])) for place, end in ends.items()}
-            return {place: max(end, begins[place]) for place, end in ends.items()}
         for place, end in sorted(ends.items()):
             if end < begins[place]:
                 report(
                     f"{place} ends at offset {end}, and the stream has read up to {begins[place]}",
                     fail=self._options.fail_on_data_loss,
                 )
-        return ends
+        if self._target is None:
+            return ends
+        # Never past the target; what came to be after it was set waits for the next run.
+        targets = {place: max(self._target.get(place, begins[place]), begins[place]) for place in ends}
+        return {place: min(end, targets[place]) for place, end in ends.items()}
 
     def _admitted(
         self, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
@@ -206,19 +215,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _now_ms() - self._last_batch_ms >= self._options.max_trigger_delay_ms
 
     def _make_dead_letter_topics(self, ranges: list[OffsetRange]) -> None:
-        if self._options.to_dead_letters:
-            for topic in stream_offset.topics_of(each.place for each in ranges if each.size):
-                self._planner.cluster.create_topic(dead_letter_topic(self._options, topic))
+        topics = stream_offset.topics_of(each.place for each in ranges if each.size)
+        make_dead_letter_topics(self._options, self._planner.cluster, topics - self._have_dead_letters)
+        self._have_dead_letters |= topics
 
     def _show_progress(self, done: StreamOffset) -> None:
         """Commits to the consumer group, for those who look at lag. The checkpoint is what counts, so a failure here
-        costs the stream nothing."""
-        if not self._options.commit_progress or done == self._shown:
+        does not fail the stream."""
+        if not self._options.commit_progress or done == self._shown or _now_ms() < self._silent_until_ms:
             return
         try:
             self._planner.cluster.commit(done.group, done.positions)
             self._shown = done
         except ClientError as problem:
+            # Each try may take as long as planning may; a stream must not pay that for every batch.
+            self._silent_until_ms = _now_ms() + SILENT_AFTER_FAILURE_MS
             log.warning("progress of group %s is not shown: %s", done.group, problem)
 
 

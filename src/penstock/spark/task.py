@@ -16,7 +16,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.batch import iter_headers, scan_batch
-from penstock.client import Cluster, OffsetGone, fetch_range
+from penstock.client import Cluster, OffsetGone, Refused, fetch_range
+from penstock.errors import ErrorCode, PenstockError
 from penstock.spark import columns, connections, data_loss
 from penstock.spark.columns import Block, Scanned
 from penstock.spark.filters import EVERYTHING, Pruning
@@ -32,6 +33,10 @@ TARGET_ROWS: Final = 8_000
 MOST_ROWS: Final = 20_000
 TARGET_BYTES: Final = 16 << 20
 """Of keys and values: large records make batches of fewer rows."""
+
+
+class StrangeRecord(PenstockError):
+    """A record that is right for Kafka and has no place in Spark's types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,13 @@ class TaskReader:
     def _scanned(self, cluster: Cluster, task: ReadTask, wanted: frozenset[str]) -> Iterator[Block]:
         for start, chunk in self._chunks(cluster, task):
             for batch in self._runs(chunk, start, task.end, joins="headers" not in wanted):
-                block = columns.to_block(batch, wanted, start, task.end)
+                try:
+                    block = columns.to_block(batch, wanted, start, task.end)
+                except pa.ArrowInvalid as problem:
+                    raise StrangeRecord(
+                        f"{task.place}, offsets {batch.base_offset} to {batch.last_offset}: a timestamp that Spark cannot "
+                        f"hold ({problem}). Leave the column out with the option columns"
+                    ) from None
                 if self.pruning.by_time:
                     block = columns.filtered(block, partial(_in_time, self.pruning))
                 yield block
@@ -88,7 +99,7 @@ class TaskReader:
         for position, header in iter_headers(chunk):
             if header.control or header.last_offset < start or header.base_offset >= end:
                 continue
-            if earliest_ms is not None and header.max_timestamp < earliest_ms:
+            if earliest_ms is not None and 0 <= header.max_timestamp < earliest_ms:
                 continue
             batch = Scanned.of(*scan_batch(chunk, position))
             if run and not (joins and run[-1].goes_with(batch)):
@@ -110,6 +121,14 @@ class TaskReader:
                 ):
                     yield start, chunk
                 return
+            except Refused as refusal:
+                if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                data_loss.report(
+                    f"{task.place} is gone, and offsets {start} to {task.end - 1} were to be read",
+                    fail=self.options.fail_on_data_loss,
+                )
+                return
             except OffsetGone as gone:
                 end = min(task.end, gone.earliest if gone.earliest > gone.wanted else task.end)
                 data_loss.report(
@@ -129,10 +148,11 @@ def _in_time(pruning: Pruning, found: dict[str, pa.Array]) -> pa.Array:
 
 
 def _cut(block: Block) -> Iterator[Block]:
-    if block.rows <= MOST_ROWS:
+    pieces_wanted = max(block.rows / TARGET_ROWS, block.size_bytes / TARGET_BYTES)
+    if block.rows <= MOST_ROWS and block.size_bytes <= 2 * TARGET_BYTES:
         yield block
         return
-    step = -(-block.rows // round(block.rows / TARGET_ROWS))
+    step = max(1, int(block.rows / round(pieces_wanted)))
     for first in range(0, block.rows, step):
         rows = min(step, block.rows - first)
         pieces = {name: column.slice(first, rows) for name, column in block.columns.items()}

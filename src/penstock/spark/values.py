@@ -4,7 +4,7 @@ A bad record never vanishes: it fails the query, or goes to the dead-letter topi
 rows that follow it are handed on. A task that runs twice may write it there twice.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from penstock.batch import Record
 from penstock.client import Cluster
 from penstock.errors import PenstockError
-from penstock.spark.options import SourceOptions
+from penstock.spark.options import DEAD_LETTER_SUFFIX, SourceOptions
 from penstock.spark.payloads import Decoded, decoder_for
 from penstock.spark.schema import arrow_schema
 from penstock.types import TopicPartition
@@ -27,7 +27,8 @@ PARTITION_HEADER: Final = "penstock-source-partition"
 OFFSET_HEADER: Final = "penstock-source-offset"
 TIMESTAMP_HEADER: Final = "penstock-source-timestamp"
 
-DEAD_LETTER_SUFFIX: Final = ".dlq"
+DEAD_LETTER_BYTES: Final = 64 << 20
+"""A letter is larger than its record, by headers; it must fit where the record did."""
 
 
 class BadRecord(PenstockError):
@@ -38,6 +39,15 @@ def dead_letter_topic(options: SourceOptions, topic: str) -> str:
     return options.dead_letter_topic or topic + DEAD_LETTER_SUFFIX
 
 
+def make_dead_letter_topics(options: SourceOptions, cluster: Cluster, topics: Collection[str]) -> None:
+    """Those that are not there yet. Looking first: the right to create is not asked of who need not create."""
+    if not options.to_dead_letters or not topics:
+        return
+    wanted = {dead_letter_topic(options, topic) for topic in topics}
+    for name in sorted(wanted - set(cluster.topics(wanted))):
+        cluster.create_topic(name, configs={"max.message.bytes": str(DEAD_LETTER_BYTES)})
+
+
 class ValueColumn:
     """Turns blocks into the batches that Spark gets."""
 
@@ -45,12 +55,9 @@ class ValueColumn:
         self._options = options
         self._schema = arrow_schema(schema)
         value = schema["value"].dataType if "value" in schema.names else None
-        decodes = options.payload.value_format != "raw" and isinstance(value, StructType)
-        self._decoder = (
-            decoder_for(options.payload.value_format, value, options.payload)
-            if decodes and isinstance(value, StructType)
-            else None
-        )
+        self._decoder = None
+        if options.payload.value_format != "raw" and isinstance(value, StructType):
+            self._decoder = decoder_for(options.payload.value_format, value, options.payload)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -80,9 +87,10 @@ class ValueColumn:
         else:
             columns = {**columns, "value": decoded.values}
         batch = self._batch(columns)
-        if decoded.rows is None and decoded.bad:
+        if decoded.bad:
             gone = {row for row, _ in decoded.bad}
-            batch = batch.filter(pa.array([row not in gone for row in range(batch.num_rows)]))
+            sources = range(batch.num_rows) if decoded.rows is None else decoded.rows.to_pylist()
+            batch = batch.filter(pa.array([row not in gone for row in sources], pa.bool_()))
         if batch.num_rows:
             yield batch
 
@@ -103,7 +111,7 @@ class ValueColumn:
         topic = dead_letter_topic(self._options, place.topic)
         there = cluster.topics([topic])
         partitions = there[topic].partitions if topic in there else (0,)
-        with BatchProducer(cluster) as producer:
+        with BatchProducer(cluster, max_request_bytes=DEAD_LETTER_BYTES) as producer:
             letters = [_letter(place, block, row, reason) for row, reason in bad]
             producer.send_records(topic, place.partition % len(partitions), letters)
             producer.flush()
