@@ -118,6 +118,8 @@ def reads(
             folder / f"checkpoint-{system.format}-{cell.topic}-{abs(hash(system.name))}-{number}",
         ),
     }
+    if cell.records >= LARGE:
+        del jobs["count"]  # as long as noop, and of no other use at this size
     for measure, job in jobs.items():
         yield _turns(measure, cell, systems, rounds, job)
 
@@ -141,7 +143,11 @@ def _turns(
     seconds: dict[str, list[float]] = {system.name: [] for system in systems}
     for number in range(rounds):
         for system in systems:
-            seconds[system.name].append(job(system, number))
+            try:
+                seconds[system.name].append(job(system, number))
+            except Exception:
+                say(f"{measure} of {cell.label} by {system.name} failed")
+                raise
     figure = Figure(
         measure=measure,
         label=cell.label,

@@ -85,8 +85,8 @@ class TaskReader:
                     block = columns.to_block(batch, wanted, start, task.end)
                 except pa.ArrowInvalid as problem:
                     raise StrangeRecord(
-                        f"{task.place}, offsets {batch.base_offset} to {batch.last_offset}: a timestamp that Spark cannot "
-                        f"hold ({problem}). Leave the column out with the option columns"
+                        f"{task.place}, offsets {batch.base_offset} to {batch.last_offset}: a timestamp that does not "
+                        f"fit Spark's ({problem}). Leave it out with the option columns"
                     ) from None
                 if self.pruning.by_time:
                     block = columns.filtered(block, partial(_in_time, self.pruning))
