@@ -233,7 +233,11 @@ def _pinned(
     """Where topics begin that are new and are to begin at their end: kept with the claim, since the end moves on."""
     if options.starting.everywhere == EARLIEST:
         return {}
-    return _nested(planner.latest(place for place in layout.places if place.topic not in state.topics))
+    known = {
+        *state.topics,
+        *state.through,
+    }  # a topic that came in mid-run is archived from its first record on
+    return _nested(planner.latest(place for place in layout.places if place.topic not in known))
 
 
 def _starts(state: State, layout: Layout) -> str:

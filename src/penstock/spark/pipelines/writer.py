@@ -44,13 +44,18 @@ class ArchiveWriter:
         self.files.make_folder(LOG_FOLDER)
         for _ in range(CLAIM_TRIES):
             try:
-                self._append("claim", topics=dict(topics), through=_plain(begins))
+                self._append("claim", topics=dict(topics), through=self._unknown(begins))
             except AnotherWriter:
                 self.state = self._log.load()
                 continue
             clear_all(self.files, self.state)
             return
         raise AnotherWriter(f"{self.files.root} has another busy writer: stop it first")
+
+    def _unknown(self, begins: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+        """Without topics that the archive has by now: they go on where they are, and `begins` may be older."""
+        known = {*self.state.topics, *self.state.through}
+        return {topic: dict(numbers) for topic, numbers in begins.items() if topic not in known}
 
     def check_alone(self) -> None:
         """AnotherWriter if somebody has claimed the archive since."""
@@ -126,7 +131,3 @@ class ArchiveWriter:
         after = self.state.after([change])
         self._log.append(change)
         self.state = after
-
-
-def _plain(positions: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    return {topic: dict(numbers) for topic, numbers in positions.items()}

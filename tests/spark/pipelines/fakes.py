@@ -1,0 +1,66 @@
+"""What an archive's planning and log ask for, without a JVM and without a broker."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from penstock.spark.pipelines.files import Files, Listed
+from penstock.spark.planner import Layout, Planner
+from penstock.types import TopicPartition
+
+
+class MemoryFiles:
+    """The operations of `Files` that the log needs."""
+
+    root = "memory:/archive"
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+
+    def names(self, folder: str) -> list[Listed]:
+        inside = (path.removeprefix(f"{folder}/") for path in self.content if path.startswith(f"{folder}/"))
+        names = {name.partition("/")[::2] for name in inside}
+        return sorted(Listed(name, bool(rest)) for name, rest in names)
+
+    def read(self, path: str) -> bytes | None:
+        return self.content.get(path)
+
+    def write(self, path: str, content: bytes) -> None:
+        self.content[path] = content
+
+    def create(self, path: str, content: bytes) -> bool:
+        return self.content.setdefault(path, content) is content
+
+    def delete(self, path: str) -> None:
+        for each in [name for name in self.content if name == path or name.startswith(f"{path}/")]:
+            del self.content[each]
+
+    def make_folder(self, path: str) -> None:
+        pass
+
+
+class FakePlanner:
+    """Topics of one partition, by id, all with the same first and next offset."""
+
+    def __init__(self, ids: dict[str, str], *, earliest: int = 0, latest: int = 0) -> None:
+        self.ids = ids
+        self._earliest, self._latest = earliest, latest
+
+    def layout(self, *, require_all: bool) -> Layout:
+        return Layout(places=tuple(TopicPartition(topic, 0) for topic in self.ids), topic_ids=self.ids)
+
+    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, self._earliest)
+
+    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, self._latest)
+
+    def close(self) -> None:
+        pass
+
+
+def memory_files() -> Files:
+    return cast(Files, MemoryFiles())
+
+
+def fake_planner(ids: dict[str, str], **offsets: Any) -> Planner:
+    return cast(Planner, FakePlanner(ids, **offsets))
