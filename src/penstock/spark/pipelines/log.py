@@ -42,10 +42,21 @@ class ArchiveLog:
     def append(self, change: Manifest) -> None:
         """Commits the change, or raises AnotherWriter and nothing has happened."""
         if self._files.create(_name(change.sequence, CHANGE), msgspec.json.encode(change)):
+            self._check_in_time(change)
             return
         there = self._files.read(_name(change.sequence, CHANGE))
         who = "" if there is None else _who(decode(there, Manifest, f"change {change.sequence}"))
         raise self.taken_over(who)
+
+    def _check_in_time(self, change: Manifest) -> None:
+        """A writer that slept may find its number free because `tidy` took the change that had it. There is a snapshot
+        at or after that number then, and so no reader looks at what it has just created. A snapshot that came after a
+        change that was in time says the same; who asks the log what it names, as all do who clear away, is told right.
+        Later changes without such a snapshot were made on top of this one, and it must stay."""
+        _, snapshots = self._numbers()
+        if snapshots and snapshots[-1] >= change.sequence:
+            self._files.delete(_name(change.sequence, CHANGE))
+            raise self.taken_over(f" (writer {self.load().writer})")
 
     def taken_over(self, who: str) -> AnotherWriter:
         return AnotherWriter(
