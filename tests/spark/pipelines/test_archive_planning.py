@@ -1,13 +1,16 @@
 """Where an archive goes on, and who may write to it: decided without a JVM or a broker."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from penstock.spark import options as source_options
-from penstock.spark.pipelines.archiving import _pinned
+from penstock.spark.pipelines.archiving import _new_topics, _pinned
 from penstock.spark.pipelines.log import KEPT_CHANGES, LOG_FOLDER, ArchiveLog
-from penstock.spark.pipelines.manifest import Manifest, State, TopicFacts
-from penstock.spark.pipelines.problems import AnotherWriter
+from penstock.spark.pipelines.manifest import DataFile, Manifest, Range, State, TopicFacts
+from penstock.spark.pipelines.problems import AnotherWriter, ArchiveError
+from penstock.spark.pipelines.staging import Stage
 from penstock.spark.pipelines.writer import ArchiveWriter
 
 from .fakes import fake_planner, memory_files
@@ -66,3 +69,38 @@ def test_a_change_that_another_writer_built_upon_at_once_stays() -> None:
     files.create = overtaken  # type: ignore[method-assign]
     log.append(change(1, "first"))
     assert (log.load().sequence, log.load().writer) == (2, "next")
+
+
+@pytest.fixture
+def spark_wrote_orders(monkeypatch: pytest.MonkeyPatch) -> DataFile:
+    """A batch's one file, as if Spark had written it."""
+    ranges = (Range(partition=0, first=0, last=4, rows=5),)
+    file = DataFile(
+        path="topic=orders/date=2026-01-01/x", topic="orders", date="2026-01-01", size_bytes=1, ranges=ranges
+    )
+    monkeypatch.setattr(Stage, "write", lambda *_: None)
+    monkeypatch.setattr(Stage, "found", lambda *_: [("staged", file)])
+    monkeypatch.setattr(Stage, "move", lambda *_: None)
+    return file
+
+
+NOTHING: Any = None
+"""For Spark and its rows, which nobody looks at here."""
+
+
+def test_a_topic_that_comes_in_mid_run_is_known_from_its_first_batch_on(spark_wrote_orders: DataFile) -> None:
+    writer, planner = ArchiveWriter(memory_files()), fake_planner({"orders": "first"})
+    writer.claim({}, {})
+    added = writer.add(NOTHING, NOTHING, look=lambda: _new_topics(writer.state, planner))
+    assert added == [spark_wrote_orders]
+    assert ArchiveLog(writer.files).load().topics == {"orders": TopicFacts(topic_id="first", partitions=1)}
+
+
+def test_a_topic_that_is_made_again_in_mid_run_ends_it_and_nothing_is_committed(
+    spark_wrote_orders: DataFile,
+) -> None:
+    writer, planner = ArchiveWriter(memory_files()), fake_planner({"orders": "second"})
+    writer.claim({"orders": TopicFacts(topic_id="first", partitions=1)}, {})
+    with pytest.raises(ArchiveError, match="id first, now second"):
+        writer.add(NOTHING, NOTHING, look=lambda: _new_topics(writer.state, planner))
+    assert ArchiveLog(writer.files).load().files == {}

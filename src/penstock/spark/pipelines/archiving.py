@@ -85,8 +85,11 @@ def archive(
     finally:
         planner.close()
     given["startingOffsets"] = _starts(writer.state, layout)
-    batches = _Batches(spark, writer, compaction)
-    totals = _run(spark, given, batches, checkpoint or _fresh_checkpoint(writer), schedule)
+    batches = _Batches(spark, writer, compaction, planner)
+    try:
+        totals = _run(spark, given, batches, checkpoint or _fresh_checkpoint(writer), schedule)
+    finally:
+        planner.close()
     if compaction is not None and schedule.every is None and not schedule.is_stopped():
         batches.merged_away += compact(spark, writer, compaction, everything=True)
     return Archived(
@@ -101,10 +104,13 @@ def archive(
 class _Batches:
     """What Spark calls with each batch."""
 
-    def __init__(self, spark: SparkSession, writer: ArchiveWriter, compaction: Compaction | None) -> None:
+    def __init__(
+        self, spark: SparkSession, writer: ArchiveWriter, compaction: Compaction | None, planner: Planner
+    ) -> None:
         self._spark = spark
         self.writer = writer
         self._compaction = compaction
+        self._planner = planner
         self._since_compaction = 0
         self.rows = self.files = self.merged_away = 0
         self.problem: Exception | None = None
@@ -117,7 +123,10 @@ class _Batches:
             raise
 
     def _take(self, batch: DataFrame) -> None:
-        added = self.writer.add(batch.sparkSession, _unarchived(batch, self.writer.state))
+        rows = _unarchived(batch, self.writer.state)
+        added = self.writer.add(
+            batch.sparkSession, rows, look=lambda: _new_topics(self.writer.state, self._planner)
+        )
         self.rows += sum(file.rows for file in added)
         self.files += len(added)
         self._since_compaction += 1
@@ -200,6 +209,14 @@ def _check_ids(state: State, layout: Layout) -> None:
                 f"topic {topic} was deleted and made again since it was archived (id {known.topic_id}, now "
                 f"{topic_id}), so its offsets mean other records. Archive it to another path"
             )
+
+
+def _new_topics(state: State, planner: Planner) -> dict[str, TopicFacts]:
+    """Topics that the archive does not know yet, such as those that came in mid-run. ArchiveError where one that it
+    knows was made again, whatever failOnDataLoss says: its records would be taken for old ones."""
+    layout = planner.layout(require_all=False)
+    _check_ids(state, layout)
+    return {topic: facts for topic, facts in _facts(layout).items() if topic not in state.topics}
 
 
 def _check_new_partitions(state: State, layout: Layout, planner: Planner, *, fail: bool) -> None:

@@ -14,7 +14,7 @@ What a death leaves, by where it comes:
 and in every case the next writer's start clears it. Readers who go by the log never see any of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -63,13 +63,21 @@ class ArchiveWriter:
         if now.writer != self.name:
             raise self._log.taken_over(f" (writer {now.writer})")
 
-    def add(self, spark: SparkSession, rows: DataFrame) -> list[DataFile]:
-        """Commits rows as new files. They must not be in the archive yet."""
+    def add(
+        self, spark: SparkSession, rows: DataFrame, *, look: Callable[[], Mapping[str, TopicFacts]] = dict
+    ) -> list[DataFile]:
+        """Commits rows as new files. They must not be in the archive yet. `look` says which topics are new, or raises;
+        it is called when all rows have been read, so that it knows of all that happened before."""
         stage = self._stage(rows)
         found = stage.found(spark)
+        try:
+            topics = dict(look())
+        except Exception:
+            stage.clear(self.state)
+            raise
         added = [file for _, file in found]
         if added:
-            self._commit(stage, found, "batch", through=ends_of(added))
+            self._commit(stage, found, "batch", through=ends_of(added), topics=topics)
         else:
             stage.clear(self.state)
         return added
@@ -98,11 +106,12 @@ class ArchiveWriter:
         *,
         removed: tuple[str, ...] = (),
         through: dict[str, dict[str, int]] | None = None,
+        topics: dict[str, TopicFacts] | None = None,
     ) -> None:
         stage.move(found, removed)
         try:
             added = tuple(file for _, file in found)
-            self._append(kind, added=added, removed=removed, through=through or {})
+            self._append(kind, added=added, removed=removed, through=through, topics=topics)
         except AnotherWriter:
             stage.clear(self._log.load())
             raise
