@@ -1,17 +1,23 @@
 """Where an archive goes on, and who may write to it: decided without a JVM or a broker."""
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.errors import ConfigError
 from penstock.spark import options as source_options
-from penstock.spark.pipelines.archiving import _new_topics, _pinned
+from penstock.spark.pipelines.archiving import _check_checkpoint, _new_topics, _pinned
+from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.log import KEPT_CHANGES, LOG_FOLDER, ArchiveLog
 from penstock.spark.pipelines.manifest import DataFile, Manifest, Range, State, TopicFacts
 from penstock.spark.pipelines.problems import AnotherWriter, ArchiveError
+from penstock.spark.pipelines.resuming import goes_on_at
 from penstock.spark.pipelines.staging import Stage
 from penstock.spark.pipelines.writer import ArchiveWriter
+from penstock.spark.stream_offset import StreamOffset
+from penstock.types import TopicPartition
 
 from .fakes import fake_planner, memory_files
 
@@ -104,3 +110,42 @@ def test_a_topic_that_is_made_again_in_mid_run_ends_it_and_nothing_is_committed(
     with pytest.raises(ArchiveError, match="id first, now second"):
         writer.add(NOTHING, NOTHING, look=lambda: _new_topics(writer.state, planner))
     assert ArchiveLog(writer.files).load().files == {}
+
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def checkpoint_at(*positions: int, committed: int) -> Files:
+    """Batches that ended there; of the first `committed` Spark knows that they are done."""
+    files = memory_files()
+    for number, position in enumerate(positions):
+        since = {ORDERS: 3} if number == 0 else {}
+        place = StreamOffset(positions={ORDERS: position}, group="g", since=since).to_json()
+        files.write(f"offsets/{number}", f"v1\n{{}}\n{json.dumps(place)}".encode())
+        if number < committed:
+            files.write(f"commits/{number}", b"v1\n{}")
+    return files
+
+
+def test_spark_goes_on_after_the_last_batch_that_it_knows_to_be_done() -> None:
+    assert goes_on_at(checkpoint_at(5, 9, committed=2)) == {ORDERS: 9}
+    assert goes_on_at(checkpoint_at(5, 9, committed=1)) == {ORDERS: 5}
+    assert goes_on_at(checkpoint_at(5, committed=0)) == {ORDERS: 3}
+    assert goes_on_at(memory_files()) == {}
+
+
+def test_a_checkpoint_that_is_ahead_of_the_archive_is_refused() -> None:
+    planner = fake_planner({"orders": "o"}, earliest=2)
+    layout = planner.layout(require_all=True)
+    for state in (State(), State(through={"orders": {"0": 4}})):
+        with pytest.raises(ArchiveError, match="goes on at offset 5 of orders-0"):
+            _check_checkpoint(checkpoint_at(5, committed=1), state, layout, planner)
+    _check_checkpoint(checkpoint_at(5, committed=1), State(through={"orders": {"0": 5}}), layout, planner)
+    _check_checkpoint(checkpoint_at(2, committed=1), State(), layout, planner)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_refused() -> None:
+    files = checkpoint_at(5, committed=1)
+    files.write("offsets/0", b"v1\n{}\n-")
+    with pytest.raises(ConfigError, match="checkpoint"):
+        goes_on_at(files)

@@ -24,6 +24,7 @@ from penstock.spark.pipelines.log import OWN_FOLDER
 from penstock.spark.pipelines.manifest import State, TopicFacts
 from penstock.spark.pipelines.problems import ArchiveError, PipelineError
 from penstock.spark.pipelines.reading import ARCHIVE_COLUMNS, UTC_DATE, topic_names
+from penstock.spark.pipelines.resuming import check_not_ahead, goes_on_at
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
 from penstock.spark.pipelines.writer import ArchiveWriter
 from penstock.spark.places import EARLIEST
@@ -82,6 +83,8 @@ def archive(
         _check_ids(writer.state, layout)
         _check_new_partitions(writer.state, layout, planner, fail=parsed.fail_on_data_loss)
         writer.claim(_facts(layout), _pinned(writer.state, layout, planner, parsed))
+        if checkpoint is not None:
+            _check_checkpoint(Files(spark, checkpoint), writer.state, layout, planner)
     finally:
         planner.close()
     given["startingOffsets"] = _starts(writer.state, layout)
@@ -232,6 +235,11 @@ def _check_new_partitions(state: State, layout: Layout, planner: Planner, *, fai
                 f"{place} is new and begins at offset {earliest}: what was before is gone unarchived",
                 fail=fail,
             )
+
+
+def _check_checkpoint(checkpoint: Files, state: State, layout: Layout, planner: Planner) -> None:
+    expected = {**planner.earliest(layout.places), **state.positions()}
+    check_not_ahead(goes_on_at(checkpoint), expected, checkpoint.root)
 
 
 def _facts(layout: Layout) -> dict[str, TopicFacts]:
