@@ -11,7 +11,7 @@ from penstock.errors import ConfigError
 from penstock.spark import history
 from penstock.spark.admission import OffsetRange
 from penstock.spark.data_loss import DataLoss
-from penstock.spark.pipelines.tail import _range
+from penstock.spark.pipelines.tail import _range, _source_options
 from penstock.types import TopicPartition
 
 from .conftest import Shop, all_places, places, plain
@@ -89,6 +89,15 @@ def test_records_that_were_deleted_before_they_were_archived_are_missed_aloud() 
 def test_a_log_that_ends_before_the_archive_does_is_noticed() -> None:
     with pytest.raises(DataLoss, match="the log ends at 2"):
         _range(PLACE, 5, 0, 3, fail=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["startingTimestamp", "endingtimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"],
+)
+def test_times_that_would_move_the_boundary_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="the archive's end decides"):
+        _source_options(["orders"], "127.0.0.1:1", {name: "1"})
 
 
 def test_a_topic_that_nobody_has_is_refused(shop: Shop) -> None:

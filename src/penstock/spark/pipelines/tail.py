@@ -29,7 +29,11 @@ OURS = (
     "subscribe",
     "subscribePattern",
     "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
     "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
     "columns",
     "valueFormat",
 )
