@@ -36,10 +36,12 @@ def copy(spark: SparkSession, source: Options, sink: Options, gate: str, after_r
     held.write.format("penstock").options(**sink).mode("append").save()
 
 
-def copy_failing_first(spark: SparkSession, source: Options, sink: Options, after_rows: int) -> None:
+def copy_failing_first(
+    spark: SparkSession, source: Options, sink: Options, gate: str, after_rows: int
+) -> None:
     """A batch query from topic to topic, each task of which fails once in the middle."""
     rows = spark.read.format("penstock").options(**source).load().select("key", "value")
-    fails = rows.mapInArrow(failing_first(after_rows), rows.schema)
+    fails = rows.mapInArrow(failing_first(gate, after_rows), rows.schema)
     fails.write.format("penstock").options(**sink).mode("append").save()
 
 

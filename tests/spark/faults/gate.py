@@ -75,8 +75,8 @@ def waiting_at(folder: str, patience_s: float = 120.0) -> Callable[[], None]:
     return wait
 
 
-def failing_first(after_rows: int) -> Through:
-    """For mapInArrow: the first attempt of each task fails after so many rows."""
+def failing_first(folder: str, after_rows: int) -> Through:
+    """For mapInArrow: the first attempt of each task stops at the gate after so many rows, and then fails."""
 
     def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -86,8 +86,10 @@ def failing_first(after_rows: int) -> Through:
         seen = 0
         for batch in batches:
             if seen >= after_rows and context.attemptNumber() == 0:
+                wait()
                 raise RuntimeError("the first attempt fails, as the test wants it")
             seen += batch.num_rows
             yield batch
 
+    wait = waiting_at(folder)
     return through

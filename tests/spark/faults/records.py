@@ -91,6 +91,11 @@ def numbers_in(servers: str, topic: str, partitions: int) -> list[int]:
     return sorted(int((record.value or b"")[:8]) for record in read_topic(servers, topic, partitions))
 
 
+def writers_of(servers: str, topic: str, partitions: int) -> int:
+    """How many tasks have written to a topic, if each reads one partition of a source that `fill` has filled."""
+    return len({number % partitions for number in numbers_in(servers, topic, partitions)})
+
+
 def logged(checkpoint: Path, kind: str) -> list[int]:
     """The batches that a checkpoint has offsets or commits of."""
     return sorted(int(path.name) for path in (checkpoint / kind).glob("[0-9]*"))

@@ -8,15 +8,12 @@ import pytest
 from penstock import Broker
 from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import DriverProcess
-from tests.spark.faults.records import count, create, fill, numbers_in
+from tests.spark.faults.records import create, fill, numbers_in, writers_of
 
 PARTITIONS = 2
 ROWS = 10_000
 HELD_AFTER = 3_500
 """Rows of a task that have passed when it is held, of ROWS / PARTITIONS: more than the sink gathers before it sends."""
-SEEN = 1_000
-"""Records that are in the target when the fault strikes."""
-
 Unique = Callable[[str], str]
 Fault = Callable[[DriverProcess, str], None]
 
@@ -70,7 +67,9 @@ def strike(driver: DriverProcess, servers: str, fault: Fault, gate: Gate, topic:
     """Waits until both tasks are in their middle, and the target has some of their rows; then the fault."""
     driver.until(lambda: gate.holds(PARTITIONS), "both tasks are at the gate")
     if topic is not None:
-        driver.until(lambda: count(servers, topic) >= SEEN, f"{topic} has {SEEN} records")
+        driver.until(
+            lambda: writers_of(servers, topic, PARTITIONS) == PARTITIONS, "both tasks have written some"
+        )
     driver.until(lambda: len(driver.executors()) == PARTITIONS, "there are two executors")
     fault(driver, servers)
     gate.open()

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from penstock import Broker
+from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import DriverProcess
-from tests.spark.faults.records import create, fill, numbers_in
+from tests.spark.faults.records import create, fill, numbers_in, writers_of
 
 PARTITIONS = 2
 ROWS = 10_000
@@ -13,17 +14,22 @@ FAILS_AFTER = 3_500
 
 
 def test_a_task_that_fails_in_its_middle_is_written_whole_by_the_next_attempt(
-    driver: DriverProcess, broker: Broker, unique: Callable[[str], str]
+    driver: DriverProcess, broker: Broker, unique: Callable[[str], str], gate: Gate
 ) -> None:
     servers = broker.bootstrap_servers
     source, target = (create(servers, unique(name), PARTITIONS) for name in ("source", "target"))
     fill(servers, source, range(ROWS), PARTITIONS)
-    driver.ask(
+    copying = driver.tell(
         "copy_failing_first",
         source={"kafka.bootstrap.servers": servers, "subscribe": source},
         sink={"kafka.bootstrap.servers": servers, "topic": target},
+        gate=str(gate.folder),
         after_rows=FAILS_AFTER,
     )
+    driver.until(lambda: gate.holds(PARTITIONS), "both first attempts are at the gate")
+    driver.until(lambda: writers_of(servers, target, PARTITIONS) == PARTITIONS, "both have written some")
+    gate.open()
+    driver.answer_to(copying)
     found = numbers_in(servers, target, PARTITIONS)
     assert set(found) == set(range(ROWS))
     # The first attempts had written some, and nothing takes these back: at least once.
