@@ -2,15 +2,20 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from penstock import Broker
 from penstock.errors import ConfigError
 from penstock.spark import Aggregation, aggregate
+from penstock.spark.pipelines.aggregating import _reads, _time
+from penstock.spark.places import Subscription
+from penstock.types import TopicPartition
 
 NOON_MS = 1_767_268_800_000
 """2026-01-01T12:00:00Z."""
@@ -115,6 +120,22 @@ def test_an_aggregation_that_cannot_be_meant_is_refused(wish: Aggregation, said:
         wish.validate()
 
 
+def test_times_that_cannot_be_meant_are_those_of_the_record(spark: SparkSession) -> None:
+    record = datetime(2026, 1, 1, tzinfo=UTC)
+    far = [2**63 - 1, -(2**63) + 1, NOON_MS * 1000, "+55000-01-01T00:00:00Z", 10**30, "no time at all"]
+    values = [json.dumps({"at": at}).encode() for at in [*far, NOON_MS, "2026-01-01T12:00:00Z"]]
+    rows = spark.createDataFrame([(value, record) for value in values], "value binary, timestamp timestamp")
+    found = [row.ms for row in rows.select(F.unix_millis(_time("at")).alias("ms")).collect()]
+    assert found == [int(record.timestamp() * 1000)] * len(far) + [NOON_MS] * 2
+
+
+def test_a_target_that_the_pipeline_reads_is_known_however_it_is_subscribed() -> None:
+    assert _reads(Subscription(pattern="sales.*"), "sales-totals")
+    assert not _reads(Subscription(pattern="sales"), "sales-totals")
+    assert _reads(Subscription(topics=("a", "b")), "b")
+    assert _reads(Subscription(partitions=(TopicPartition("a", 0),)), "a")
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -122,6 +143,7 @@ def test_an_aggregation_that_cannot_be_meant_is_refused(wish: Aggregation, said:
         ({"to_topic": "a", "to_path": "b"}, "either to_topic or to_path"),
         ({"to_path": "b", "mode": "update"}, "append"),
         ({"to_topic": "x"}, "does not read"),
+        ({"topics": (), "to_topic": "xy", "options": {"subscribePattern": "x.*"}}, "does not read"),
         ({"to_topic": "y", "options": {"valueFormat": "json"}}, "raw"),
     ],
 )
@@ -131,9 +153,8 @@ def test_a_target_that_cannot_be_is_refused(
     with pytest.raises(ConfigError, match=said):
         aggregate(
             spark,
-            "x",
-            Aggregation(),
+            aggregation=Aggregation(),
             bootstrap_servers=broker.bootstrap_servers,
             checkpoint=checkpoint,
-            **settings,
+            **{"topics": "x", **settings},
         )

@@ -22,6 +22,7 @@ from penstock.spark import options as source_options
 from penstock.spark.options import SourceOptions
 from penstock.spark.pipelines.reading import topic_names
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
+from penstock.spark.places import Subscription
 from penstock.spark.planner import Planner
 from penstock.spark.sink_options import SinkOptions
 
@@ -29,6 +30,11 @@ SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38
 MODES: Final = ("update", "append")
 DURATION: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
 FIELD: Final = re.compile(r"[A-Za-z0-9_ -]+(\.[A-Za-z0-9_ -]+)*")
+
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999. Numbers beyond them are no ms (microseconds, perhaps), and one alone would push the watermark
+past all that is to come."""
 
 JSON_TIMES: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZone": "UTC"}
 """Windows in JSON are in UTC, whatever the session's time zone."""
@@ -47,7 +53,8 @@ class Aggregation:
     sums: tuple[str, ...] = ()
     """Fields, each with a type if it is not double: `amount`, `items:long`, `price:decimal`. What is no number is 0."""
     time: str | None = None
-    """A field: ISO 8601, or ms since 1970. None, and where a value has no such field: the record's timestamp."""
+    """A field: ISO 8601, or ms since 1970. None, and where a value has no such field, or one outside the years 1 to
+    9999: the record's timestamp."""
 
     def validate(self) -> None:
         for name, text in (("window", self.window), ("slide", self.slide), ("watermark", self.watermark)):
@@ -118,9 +125,13 @@ def aggregate(
     names = topic_names(topics) or ()
     if names:
         given["subscribe"] = ",".join(names)
-    if to_topic in names:
-        raise ConfigError("to_topic", to_topic, "a topic that this pipeline does not read")
     parsed = source_options.parse(given, streaming=True)
+    if to_topic and _reads(parsed.subscription, to_topic):
+        raise ConfigError(
+            "to_topic",
+            to_topic,
+            f"a topic that this pipeline does not read, and it reads {parsed.subscription}",
+        )
     if parsed.payload.value_format != "raw":
         raise ConfigError(
             "valueFormat", parsed.payload.value_format, "raw: fields are taken from JSON values by name"
@@ -145,6 +156,12 @@ def _checked_mode(mode: str | None, to_topic: str | None, to_path: str | None) -
     if to_path and mode != "append":
         raise ConfigError("mode", mode, "append: rows of a Parquet table cannot be changed")
     return mode
+
+
+def _reads(subscription: Subscription, topic: str) -> bool:
+    if subscription.pattern:
+        return re.fullmatch(subscription.pattern, topic) is not None
+    return topic in (subscription.wanted_topics() or ())
 
 
 def _prepare(options: SourceOptions, to_topic: str | None) -> None:
@@ -187,8 +204,12 @@ def _time(field: str | None) -> Column:
     if field is None:
         return F.col("timestamp")
     text = _field(field)
+    number, moment = text.try_cast("bigint"), text.try_cast("timestamp")
+    first, last = F.timestamp_millis(F.lit(FIRST_MS)), F.timestamp_millis(F.lit(LAST_MS))
     return F.coalesce(
-        F.timestamp_millis(text.try_cast("bigint")), text.try_cast("timestamp"), F.col("timestamp")
+        F.when(number.between(FIRST_MS, LAST_MS), F.timestamp_millis(number)),
+        F.when(number.isNull() & moment.between(first, last), moment),
+        F.col("timestamp"),
     )
 
 
