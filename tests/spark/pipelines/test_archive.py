@@ -1,6 +1,8 @@
 """Topics to Parquet: each record once, whatever happens on the way."""
 
+import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -153,6 +155,21 @@ def test_only_one_of_two_creates_a_file(spark: SparkSession, tmp_path: Path) -> 
     assert not files.create("one.json", b"second")
     assert files.read("one.json") == b"first"
     assert [each.name for each in files.names("")] == ["one.json"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_when_create_returns(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[bool, bool]] = []  # whether it is a folder, and whether the name is there yet
+
+    def fsync(handle: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(handle).st_mode), (tmp_path / "log" / "one.json").exists()))
+
+    files = Files(spark, str(tmp_path))
+    files.make_folder("log")
+    monkeypatch.setattr("os.fsync", fsync)
+    assert files.create("log/one.json", b"first")
+    assert synced == [(False, False), (True, True)]
 
 
 def test_where_there_are_no_hard_links_a_rename_does_it(

@@ -77,12 +77,16 @@ class Files:
         draft = f"{folder}/.{name}.{uuid4().hex}"  # a dot: nobody takes it for a finished file
         self.write(draft, content)
         try:
-            return self._place(draft, path)
+            self._sync(draft)
+            placed = self._place(draft, path)
+            self._sync(folder)
+            return placed
         finally:
             self.delete(draft)
 
     def move(self, source: str, target: str) -> None:
         """To a name that nobody else uses. Its folder must exist (`make_folder`)."""
+        self._sync(source)
         if not self._fs.rename(self._path(source), self._path(target)):
             raise ArchiveError(f"{self.absolute(source)} cannot be moved to {self.absolute(target)}")
 
@@ -92,6 +96,17 @@ class Files:
     def delete(self, path: str) -> None:
         """Files and folders with all they hold. What is not there is fine."""
         self._fs.delete(self._path(path), True)
+
+    def _sync(self, path: str) -> None:
+        """Onto the disk, before a name that counts leads there: after a power cut the log must not name what is not
+        whole. For local files; HDFS and object stores have their copies when a file is closed."""
+        local = _local(self.absolute(path))
+        if local is not None:
+            handle = os.open(local, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def _place(self, draft: str, path: str) -> bool:
         here, there = _local(self.absolute(draft)), _local(self.absolute(path))
