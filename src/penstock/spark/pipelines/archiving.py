@@ -94,7 +94,8 @@ def archive(
     finally:
         planner.close()
     if compaction is not None and schedule.every is None and not schedule.is_stopped():
-        batches.merged_away += compact(spark, writer, compaction, everything=True)
+        # Not everything: a run every minute would write the present day's rows over and over.
+        batches.merged_away += compact(spark, writer, compaction, everything=False)
     return Archived(
         totals=totals,
         rows=batches.rows,

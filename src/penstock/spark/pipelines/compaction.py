@@ -2,7 +2,7 @@
 
 Files below the target size are merged with others of their topic and date, rows in order of partition and offset. While
 a date is still growing, a file is left alone until the smaller ones together come near its size: merging it with every
-batch would write the same rows over and over. A date that is over, or the end of a run, merges all that is small.
+batch would write the same rows over and over. A date that is over merges all that is small.
 """
 
 from collections.abc import Iterable, Sequence
