@@ -8,11 +8,11 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark import options as source_options
-from penstock.spark.pipelines.archiving import _check_checkpoint, _new_topics, _pinned
+from penstock.spark.pipelines.archiving import _check_checkpoint, _check_still, _new_topics, _pinned
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.log import KEPT_CHANGES, LOG_FOLDER, ArchiveLog
 from penstock.spark.pipelines.manifest import DataFile, Manifest, Range, State, TopicFacts
-from penstock.spark.pipelines.problems import AnotherWriter, ArchiveError
+from penstock.spark.pipelines.problems import AnotherWriter, ArchiveError, PipelineError
 from penstock.spark.pipelines.resuming import goes_on_at
 from penstock.spark.pipelines.staging import Stage
 from penstock.spark.pipelines.writer import ArchiveWriter
@@ -149,3 +149,10 @@ def test_a_checkpoint_that_cannot_be_read_is_refused() -> None:
     files.write("offsets/0", b"v1\n{}\n-")
     with pytest.raises(ConfigError, match="checkpoint"):
         goes_on_at(files)
+
+
+def test_a_topic_that_comes_while_a_run_starts_is_named() -> None:
+    planned = fake_planner({"orders": "o"}).layout(require_all=True)
+    _check_still(planned, fake_planner({"orders": "o"}))
+    with pytest.raises(PipelineError, match="payments-0 was added or deleted while the archive"):
+        _check_still(planned, fake_planner({"orders": "o", "payments": "p"}))

@@ -91,6 +91,12 @@ def archive(
     batches = _Batches(spark, writer, compaction, planner)
     try:
         totals = _run(spark, given, batches, checkpoint or _fresh_checkpoint(writer), schedule)
+    except PipelineError as problem:
+        if not batches.begun and "startingOffsets" in str(
+            problem
+        ):  # which are ours, so the user could do nothing
+            _check_still(layout, planner)
+        raise
     finally:
         planner.close()
     if compaction is not None and schedule.every is None and not schedule.is_stopped():
@@ -116,10 +122,12 @@ class _Batches:
         self._compaction = compaction
         self._planner = planner
         self._since_compaction = 0
+        self.begun = False
         self.rows = self.files = self.merged_away = 0
         self.problem: Exception | None = None
 
     def take(self, batch: DataFrame, batch_id: int) -> None:
+        self.begun = True
         try:
             self._take(batch)
         except Exception as problem:
@@ -272,6 +280,17 @@ def _starts(state: State, layout: Layout) -> str:
         return "earliest"
     reached = state.positions()
     return json.dumps(_nested({place: reached.get(place, EARLIEST) for place in layout.places}))
+
+
+def _check_still(planned: Layout, planner: Planner) -> None:
+    """A stream is told of every partition where it begins, so one that comes or goes in that moment stops it."""
+    now = planner.layout(require_all=False)
+    odd = sorted(set(now.places) ^ set(planned.places))
+    if odd:
+        raise PipelineError(
+            f"{', '.join(map(str, odd[:10]))} was added or deleted while the archive was starting, and nothing was "
+            "read yet: run it again"
+        ) from None
 
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
