@@ -5,6 +5,7 @@ middle of a read) is closed, because nobody knows any more where the next answer
 opens a new one.
 """
 
+import select
 import socket
 import struct
 import time
@@ -108,6 +109,16 @@ class Connection:
         the caller was busy with the one before.
         """
         return self._ready.popleft() if self._ready else self._read_answer()
+
+    def has_answer(self) -> bool:
+        """Whether `receive` would find at least the beginning of an answer, without waiting for it."""
+        if self._ready:
+            return True
+        if self._socket is None or not self._asked:
+            return False
+        poll = select.poll()  # not select.select, which ends at 1,024 open files
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def call(self, api: ApiKey, message: Message, *, version: int | None = None) -> Message:
         """Sends a request and waits for its answer. Answers to earlier requests are kept for `receive`."""

@@ -1,8 +1,8 @@
 """Batches to their partitions' leaders: idempotent, acked by all replicas, several requests at a time.
 
-`send` only queues until a request's worth has come together; then each leader gets one request with the oldest batch
-of each of its partitions, up to `max_in_flight` requests before an answer is read. Memory is bounded: with
-`buffer_bytes` unacked, `send` reads answers before it takes more. `flush` returns when everything is acked.
+`send` only queues until a request's worth has come together; then answers that have arrived are read, and each leader
+gets requests with the oldest batch of each of its partitions, up to `max_in_flight` of them unanswered. Memory is
+bounded: with `buffer_bytes` unacked, `send` reads answers before it takes more. `flush` returns when everything is acked.
 
 producer_queue.py holds the order of each partition and says what may go, producer_answers.py says what an answer
 means, producer_link.py speaks to one broker. Here is the waiting. One thread, no callbacks: the first batch that
@@ -155,6 +155,7 @@ class BatchProducer:
         self._unsent += len(data)
         if self._unsent >= self._max_request_bytes:
             with self._guarded():
+                self._take_answers()
                 self._send_ready()
 
     def _first_identity(self) -> Identity:
@@ -249,6 +250,12 @@ class BatchProducer:
         return True
 
     # --- answers
+
+    def _take_answers(self) -> None:
+        """Those that have arrived: they make room for the next requests. Waits for none."""
+        for link in list(self._links.values()):
+            while self._links.get(link.node_id) is link and link.has_answer():
+                self._receive(link)
 
     def _receive(self, link: Link) -> None:
         try:

@@ -50,6 +50,9 @@ class Link:
         message = _produce_request(request, self._cluster.settings.request_timeout_ms)
         self._connection.send(ApiKey.PRODUCE, message, version=self._version())
 
+    def has_answer(self) -> bool:
+        return bool(self.requests) and self._connection.has_answer()
+
     def receive(self) -> list[tuple[Sent, PartitionProduceResponse]]:
         """Each batch of the oldest request with its answer. If this fails, the request is still there."""
         answer = self._connection.receive()

@@ -46,11 +46,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._planner = Planner(options)
+        self._progress = Planner(options)
         self._initial: StreamOffset | None = None
         self._target: dict[TopicPartition, int] | None = None
         self._latest: StreamOffset | None = None
         self._shown: StreamOffset | None = None
         self._group = ""
+        self._is_patient = False
         self._silent_until_ms = 0
         self._have_dead_letters: set[str] = set()
         self._last_batch_ms = _now_ms()
@@ -85,6 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = self._named(stream_offset.from_json(start))
         self._show_progress(done)
         layout = self._layout(require_all=False)
+        self._be_patient()
         self._check_there(done, layout)
         begins, since = self._begins(done, layout)
         ends = self._ends(begins, layout)
@@ -98,6 +101,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._last_batch_ms = _now_ms()
         return next_place.to_json()
+
+    def _be_patient(self) -> None:
+        """A stream that runs outlasts a restart of its brokers; one that starts says soon that they are not there."""
+        if not self._is_patient:
+            self._is_patient = True
+            self._planner.close()
+            self._planner = Planner(replace(self._options, driver=self._options.executor))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()
@@ -127,6 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._planner.close()
+        self._progress.close()
 
     def _named(self, done: StreamOffset) -> StreamOffset:
         """With a group: the connector's places have none, and a name that is given wins over the checkpoint's."""
@@ -225,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.commit_progress or done == self._shown or _now_ms() < self._silent_until_ms:
             return
         try:
-            self._planner.cluster.commit(done.group, done.positions)
+            self._progress.cluster.commit(done.group, done.positions)
             self._shown = done
         except ClientError as problem:
             # Each try may take as long as planning may; a stream must not pay that for every batch.
