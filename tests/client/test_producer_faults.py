@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.batch import Record, read_header, read_records
@@ -131,6 +131,16 @@ PASSING: list[Step] = [
 
 
 @settings(max_examples=40, deadline=None)
+@example(  # a batch in doubt, while so many go past it that the broker forgets it
+    script=[
+        Fault.HANG_UP,
+        Fault.WRITE_AND_TIME_OUT,
+        ErrorCode.NONE,
+        Fault.HANG_UP,
+        Fault.WRITE_AND_TIME_OUT,
+    ],
+    buffer_bytes=3_000,
+)
 @given(
     script=st.lists(st.sampled_from(PASSING), max_size=25), buffer_bytes=st.sampled_from([1, 3_000, 1 << 20])
 )

@@ -2,7 +2,7 @@
 
 `send` only queues until a request's worth has come together; then answers that have arrived are read, and each leader
 gets requests with the oldest batch of each of its partitions, up to `max_in_flight` of them unanswered. Memory is
-bounded: with `buffer_bytes` unacked, `send` reads answers before it takes more. `flush` returns when everything is acked.
+bounded: with `buffer_bytes` unacked, `send` reads answers before it takes more. `flush` returns when all is acked.
 
 producer_queue.py holds the order of each partition and says what may go, producer_answers.py says what an answer
 means, producer_link.py speaks to one broker. Here is the waiting. One thread, no callbacks: the first batch that

@@ -10,7 +10,8 @@ The broker takes a batch only if its first sequence number follows the last one 
    if the broker had written it after all, it sees the number again and writes nothing.
 2. After one has come back, those behind it come back too (OUT_OF_ORDER_SEQUENCE_NUMBER). Nothing is sent until all are
    back; then all go again, in order.
-3. At most five are in flight, since a broker remembers the last five batches of a producer and no more.
+3. A broker remembers the last five batches of a producer and no more. So from the oldest that is not acked on, five at
+   most have gone: those in flight, and those that were acked past one that came back (`_holes`).
 4. All that are in flight went to one broker: another leader gets none before the old one's answers are in.
 5. A broker that has lost track of the producer (the oldest batch in flight is refused for its number) gets the
    batches again under a new producer id, counted from 0: `restart`.
@@ -44,6 +45,8 @@ class Batch:
     sequence: int
     deadline_s: float
     """By the monotonic clock: when nobody waits for it any longer."""
+    index: int = -1
+    """Its place among all that the queue was given. Halves share that of the whole."""
 
 
 class PartitionQueue:
@@ -65,6 +68,9 @@ class PartitionQueue:
         """The broker does not know the producer any more: rule 5."""
         self.restarted = False
         """... and was given a new one, under which nothing has been acked yet."""
+        self._added = 0
+        self._holes: list[int] = []
+        """Of rule 3: the indexes of batches that were acked while one before them had come back."""
         self._waiting: deque[Batch] = deque()
         self._in_flight: deque[Batch] = deque()
         self._returned: deque[Batch] = deque()
@@ -86,10 +92,15 @@ class PartitionQueue:
         """Takes a batch that carries `identity` and `next_sequence`."""
         assert batch.sequence == self.next_sequence
         self.next_sequence = (self.next_sequence + batch.rows) & SEQUENCE_MASK
-        self._waiting.append(batch)
+        self._waiting.append(replace(batch, index=self._added))
+        self._added += 1
 
     def has_work(self) -> bool:
-        return bool(self._waiting) and not self._returned and len(self._in_flight) < MAX_IN_FLIGHT
+        if self._returned or not self._waiting:
+            return False
+        oldest = (self._in_flight or self._waiting)[0].index
+        gone = len(self._in_flight) + sum(1 for hole in self._holes if hole > oldest)
+        return gone < MAX_IN_FLIGHT
 
     def may_go_to(self, node_id: int) -> bool:
         return not self._in_flight or self.node_id == node_id
@@ -102,7 +113,11 @@ class PartitionQueue:
 
     def acked(self) -> None:
         """The oldest in flight is written."""
-        self._in_flight.popleft()
+        written = self._in_flight.popleft()
+        if self._returned:
+            self._holes.append(written.index)
+        else:
+            self._holes = [hole for hole in self._holes if hole > written.index]
         self.tries = 0
         self.restarted = False
         self._settle()
@@ -134,6 +149,7 @@ class PartitionQueue:
         self.next_sequence = 0
         self.lost_track = False
         self.restarted = True
+        self._holes.clear()
         batches, self._waiting = self._waiting, deque()
         for batch in batches:
             self.add(numbered(batch, identity, self.next_sequence))
