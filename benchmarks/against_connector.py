@@ -89,6 +89,7 @@ def measure(stack: ExitStack, folder: Path, cells: list[Cell], rounds: int) -> R
         for bootstrap in dict.fromkeys(system.bootstrap for system in systems):
             say(f"filling {cell.topic} at {bootstrap}")
             fill(bootstrap, cell)
+        os.sync()  # Kafka has not flushed, and its writing would go on while others read
         report.figures += reads(spark, systems, cell, 1 if cell.records >= LARGE else rounds, folder)
     for cell in (cell for cell in cells[:4] if cell.compression == "none"):
         report.figures.append(sinks(spark, systems, cell, rounds))
