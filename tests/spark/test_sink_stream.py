@@ -140,7 +140,7 @@ def test_a_broker_killed_in_mid_write_has_every_row_exactly_once(spark: SparkSes
             writer.option("kafka.bootstrap.servers", servers).save()
         finally:
             written.set()
-        assert killing.result(PATIENCE_SECONDS) == 2
+        assert killing.result(PATIENCE_SECONDS) >= 1  # the second may come too late
         found = numbers(servers, "kept", 3)
     assert len(found) == rows
     assert set(found) == set(range(rows))
