@@ -6,10 +6,10 @@ the Java consumer knows is known here. A name that nobody knows is refused, sinc
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Final
 
 from penstock.errors import ConfigError
+from penstock.spark.setting_table import SettingTable
 
 HONOURED: Final = frozenset(
     [
@@ -67,7 +67,6 @@ WITHOUT_EFFECT: Final = frozenset(
 """Settings of Kafka's own consumer machinery, which is not there: what they tune does not exist here."""
 
 _OURS: Final = "Spark decides this, not the consumer; leave it out"
-_NOT_YET: Final = "plain connections only; this Penstock has no TLS or SASL yet. Leave it out"
 
 REFUSED: Final = {
     "auto.offset.reset": "the option startingOffsets instead",
@@ -76,23 +75,14 @@ REFUSED: Final = {
     "enable.auto.commit": _OURS,
     "interceptor.classes": "no interceptors: there is no JVM client here. Leave it out",
 }
-REFUSED_PREFIXES: Final = {"sasl.": _NOT_YET, "ssl.": _NOT_YET, "security.": _NOT_YET}
+TABLE: Final = SettingTable(
+    client="Kafka's consumer", honoured=HONOURED, without_effect=WITHOUT_EFFECT, refused=REFUSED
+)
 
 
 def check(settings: Mapping[str, str]) -> None:
     """ConfigError for the first setting (names without `kafka.`) that cannot be meant."""
-    for name, value in settings.items():
-        if name in REFUSED:
-            raise ConfigError(f"kafka.{name}", value, REFUSED[name])
-        if name in HONOURED or name in WITHOUT_EFFECT:
-            continue
-        for prefix, reason in REFUSED_PREFIXES.items():
-            if name.startswith(prefix):
-                raise ConfigError(f"kafka.{name}", value, reason)
-        raise ConfigError(f"kafka.{name}", value, f"a setting of Kafka's consumer{_nearest(name)}")
-    protocol = settings.get("security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise ConfigError("kafka.security.protocol", protocol, f"PLAINTEXT: {_NOT_YET}")
+    TABLE.check(settings)
     isolation = settings.get("isolation.level", "read_uncommitted")
     if isolation != "read_uncommitted":
         raise ConfigError(
@@ -100,8 +90,3 @@ def check(settings: Mapping[str, str]) -> None:
             isolation,
             "read_uncommitted: this Penstock has no transactions yet. Leave it out",
         )
-
-
-def _nearest(name: str) -> str:
-    near = get_close_matches(name, HONOURED | WITHOUT_EFFECT, n=1)
-    return f"; did you mean kafka.{near[0]}?" if near else ""

@@ -4,7 +4,7 @@ Spark hands options over as strings. `Reader` takes them out one by one, so that
 asked for: an unknown option, which is an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from penstock.errors import ConfigError
@@ -59,6 +59,10 @@ class Reader:
         if not digits.strip().isdecimal() or unit not in _MS:
             raise ConfigError(name, value, "a time such as 100ms, 30s, 15m or 1h")
         return int(digits) * _MS[unit]
+
+    def given(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of these options that were given."""
+        return {name: self._values[name.lower()] for name in names if self.has(name)}
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """All options that start so, without the prefix."""

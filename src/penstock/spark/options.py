@@ -93,7 +93,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         starting=_starting(reader, streaming=streaming),
         ending=_ending(reader, streaming=streaming),
         columns=_columns(reader),
-        payload=_payload(reader),
+        payload=PayloadOptions.from_options(reader.given(PAYLOAD_OPTIONS)),
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
         max_offsets_per_trigger=reader.number("maxOffsetsPerTrigger", least=1),
         min_offsets_per_trigger=reader.number("minOffsetsPerTrigger", least=1),
@@ -234,15 +234,6 @@ def _columns(reader: Reader) -> tuple[str, ...]:
     if headers and HEADERS_COLUMN not in names:
         names.append(HEADERS_COLUMN)
     return tuple(by_name[name] for name in names)
-
-
-def _payload(reader: Reader) -> PayloadOptions:
-    found: dict[str, str] = {}
-    for name in PAYLOAD_OPTIONS:
-        value = reader.text(name)
-        if value is not None:
-            found[name] = value
-    return PayloadOptions.from_options(found)
 
 
 def _dead_letter_topic(reader: Reader) -> str | None:

@@ -71,7 +71,7 @@ class SinkOptions:
             client=_client(kafka),
             topic=_topic(reader),
             use_timestamps=reader.flag("useTimestamps", False),
-            payload=_payload(reader),
+            payload=PayloadOptions.from_options(reader.given(PAYLOAD_OPTIONS)),
             **_producer(kafka),
         )
         reader.refuse_others()
@@ -83,11 +83,6 @@ def _topic(reader: Reader) -> str | None:
     if topic is not None and not topic.strip():
         raise ConfigError("topic", topic, "a topic's name, or no such option and a column topic")
     return None if topic is None else topic.strip()
-
-
-def _payload(reader: Reader) -> PayloadOptions:
-    given = {name: reader.text(name) for name in PAYLOAD_OPTIONS}
-    return PayloadOptions.from_options({name: text for name, text in given.items() if text is not None})
 
 
 def _client(kafka: Mapping[str, str]) -> ClientSettings:

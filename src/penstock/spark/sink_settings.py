@@ -4,10 +4,9 @@ The counterpart of kafka_settings.py, for the names that Kafka's Java producer k
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Final
 
-from penstock.errors import ConfigError
+from penstock.spark.setting_table import SettingTable
 
 HONOURED: Final = frozenset(
     [
@@ -62,7 +61,6 @@ WITHOUT_EFFECT: Final = frozenset(
 """Settings of machinery that is not here, and `acks`, `retries` and `enable.idempotence`: every write waits for all
 replicas, is repeated until delivery.timeout.ms, and is never doubled by that, whatever these say."""
 
-_NOT_YET: Final = "plain connections only; this Penstock has no TLS or SASL yet. Leave it out"
 _NO_TRANSACTIONS: Final = "no transactions: this Penstock has none yet. Leave it out"
 _NO_JVM: Final = "no class names: there is no JVM client here. Leave it out"
 
@@ -75,25 +73,11 @@ REFUSED: Final = {
     "transactional.id": _NO_TRANSACTIONS,
     "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
 }
-REFUSED_PREFIXES: Final = {"sasl.": _NOT_YET, "ssl.": _NOT_YET, "security.": _NOT_YET}
+TABLE: Final = SettingTable(
+    client="Kafka's producer", honoured=HONOURED, without_effect=WITHOUT_EFFECT, refused=REFUSED
+)
 
 
 def check(settings: Mapping[str, str]) -> None:
     """ConfigError for the first setting (names without `kafka.`) that cannot be meant."""
-    for name, value in settings.items():
-        if name in REFUSED:
-            raise ConfigError(f"kafka.{name}", value, REFUSED[name])
-        if name in HONOURED or name in WITHOUT_EFFECT:
-            continue
-        for prefix, reason in REFUSED_PREFIXES.items():
-            if name.startswith(prefix):
-                raise ConfigError(f"kafka.{name}", value, reason)
-        raise ConfigError(f"kafka.{name}", value, f"a setting of Kafka's producer{_nearest(name)}")
-    protocol = settings.get("security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise ConfigError("kafka.security.protocol", protocol, f"PLAINTEXT: {_NOT_YET}")
-
-
-def _nearest(name: str) -> str:
-    near = get_close_matches(name, HONOURED | WITHOUT_EFFECT, n=1)
-    return f"; did you mean kafka.{near[0]}?" if near else ""
+    TABLE.check(settings)
