@@ -7,7 +7,7 @@ on one core:
     records    read_records: one Python object per record, with headers too
     columns    scan_batch: the positions or numbers of everything, headers too, no object per record
 
-Where pyarrow is installed (it is no dependency), aiokafka's lists and the columns go on into four Arrow
+Where pyarrow is installed (the extra `spark` brings it), aiokafka's lists and the columns go on into four Arrow
 arrays, which is what a Spark reader needs. Each figure is the best of several runs.
 """
 
