@@ -162,37 +162,6 @@ def test_the_latest_offset_is_part_of_sparks_own_progress(
     assert first["latestOffset"]["topics"] == {topic: {"0": 10}}
 
 
-def test_the_start_of_the_first_batch_is_pinned_through_a_failure(
-    spark: SparkSession, make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, tmp_path: Path
-) -> None:
-    """Batch 0 fails after it was planned; "latest" moves; the restart must not begin there."""
-    topic, seen = make_topic(), []
-    produce(topic, [b"old"] * 5)
-    frame = stream(topic, startingOffsets="latest")
-
-    def fail(rows: DataFrame, batch: int) -> None:
-        if rows.count():
-            raise RuntimeError("the first batch with rows fails")
-
-    query = frame.writeStream.foreachBatch(fail).option("checkpointLocation", checkpoint).start()
-    query.processAllAvailable()  # an empty batch 0: it begins after the old records
-    produce(topic, [b"new"] * 7)
-    with pytest.raises(StreamingQueryException):
-        query.awaitTermination(PATIENCE_S)
-    # The commit of batch 0 is lost too: Spark will ask for the start again, when "latest" is 12.
-    for name in ("commits/0", "commits/.0.crc", "offsets/1", "offsets/.1.crc"):
-        (Path(checkpoint) / name).unlink(missing_ok=True)
-
-    query = (
-        frame.writeStream.foreachBatch(lambda rows, _: seen.extend(row.offset for row in rows.collect()))
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(PATIENCE_S)
-    assert sorted(seen) == list(range(5, 12))
-
-
 def test_a_first_batch_with_rows_that_fails_is_read_again_whole(
     make_topic: Make, produce: Produce, stream: Stream, checkpoint: str, broker: Broker
 ) -> None:
