@@ -1,0 +1,1 @@
+"""Consensus, without I/O: one Raft core per partition."""

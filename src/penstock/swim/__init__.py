@@ -1,0 +1,1 @@
+"""Membership, without I/O: who is there, by gossip."""
