@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import TOPIC_CONFIGS, GroupSettings, Limits
+from penstock.config import TOPIC_CONFIGS, ClusterSettings, GroupSettings, Limits
+from penstock.config.cluster import meaning
 from penstock.config.limits import reason
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
@@ -23,6 +24,16 @@ def group_rows() -> Iterator[str]:
     defaults = GroupSettings()
     for field in msgspec.structs.fields(GroupSettings):
         yield f"| `{field.name}` | {getattr(defaults, field.name):,} |"
+
+
+def replication_rows() -> Iterator[str]:
+    yield "| setting | default | what it does |"
+    yield "|---|---:|---|"
+    defaults = ClusterSettings()
+    for field in msgspec.structs.fields(ClusterSettings):
+        value = getattr(defaults, field.name)
+        shown = str(value).lower() if isinstance(value, bool) else f"{value:,}"
+        yield f"| `{field.name}` | {shown} | {meaning(field.name)} |"
 
 
 def limit_rows() -> Iterator[str]:
@@ -53,7 +64,13 @@ def _shown(default: str) -> str:
     return {"": "empty", str(NO_LIMIT): "no limit"}.get(default, default)
 
 
-TABLES = {"groups": group_rows, "limits": limit_rows, "topics": topic_rows, "refused": refused_rows}
+TABLES = {
+    "groups": group_rows,
+    "replication": replication_rows,
+    "limits": limit_rows,
+    "topics": topic_rows,
+    "refused": refused_rows,
+}
 
 
 def with_tables(page: str) -> str:

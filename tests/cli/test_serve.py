@@ -128,6 +128,9 @@ def test_wrong_bytes_in_the_identity_are_one_line_and_exit_code_1(serve: Serve, 
         (["--memory", "--data-dir", "here"], "choose one"),
         (["--set", "num_partitons=3"], "num_partitions"),
         (["--kafka", "0.0.0.0:0", "--memory"], "--advertise"),
+        (["--seeds", "127.0.0.1:7001"], "--cluster HOST:PORT"),
+        (["--cluster", "10.0.0.1:7000"], "--cluster-key-file"),
+        (["--cluster", "127.0.0.1:0", "--rack", ""], "rack"),
     ],
 )
 def test_settings_that_cannot_be_are_exit_code_2(flags: list[str], said: str, serve: Serve) -> None:

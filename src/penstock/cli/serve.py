@@ -45,6 +45,7 @@ GC_THRESHOLD = 50_000
         "penstock serve --memory --kafka 127.0.0.1:0 --http none",
         "penstock serve --data-dir /srv/penstock --kafka 0.0.0.0:9092 --advertise broker.example.org:9092",
         "penstock serve --config penstock.toml --set num_partitions=6 --set limits.max_connections=500",
+        "penstock serve --config cluster.toml --node-id 2",
     )
 )
 @click.option(
@@ -65,6 +66,18 @@ GC_THRESHOLD = 50_000
     "--advertise", metavar="HOST:PORT", help="The address that clients are told, when it is another one."
 )
 @click.option("--http", metavar="HOST:PORT|none", help="Health and metrics.  [default: 127.0.0.1:8080]")
+@click.option(
+    "--cluster", metavar="HOST:PORT", help="Where other nodes connect.  [default: none, this node is alone]"
+)
+@click.option(
+    "--seeds", metavar="HOST:PORT,...", help="Nodes to found a cluster with, or to join one through."
+)
+@click.option("--rack", metavar="NAME", help="What fails together: replicas are spread over racks.")
+@click.option(
+    "--cluster-key-file",
+    metavar="FILE",
+    help="The secret that the cluster's nodes share; may be left out on loopback only.",
+)
 @click.option("--no-auto-create", is_flag=True, help="Topics must be created; using one does not make it.")
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other setting, as often as needed."
@@ -78,6 +91,10 @@ def serve(
     kafka: str | None,
     advertise: str | None,
     http: str | None,
+    cluster: str | None,
+    seeds: str | None,
+    rack: str | None,
+    cluster_key_file: str | None,
     no_auto_create: bool,
     settings: tuple[str, ...],
     log_level: str | None,
@@ -95,6 +112,10 @@ def serve(
         "kafka": kafka,
         "advertise": advertise,
         "http": http,
+        "cluster": cluster,
+        "seeds": seeds,
+        "rack": rack,
+        "cluster_key_file": cluster_key_file,
         "auto_create_topics": False if no_auto_create else None,
         "log_level": log_level,
     }

@@ -1,6 +1,8 @@
 """Settings as frozen values: what a topic does, what a node does, and the limits on what peers may ask."""
 
+from penstock.config.address import Address
 from penstock.config.broker import BrokerConfigs, broker_definition, check_dynamic, static_broker_configs
+from penstock.config.cluster import ClusterSettings
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.describing import (
     ConfigEntry,
@@ -12,7 +14,7 @@ from penstock.config.describing import (
 from penstock.config.kinds import ConfigSource, ConfigType
 from penstock.config.limits import Limits
 from penstock.config.loading import load_node_config
-from penstock.config.node import Address, GroupSettings, NodeConfig
+from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.topic import TopicConfig
 
@@ -20,6 +22,7 @@ __all__ = [
     "TOPIC_CONFIGS",
     "Address",
     "BrokerConfigs",
+    "ClusterSettings",
     "ConfigEntry",
     "ConfigSource",
     "ConfigSynonym",

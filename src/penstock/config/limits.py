@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config.fields import check_fields
+from penstock.errors import ConfigError
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
@@ -113,9 +114,44 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 4096
 
+    max_peer_frame_bytes: Annotated[
+        int,
+        Meta(
+            ge=MEBIBYTE,
+            le=2**31 - 1,
+            description="One message between nodes; must hold the largest batch that a topic may take.",
+        ),
+    ] = 64 * MEBIBYTE
+    max_peer_queue_bytes: Annotated[
+        int,
+        Meta(
+            ge=MEBIBYTE,
+            description="What waits for one other node; past it messages are dropped, and sent again later.",
+        ),
+    ] = 128 * MEBIBYTE
+    max_peers: Annotated[
+        int, Meta(ge=1, description="Nodes connected at once; there is one connection for each.")
+    ] = 1_000
+    max_peer_handshakes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Connections on the inter-node port that are still strangers; past it the oldest goes.",
+        ),
+    ] = 64
+    peer_handshake_timeout_ms: Annotated[
+        int, Meta(ge=1, description="A stranger must have said who it is by then; nodes need a few ms.")
+    ] = 5_000
+    max_peer_calls: Annotated[
+        int, Meta(ge=1, description="Questions of one node that another has not answered yet.")
+    ] = 1_024
+
     def validate(self) -> None:
-        """Raises ConfigError for a limit outside its range."""
+        """Raises ConfigError for a limit outside its range, or for two that do not go together."""
         check_fields(self, "limits.")
+        if self.max_peer_queue_bytes < self.max_peer_frame_bytes:
+            expected = f"at least limits.max_peer_frame_bytes ({self.max_peer_frame_bytes})"
+            raise ConfigError("limits.max_peer_queue_bytes", self.max_peer_queue_bytes, expected)
 
 
 def reason(name: str) -> str:

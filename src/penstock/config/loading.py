@@ -1,9 +1,12 @@
 """One NodeConfig out of four layers: defaults < TOML file < environment < command line.
 
-All layers speak of the same settings. In the file they are TOML keys, with the tables `[groups]`, `[limits]`
-and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the table's name in front
-(`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name
+All layers speak of the same settings. In the file they are TOML keys, with the tables `[groups]`, `[replication]`,
+`[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the table's name in
+front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name
 that is not known is an error that suggests the nearest one: a misspelt setting must not be silently without effect.
+
+One file can serve a whole cluster: what stands under `[nodes.2]` is node 2's alone and wins over the rest of the file.
+The addresses of the nodes' inter-node ports are then also the seeds, unless the file names others.
 
 Nothing is read here: the caller hands over the file's text and the environment.
 """
@@ -13,10 +16,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
+from penstock.config.address import Address
+from penstock.config.cluster import ClusterSettings
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.fields import convert_field
 from penstock.config.limits import Limits
-from penstock.config.node import Address, GroupSettings, NodeConfig
+from penstock.config.node import GroupSettings, NodeConfig
 from penstock.config.overrides import nearest
 from penstock.errors import ConfigError
 
@@ -29,7 +34,9 @@ SERVICE_LINK = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 
-_SECTIONS: dict[str, type] = {"groups": GroupSettings, "limits": Limits}
+_SECTIONS: dict[str, type] = {"groups": GroupSettings, "replication": ClusterSettings, "limits": Limits}
+_ADDRESSES = ("kafka", "advertise", "http", "cluster", "cluster_advertise")
+_NODES = "nodes"
 _TOPIC_DEFAULTS = "topic_defaults"
 _OFF = ("off", "none", "")
 
@@ -59,14 +66,18 @@ def load_node_config(
 
     A flag whose value is None was not given.
     """
-    settings: dict[str, _Setting] = {}
-    for path, origin, value in _from_file(toml_text, toml_name):
-        settings[path] = _Setting(origin, value, 1)
+    document = _parsed(toml_text, toml_name)
+    nodes = _node_tables(document.pop(_NODES, {}), toml_name)
+    from_file = {
+        path: _Setting(origin, value, 1) for path, origin, value in _from_tables(document, toml_name)
+    }
+    stronger: dict[str, _Setting] = {}
     for path, origin, value in _from_environment(environment or {}):
-        settings[path] = _Setting(origin, value, 2)
+        stronger[path] = _Setting(origin, value, 3)
     for path, value in (flags or {}).items():
         if value is not None:
-            settings[_known(path, path, value)] = _Setting(path, value, 3)
+            stronger[_known(path, path, value)] = _Setting(path, value, 4)
+    settings = {**from_file, **_of_this_node(nodes, {**from_file, **stronger}, toml_name), **stronger}
     _settle_storage(settings)
     return _build(settings).validate()
 
@@ -76,11 +87,14 @@ def setting_names() -> list[str]:
     return list(_hints())
 
 
-def _from_file(text: str, name: str) -> Iterator[tuple[str, str, object]]:
+def _parsed(text: str, name: str) -> dict[str, object]:
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(name, "", f"TOML: {problem}") from None
+
+
+def _from_tables(document: Mapping[str, object], name: str) -> Iterator[tuple[str, str, object]]:
     for key, value in document.items():
         path = key.replace("-", "_")
         if path in _SECTIONS or path == _TOPIC_DEFAULTS:
@@ -95,6 +109,50 @@ def _from_table(table: str, value: object, name: str) -> Iterator[tuple[str, str
     for key, inner in value.items():
         path = f"{table}.{key}"
         yield _known(path, f"{path} in {name}", inner), f"{path} in {name}", inner
+
+
+def _node_tables(value: object, name: str) -> dict[int, dict[str, _Setting]]:
+    """Each node's own settings by its id."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{_NODES} in {name}", value, "a table for each node, such as [nodes.1]")
+    nodes: dict[int, dict[str, _Setting]] = {}
+    for key, table in value.items():
+        where = f"[{_NODES}.{key}] in {name}"
+        if not key.isascii() or not key.isdigit():
+            raise ConfigError(where, key, "a node id, such as [nodes.1]")
+        if not isinstance(table, dict):
+            raise ConfigError(where, table, f"a table: [{_NODES}.{key}]")
+        if "node_id" in table or "node-id" in table:
+            raise ConfigError(f"node_id of {where}", key, "no node_id in here: the table's name is the id")
+        found = _from_tables(table, f"[{_NODES}.{key}] of {name}")
+        nodes[int(key)] = {path: _Setting(origin, value, 2) for path, origin, value in found}
+    return nodes
+
+
+def _of_this_node(
+    nodes: dict[int, dict[str, _Setting]], others: Mapping[str, _Setting], name: str
+) -> dict[str, _Setting]:
+    """What the file says of the node that is to start, whose id comes from any other layer."""
+    if not nodes:
+        return {}
+    listed = ", ".join(str(node) for node in sorted(nodes))
+    chosen = others.get("node_id")
+    if chosen is None:
+        raise ConfigError("node_id", None, f"--node-id N, one of those in {name}: {listed}")
+    node_id = convert_field(chosen.origin, chosen.value, int)
+    if node_id not in nodes:
+        raise ConfigError(chosen.origin, node_id, f"a node of {name}, which has {listed}")
+    return {**_seeds_of(nodes, others, name), **nodes[node_id]}
+
+
+def _seeds_of(
+    nodes: dict[int, dict[str, _Setting]], others: Mapping[str, _Setting], name: str
+) -> dict[str, _Setting]:
+    if "seeds" in others:
+        return {}
+    addresses = [table.get("cluster_advertise", table.get("cluster")) for _, table in sorted(nodes.items())]
+    seeds = [address.value for address in addresses if address is not None]
+    return {"seeds": _Setting(f"seeds by [{_NODES}] in {name}", seeds, 1)} if seeds else {}
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
@@ -141,23 +199,31 @@ def _settle_storage(settings: dict[str, _Setting]) -> None:
 
 def _build(settings: dict[str, _Setting]) -> NodeConfig:
     hints = _hints()
-    tables: dict[str, dict[str, Any]] = {"": {}, "groups": {}, "limits": {}, _TOPIC_DEFAULTS: {}}
+    tables: dict[str, dict[str, Any]] = {table: {} for table in ("", _TOPIC_DEFAULTS, *_SECTIONS)}
     for path, setting in settings.items():
         table, _, name = path.partition(".") if "." in path else ("", "", path)
         tables[table][name] = _read(path, setting, hints[path])
-    groups, limits = GroupSettings(**tables["groups"]), Limits(**tables["limits"])
-    return NodeConfig(**tables[""], groups=groups, limits=limits, topic_defaults=tables[_TOPIC_DEFAULTS])
+    sections = {table: struct(**tables[table]) for table, struct in _SECTIONS.items()}
+    return NodeConfig(**tables[""], **sections, topic_defaults=tables[_TOPIC_DEFAULTS])
 
 
 def _read(path: str, setting: _Setting, hint: Any) -> Any:
     origin, value, _ = setting
     if path == "http" and (value is False or str(value).lower() in _OFF):
         return None
-    if path in ("kafka", "advertise", "http"):
+    if path in _ADDRESSES:
         return Address.parse(origin, value)
+    if path == "seeds":
+        return _read_seeds(origin, value)
     if path.startswith(_TOPIC_DEFAULTS):
         return _topic_default(value)
     return convert_field(origin, value, hint)
+
+
+def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
+    """A list in TOML, words with commas elsewhere."""
+    parts = value if isinstance(value, list) else str(value).split(",")
+    return tuple(Address.parse(origin, str(part).strip()) for part in parts if str(part).strip())
 
 
 def _topic_default(value: object) -> str:

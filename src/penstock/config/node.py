@@ -9,31 +9,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
+from penstock.config.address import UNREACHABLE_HOSTS, Address
+from penstock.config.cluster import ClusterSettings, check_inter_node_port
 from penstock.config.fields import check_fields
 from penstock.config.limits import Limits
 from penstock.config.overrides import parse_overrides, resolve
 from penstock.errors import ConfigError, KafkaError
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-UNREACHABLE_HOSTS = ("0.0.0.0", "::", "")
-
-
-class Address(msgspec.Struct, frozen=True):
-    """A host and a port. Port 0 asks the system for a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, origin: str, text: object) -> "Address":
-        """`HOST:PORT`, with an IPv6 host in brackets."""
-        host, colon, port = str(text).rpartition(":")
-        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(origin, text, "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +60,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     Port 0: the bound one.
     """
     http: Address | None = Address("127.0.0.1", 8080)
+    cluster: Address | None = None
+    """The inter-node port. None: this node is alone."""
+    cluster_advertise: Address | None = None
+    """The address that other nodes are told to connect to, when it is not `cluster`. Port 0: the bound one."""
+    seeds: tuple[Address, ...] = ()
+    """Inter-node addresses of the nodes that found the cluster together, or of some that are in it, to join it. None:
+    an empty node founds a cluster of its own, which others can join."""
+    rack: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    """What fails together: replicas of one partition are spread over racks."""
+    cluster_key_file: str | None = None
+    """The secret that nodes of a cluster share. Optional when `cluster` is a loopback address, needed otherwise."""
     log_level: LogLevel = "info"
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Meta(ge=1)] = 1
@@ -84,19 +78,31 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     topic_defaults: dict[str, str] = field(default_factory=dict)
     """Defaults of topic configs, by the topic configs' names."""
     groups: GroupSettings = GroupSettings()
+    replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
 
     @property
     def advertised(self) -> Address:
         return self.advertise or self.kafka
 
+    @property
+    def cluster_advertised(self) -> Address | None:
+        return self.cluster_advertise or self.cluster
+
     def validate(self) -> "NodeConfig":
         """Itself, when it can work; else ConfigError that names the field."""
         check_fields(self)
         self.groups.validate()
+        self.replication.validate()
         self.limits.validate()
         self._check_storage()
         self._check_addresses()
+        check_inter_node_port(
+            cluster=self.cluster,
+            advertised=self.cluster_advertised,
+            seeds=self.seeds,
+            key_file=self.cluster_key_file,
+        )
         self._check_topics()
         return self
 

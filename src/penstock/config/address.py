@@ -1,0 +1,36 @@
+"""Where something listens or is reached."""
+
+from ipaddress import ip_address
+
+import msgspec
+
+from penstock.errors import ConfigError
+
+UNREACHABLE_HOSTS = ("0.0.0.0", "::", "")
+"""They mean `every interface` to whoever listens, and nothing to whoever wants to connect."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A host and a port. Port 0 asks the system for a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, origin: str, text: object) -> "Address":
+        """`HOST:PORT`, with an IPv6 host in brackets."""
+        host, colon, port = str(text).rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(origin, text, "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it. A name other than localhost is not looked up: it may be anybody's."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
