@@ -1,0 +1,319 @@
+"""One connection to another node: the handshake, then frames both ways.
+
+Writing: frames of one turn of the loop are gathered and handed to the socket together, small ones joined, large ones as
+they are. What the socket does not take waits here, up to `max_peer_queue_bytes`; beyond that `send` drops. Nothing ever
+waits for a peer: consensus resends what was lost, and a queue without end would only delay what is new.
+
+Reading never stops: what comes is handed on at once, and senders limit themselves (by bytes in flight).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol, cast
+
+import msgspec
+
+from penstock.config import Address, Limits
+from penstock.errors import ProtocolViolation
+from penstock.node.peers.frames import FACTS, HEAD, KIND_SIZE, PING, REFUSAL, FrameReader
+from penstock.node.peers.handshake import Handshake, Refused
+from penstock.node.peers.hello import HELLO_MAX_BYTES, PeerHello, decode_hello, decode_refusal
+from penstock.node.peers.seal import TAG_SIZE, Seal
+from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, TransportEvents
+
+log = logging.getLogger("penstock.peers")
+
+WRITE_HIGH_WATER = 512 * 1024
+"""Bytes that the transport holds before it says stop. Small, so that little is past recall when the peer has gone."""
+
+PORTION_BYTES = 1024 * 1024
+"""Handed to the transport at once: enough for one large write, no more than twice its high water."""
+
+JOIN_UP_TO = 16 * 1024
+"""Pieces up to this size are copied together: cheaper than one more buffer for the kernel."""
+
+
+class Traffic(msgspec.Struct):
+    """Counters of all peers together, for metrics."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    frames_dropped: int = 0
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs to know and whom it tells."""
+
+    scratch: memoryview
+    limits: Limits
+    events: TransportEvents
+    traffic: Traffic
+    now: float
+
+    def opened(self, connection: "PeerConnection") -> Handshake: ...
+
+    def refused(self, connection: "PeerConnection", refused: Refused) -> None: ...
+
+    def established(self, connection: "PeerConnection") -> None: ...
+
+    def facts_changed(self, connection: "PeerConnection", hello: PeerHello) -> None: ...
+
+    def lost(self, connection: "PeerConnection") -> None: ...
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """Owned by the event loop and by one PeerNetwork."""
+
+    def __init__(
+        self, owner: ConnectionOwner, *, dialled: Address | None = None, probing: bool = False
+    ) -> None:
+        self._owner = owner
+        self.dialled = dialled
+        self.probing = probing
+        self.where = str(dialled or "?")
+        self.host = dialled.host if dialled else "?"
+        self.peer: PeerHello | None = None
+        """Who it is, once both have agreed."""
+        self.closed = False
+        self.reason = "the other side closed it"
+        """Why it ended."""
+        self.opened_at = self.last_heard = self.last_sent = owner.now
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the handshake is over, well or not."""
+        self.refused: Refused | None = None
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._handshake: Handshake | None = None
+        self._frames: FrameReader | None = None
+        self._seal_out: Seal | None = None
+        self._seal_in: Seal | None = None
+        self._out: deque[Buffer] = deque()
+        self._queued_bytes = 0
+        self._scheduled = False
+        self._paused = False
+
+    # --- the socket's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        name = transport.get_extra_info("peername")
+        if self.dialled is None and name:
+            self.where, self.host = f"{name[0]}:{name[1]}", str(name[0])
+        self._handshake = self._owner.opened(self)
+        opening = self._handshake.opening()
+        if opening:
+            self._transport.write(opening)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self.closed:
+            self.reason = str(exc)
+        self.closed = True
+        self._out.clear()
+        self._queued_bytes = 0
+        if not self.over.done():
+            self.over.set_result(None)
+        self._owner.lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frames is not None:
+            return self._frames.buffer()
+        return self._owner.scratch[:HELLO_MAX_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_heard = self._owner.now
+        if self.closed or self.refused is not None:
+            return  # read away, so that our farewell is not lost to a reset
+        self._owner.traffic.bytes_in += nbytes
+        try:
+            if self._frames is None:
+                self._shake_hands(self._owner.scratch[:nbytes])
+            else:
+                self._deliver(self._frames.filled(nbytes))
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+        except Exception as bug:
+            log.error("a bug in handling what %s sent", self.peer or self.where, exc_info=bug)
+            self.close("this node failed to handle it (see the traceback above)")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    # --- the handshake
+
+    def _shake_hands(self, data: memoryview) -> None:
+        assert self._handshake is not None
+        assert self._transport is not None
+        try:
+            answer = self._handshake.feed(data)
+        except Refused as refused:
+            self._end(refused)
+            return
+        if answer:
+            self._transport.write(answer)
+        if self._handshake.over:
+            self._establish(self._handshake)
+
+    def _end(self, refused: Refused) -> None:
+        """Says why and half-closes; the other side or the deadline closes the rest."""
+        assert self._transport is not None
+        self.refused = refused
+        self.reason = str(refused)
+        if refused.farewell:
+            self._transport.write(refused.farewell)
+            self._transport.write_eof()
+        else:
+            self._transport.abort()
+        self._owner.refused(self, refused)
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def _establish(self, handshake: Handshake) -> None:
+        self.peer = handshake.hello
+        seals = handshake.seals()
+        if seals is not None:
+            self._seal_out, self._seal_in = seals
+        self._frames = FrameReader(self._owner.scratch, self._owner.limits.max_peer_frame_bytes)
+        rest = handshake.rest()
+        self._handshake = None
+        self._owner.established(self)
+        if not self.over.done():
+            self.over.set_result(None)
+        if rest:
+            self._deliver(self._frames.take(rest))
+
+    # --- frames in
+
+    def _deliver(self, frames: list[bytearray]) -> None:
+        assert self.peer is not None
+        self._owner.traffic.frames_in += len(frames)
+        on_frame, node = self._owner.events.on_frame, self.peer.node
+        for frame in frames:
+            body = memoryview(frame)[KIND_SIZE:]
+            if self._seal_in is not None:
+                body = self._unsealed(self._seal_in, frame, body)
+            if frame[0] >= FIRST_FREE_KIND:
+                on_frame(node, frame[0], body)
+            else:
+                self._own_frame(frame[0], body)
+            if self.closed:
+                return
+
+    def _unsealed(self, seal: Seal, frame: bytearray, body: memoryview) -> memoryview:
+        head = HEAD.pack(len(frame), frame[0])
+        if len(body) < TAG_SIZE or not seal.is_next(head, body[:-TAG_SIZE], body[-TAG_SIZE:]):
+            raise ProtocolViolation("a frame with a wrong tag: changed, repeated or moved on its way")
+        return body[:-TAG_SIZE]
+
+    def _own_frame(self, kind: int, body: memoryview) -> None:
+        if kind == FACTS:
+            self._owner.facts_changed(self, decode_hello(body))
+        elif kind == REFUSAL:
+            self._end(Refused(decode_refusal(body), ours=False, hello=self.peer))
+        elif kind != PING:
+            raise ProtocolViolation(f"a frame of the unknown kind {kind}")
+
+    # --- frames out
+
+    def send(self, kind: int, body: Body) -> bool:
+        """Takes the frame, or drops it and says False. ValueError for one that no peer would take."""
+        pieces = body if type(body) is list else [cast(Buffer, body)]
+        size = sum([len(piece) for piece in pieces])
+        if self.closed or self.refused is not None or not self._has_room(size):
+            self._owner.traffic.frames_dropped += 1
+            return False
+        seal = self._seal_out
+        head = HEAD.pack(KIND_SIZE + size + (TAG_SIZE if seal is not None else 0), kind)
+        end = seal.tag(head, pieces) if seal is not None else b""
+        if size <= JOIN_UP_TO:
+            self._out.append(b"".join((head, *pieces, end)))
+        else:
+            self._out.append(head)
+            self._out.extend(pieces)
+            self._out.append(end)
+        self._queued_bytes += len(head) + size + len(end)
+        self._owner.traffic.frames_out += 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_turn)
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        limits = self._owner.limits
+        if size > limits.max_peer_frame_bytes - KIND_SIZE - TAG_SIZE:
+            raise ValueError(f"a frame of {size} bytes: the limit is {limits.max_peer_frame_bytes}")
+        assert self._transport is not None
+        return self.waiting_bytes + size <= limits.max_peer_queue_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was taken for this peer and not by the system yet."""
+        assert self._transport is not None
+        return self._queued_bytes + self._transport.get_write_buffer_size()
+
+    def _flush_turn(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        transport = self._transport
+        while self._out and not self._paused and transport is not None and not transport.is_closing():
+            portion = self._next_portion()
+            self.last_sent = self._owner.now
+            if len(portion) == 1:
+                transport.write(portion[0])
+            else:
+                transport.writelines(portion)
+
+    def _next_portion(self) -> list[Buffer]:
+        portion: list[Buffer] = []
+        small: list[Buffer] = []
+        out, size = self._out, 0
+        while out and size < PORTION_BYTES:
+            piece = out.popleft()
+            size += len(piece)
+            if len(piece) <= JOIN_UP_TO:
+                small.append(piece)
+                continue
+            if small:
+                portion.append(b"".join(small))
+                small.clear()
+            portion.append(piece)
+        if small:
+            portion.append(b"".join(small))
+        self._queued_bytes -= size
+        self._owner.traffic.bytes_out += size
+        return portion
+
+    # --- the end
+
+    def close(self, reason: str) -> None:
+        """At once; what waits is dropped."""
+        if not self.closed:
+            self.closed = True
+            self.reason = reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    def abort(self) -> None:
+        """Nobody waits for a goodbye any more."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def shut_down(self) -> None:
+        """This node stops: what was taken is sent, then the connection ends."""
+        self._flush()
+        self.closed = True
+        self.reason = "this node stops"
+        if self._transport is not None:
+            self._transport.close()

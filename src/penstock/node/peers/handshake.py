@@ -1,0 +1,224 @@
+"""How two nodes meet: bytes in, bytes out, no socket.
+
+    dialler                                     listener
+    preamble ------------------------------->   is it Penstock, a version we share, keyed as we are?
+                <------------------------------ preamble
+    the same questions
+    introduction + proof ------------------->   right key? our cluster? an id that is free?
+                <------------------------------ introduction + proof, or the same with a refusal in it
+    the same questions
+    ... frames ...                              ... frames ...
+
+A preamble has 40 bytes in every version of the protocol, now and later, so that any two versions can at least tell each
+other apart:
+
+    0   magic "PNST"        4   oldest version spoken, u8     5   newest, u8
+    6   flags: 1 = keyed    7   0                             8   32 random bytes
+
+Both then speak the newest version that both know. The listener says nothing of itself before the dialler has proven
+that it holds the key. Every refusal is told to the other side (a preamble alone lets it see for itself), so that both
+logs tell.
+"""
+
+from collections.abc import Callable
+
+from penstock.errors import PenstockError, ProtocolViolation
+from penstock.node.peers.frames import HEAD, INTRODUCTION, KIND_SIZE, LENGTH_SIZE, REFUSAL
+from penstock.node.peers.hello import (
+    HELLO_MAX_BYTES,
+    Introduction,
+    PeerHello,
+    Refusal,
+    RefusalCode,
+    decode_introduction,
+    decode_refusal,
+    encode,
+)
+from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, Role, Seal, is_proven, proof
+
+MAGIC = b"PNST"
+OLDEST_VERSION = 1
+NEWEST_VERSION = 1
+KEYED = 1
+NONCE_SIZE = 32
+PREAMBLE_SIZE = 8 + NONCE_SIZE
+
+_ROLES: tuple[Role, Role] = (b"listens", b"dials")
+
+Judge = Callable[[Introduction], Refusal | None]
+
+
+class Refused(PenstockError):
+    """The handshake is over and failed. `farewell` is still to be sent."""
+
+    def __init__(
+        self, refusal: Refusal, *, ours: bool, hello: PeerHello | None = None, farewell: bytes = b""
+    ) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+        self.ours = ours
+        """Whether this side said no."""
+        self.hello = hello
+        self.farewell = farewell
+
+
+class Handshake:
+    """One connection's beginning. Feed it what comes until `hello` is set; whatever it returns is to be sent."""
+
+    def __init__(
+        self,
+        *,
+        dials: bool,
+        me: PeerHello,
+        key: bytes | None,
+        nonce: bytes,
+        judge: Judge,
+        probing: bool = False,
+        versions: tuple[int, int] = (OLDEST_VERSION, NEWEST_VERSION),
+    ) -> None:
+        self._dials = dials
+        self._me = me
+        self._key = key
+        self._judge = judge
+        self._probing = probing
+        self._versions = versions
+        self._mine = MAGIC + bytes([*versions, KEYED if key is not None else 0, 0]) + nonce
+        self._preambles = b""
+        """Both, the dialler's first; empty until the other one is here."""
+        self._arrived = bytearray()
+        self.hello: PeerHello | None = None
+        """The other node, once it is accepted here."""
+        self.version = 0
+
+    @property
+    def over(self) -> bool:
+        return self.hello is not None
+
+    def opening(self) -> bytes:
+        """What is sent before anything came."""
+        return self._mine if self._dials else b""
+
+    def feed(self, data: bytes | memoryview) -> bytes:
+        """Raises Refused when it is over without success."""
+        self._arrived += data
+        try:
+            answer = b"" if self._preambles else self._read_preamble()
+            return answer + self._read_frame() if self._preambles else answer
+        except ProtocolViolation as violation:
+            raise self._refused(RefusalCode.MALFORMED, str(violation)) from None
+
+    def rest(self) -> bytes:
+        """What came behind the handshake: the first frames."""
+        return bytes(self._arrived)
+
+    def seals(self) -> tuple[Seal, Seal] | None:
+        """For the frames that go out and for those that come in; None without a key."""
+        if self._key is None:
+            return None
+        mine, theirs = _ROLES[self._dials], _ROLES[not self._dials]
+        return Seal(self._key, mine, self._preambles), Seal(self._key, theirs, self._preambles)
+
+    # --- preambles
+
+    def _read_preamble(self) -> bytes:
+        arrived = bytes(self._arrived[:PREAMBLE_SIZE])
+        if not arrived.startswith(MAGIC[: len(arrived)]):
+            # Nothing is said to it: whatever it speaks, it is not this.
+            reason = f"not Penstock's inter-node protocol; it began with {arrived[:16]!r}"
+            raise Refused(Refusal(RefusalCode.MALFORMED, reason), ours=True)
+        if len(arrived) < PREAMBLE_SIZE:
+            return b""
+        del self._arrived[:PREAMBLE_SIZE]
+        self._check_version(arrived[4], arrived[5])
+        self._check_keyed(bool(arrived[6] & KEYED))
+        self._preambles = self._mine + arrived if self._dials else arrived + self._mine
+        return self._introduction() if self._dials else self._mine
+
+    def _check_version(self, oldest: int, newest: int) -> None:
+        self.version = min(newest, self._versions[1])
+        if self.version < max(oldest, self._versions[0]):
+            reason = (
+                f"it speaks versions {oldest} to {newest} of the inter-node protocol, this node "
+                f"{self._versions[0]} to {self._versions[1]}: update the older of the two"
+            )
+            raise self._seen_by_both(RefusalCode.VERSION, reason)
+
+    def _check_keyed(self, theirs: bool) -> None:
+        if theirs and self._key is None:
+            raise self._seen_by_both(
+                RefusalCode.KEY,
+                "it has a cluster key and this node has none: give it one (--cluster-key-file)",
+            )
+        if not theirs and self._key is not None:
+            raise self._seen_by_both(
+                RefusalCode.KEY,
+                "it has no cluster key and this node has one: start it with the same --cluster-key-file",
+            )
+
+    def _seen_by_both(self, code: RefusalCode, reason: str) -> Refused:
+        """The preamble is all that the other side needs to come to the same conclusion."""
+        return Refused(Refusal(code, reason), ours=True, farewell=b"" if self._dials else self._mine)
+
+    # --- introductions
+
+    def _introduction(self, refusal: Refusal | None = None) -> bytes:
+        body = encode(Introduction(self._me, self._probing, refusal))
+        if self._key is not None:
+            body = proof(self._key, _ROLES[self._dials], self._preambles, body) + body
+        return frame(INTRODUCTION, body)
+
+    def _read_frame(self) -> bytes:
+        arrived = self._arrived
+        if len(arrived) < LENGTH_SIZE:
+            return b""
+        length = int.from_bytes(arrived[:LENGTH_SIZE], "big")
+        if not 0 < length <= HELLO_MAX_BYTES:
+            raise ProtocolViolation(f"an introduction of {length} bytes: expected 1 to {HELLO_MAX_BYTES}")
+        end = LENGTH_SIZE + length
+        if len(arrived) < end:
+            return b""
+        kind, body = arrived[LENGTH_SIZE], bytes(arrived[LENGTH_SIZE + KIND_SIZE : end])
+        del arrived[:end]
+        if kind == REFUSAL:
+            raise Refused(decode_refusal(body), ours=False)
+        if kind != INTRODUCTION:
+            raise ProtocolViolation(f"a frame of kind {kind} before an introduction")
+        return self._met(self._proven(body))
+
+    def _proven(self, body: bytes) -> Introduction:
+        if self._key is None:
+            return decode_introduction(body)
+        claimed, body = body[:PROOF_SIZE], body[PROOF_SIZE:]
+        if not is_proven(self._key, _ROLES[not self._dials], self._preambles, body, claimed):
+            raise self._refused(
+                RefusalCode.KEY, "the cluster keys differ: every node needs the same --cluster-key-file"
+            )
+        return decode_introduction(body)
+
+    def _met(self, introduction: Introduction) -> bytes:
+        if introduction.refusal is not None:
+            raise Refused(introduction.refusal, ours=False, hello=introduction.hello)
+        refusal = self._judge(introduction)
+        if refusal is not None:
+            farewell = self._sealed_refusal(refusal) if self._dials else self._introduction(refusal)
+            raise Refused(refusal, ours=True, hello=introduction.hello, farewell=farewell)
+        self.hello = introduction.hello
+        return b"" if self._dials else self._introduction()
+
+    def _sealed_refusal(self, refusal: Refusal) -> bytes:
+        """For a listener that has accepted already and takes nothing but frames."""
+        body = encode(refusal)
+        seals = self.seals()
+        if seals is None:
+            return frame(REFUSAL, body)
+        head = HEAD.pack(KIND_SIZE + len(body) + TAG_SIZE, REFUSAL)
+        return head + body + seals[0].tag(head, (body,))
+
+    def _refused(self, code: RefusalCode, reason: str) -> Refused:
+        refusal = Refusal(code, reason)
+        return Refused(refusal, ours=True, farewell=frame(REFUSAL, encode(refusal)))
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    """A whole frame without a tag."""
+    return HEAD.pack(KIND_SIZE + len(body), kind) + body

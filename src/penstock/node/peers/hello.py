@@ -1,0 +1,146 @@
+"""What a node says of itself when it meets another one, and how it says no.
+
+Both structs travel as MessagePack maps or arrays. Fields that a newer node adds are skipped by an older one, so a field
+may be added without a new protocol version when it has a default.
+"""
+
+from enum import IntEnum
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from penstock.config import Address
+from penstock.errors import ProtocolViolation
+from penstock.types import NodeId, Replica
+
+HELLO_MAX_BYTES = 16 * 1024
+"""A hello is a few hundred bytes; with the longest names and a hundred seeds it is still below this. What a stranger
+can make a node hold before it has said who it is."""
+
+_SHOWN_CHARACTERS = 400
+
+T = TypeVar("T")
+
+_Text = Annotated[str, Meta(max_length=255)]
+_Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of one node, as it tells them."""
+
+    node: Annotated[NodeId, Meta(ge=0, le=2**31 - 1)]
+    incarnation: _Number
+    """Made with the data folder: a node that lost its folder is another one under the same id."""
+    run: _Number
+    """Made anew whenever the process starts: two connections of one run are one node that dialled twice, two runs at
+    once are two processes that claim one identity."""
+    cluster_id: _Text | None = None
+    """None: not in a cluster yet."""
+    founders: tuple[Replica, ...] = ()
+    """Who founded `cluster_id`; every node of a cluster knows it and keeps it."""
+    cluster: Address
+    """Where other nodes reach this one."""
+    kafka: Address
+    http: Address | None = None
+    rack: _Text | None = None
+    seeds: tuple[Address, ...] = ()
+    """The list that it was started with."""
+    version: _Text = ""
+    """Of the software; shown to people only."""
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(self.node, self.incarnation)
+
+    def __str__(self) -> str:
+        return f"node {self.node} at {self.cluster}"
+
+
+class RefusalCode(IntEnum):
+    """Why two nodes do not talk. Numbers are part of the protocol."""
+
+    MALFORMED = 1
+    """Not this protocol, or broken."""
+    VERSION = 2
+    KEY = 3
+    CLUSTER = 4
+    DUPLICATE_ID = 5
+    ALREADY_CONNECTED = 6
+    """One connection per pair is enough. No fault of anybody's, and not worth a log line."""
+    ITSELF = 7
+    """A node that dialled its own address: seeds lists do that."""
+    TOO_MANY = 8
+
+
+QUIET = frozenset({RefusalCode.ALREADY_CONNECTED, RefusalCode.ITSELF})
+"""What is normal."""
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """No, and why, in words for the other side's log."""
+
+    code: int
+    reason: str
+
+    def __str__(self) -> str:
+        return printable(self.reason)
+
+
+class Introduction(msgspec.Struct, frozen=True, array_like=True):
+    """One side's half of the handshake. The listener may introduce itself and refuse in one breath, so that who dialled
+    learns whom it reached."""
+
+    hello: PeerHello
+    probing: bool = False
+    """Who dials does not know yet whose address this is: it wants no second connection, only to know who is there."""
+    refusal: Refusal | None = None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_introductions = msgspec.msgpack.Decoder(Introduction)
+_hellos = msgspec.msgpack.Decoder(PeerHello)
+_refusals = msgspec.msgpack.Decoder(Refusal)
+
+
+def encode(message: Introduction | PeerHello | Refusal) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_introduction(body: bytes | memoryview) -> Introduction:
+    introduction = _decode(_introductions, body)
+    _check_addresses(introduction.hello)
+    return introduction
+
+
+def decode_hello(body: bytes | memoryview) -> PeerHello:
+    hello = _decode(_hellos, body)
+    _check_addresses(hello)
+    return hello
+
+
+def decode_refusal(body: bytes | memoryview) -> Refusal:
+    return _decode(_refusals, body)
+
+
+def printable(text: str) -> str:
+    """Somebody else's words, fit for a log: one line, no control characters, not endless."""
+    return "".join(char if char.isprintable() else "?" for char in text[:_SHOWN_CHARACTERS])
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise ProtocolViolation(f"a hello that cannot be read: {problem}") from None
+
+
+def _check_addresses(hello: PeerHello) -> None:
+    """They will be dialled and logged."""
+    for address in (hello.cluster, hello.kafka, hello.http, *hello.seeds):
+        if address is not None and not (0 <= address.port <= 65535 and _is_host(address.host)):
+            raise ProtocolViolation(f"a hello with the address {printable(str(address))}")
+
+
+def _is_host(host: str) -> bool:
+    return 0 < len(host) <= 255 and host.isprintable() and " " not in host

@@ -1,0 +1,60 @@
+"""One transport, many listeners: frames go by their kind, comings and goings to everybody who asked."""
+
+from collections.abc import Callable
+
+from penstock.config import Address
+from penstock.errors import ProtocolViolation
+from penstock.node.peers.hello import PeerHello
+from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND
+from penstock.types import NodeId
+
+OnFrame = Callable[[NodeId, memoryview], None]
+OnNode = Callable[[NodeId], None]
+OnHello = Callable[[PeerHello, Address | None], None]
+
+
+class Switchboard:
+    """The TransportEvents of a node. Register everything before the transport starts."""
+
+    def __init__(self) -> None:
+        self._by_kind: list[OnFrame | None] = [None] * (LAST_KIND + 1)
+        self._up: list[OnNode] = []
+        self._down: list[OnNode] = []
+        self._hello: list[OnHello] = []
+
+    def take(self, kind: int, handler: OnFrame) -> None:
+        """Frames of this kind go to `handler`, and to nobody else."""
+        assert FIRST_FREE_KIND <= kind <= LAST_KIND
+        assert self._by_kind[kind] is None, f"kind {kind} is taken"
+        self._by_kind[kind] = handler
+
+    def watch(
+        self, *, up: OnNode | None = None, down: OnNode | None = None, hello: OnHello | None = None
+    ) -> None:
+        """Told in the order of their watching when a node comes, in the reverse order when it goes."""
+        if up is not None:
+            self._up.append(up)
+        if down is not None:
+            self._down.insert(0, down)
+        if hello is not None:
+            self._hello.append(hello)
+
+    # --- TransportEvents
+
+    def on_frame(self, sender: NodeId, kind: int, body: memoryview) -> None:
+        handler = self._by_kind[kind]
+        if handler is None:
+            raise ProtocolViolation(f"a frame of the unknown kind {kind}")
+        handler(sender, body)
+
+    def on_up(self, node: NodeId) -> None:
+        for tell in self._up:
+            tell(node)
+
+    def on_down(self, node: NodeId) -> None:
+        for tell in self._down:
+            tell(node)
+
+    def on_hello(self, hello: PeerHello, dialled: Address | None) -> None:
+        for tell in self._hello:
+            tell(hello, dialled)

@@ -1,0 +1,178 @@
+"""The handshake as a transcript, without sockets: what each side says, and what nobody can make it say."""
+
+import pytest
+
+from penstock.node.peers.handshake import KEYED, MAGIC, PREAMBLE_SIZE, Handshake, Refused
+from penstock.node.peers.hello import Introduction, Refusal, RefusalCode
+from penstock.node.peers.seal import Seal
+
+from .town import KEY, accept_all, hello
+
+ONE, TWO = hello(1, run=11), hello(2, run=22)
+
+
+def dialler(
+    key: bytes | None = None, *, nonce: bytes = b"d" * 32, versions: tuple[int, int] = (1, 1)
+) -> Handshake:
+    return Handshake(dials=True, me=ONE, key=key, nonce=nonce, judge=accept_all, versions=versions)
+
+
+def listener(
+    key: bytes | None = None, *, nonce: bytes = b"l" * 32, versions: tuple[int, int] = (1, 1)
+) -> Handshake:
+    return Handshake(dials=False, me=TWO, key=key, nonce=nonce, judge=accept_all, versions=versions)
+
+
+def meet(dials: Handshake, listens: Handshake) -> None:
+    introduction = dials.feed(listens.feed(dials.opening()))
+    assert dials.feed(listens.feed(introduction)) == b""
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_both_know_each_other_after_two_messages_from_each(key: bytes | None) -> None:
+    dials, listens = dialler(key), listener(key)
+    meet(dials, listens)
+    assert (dials.hello, listens.hello) == (TWO, ONE)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_it_does_not_matter_how_the_bytes_are_cut(key: bytes | None) -> None:
+    dials, listens = dialler(key), listener(key)
+    to_listener, to_dialler = dials.opening(), b""
+    while to_listener or to_dialler:
+        for byte in to_listener:
+            to_dialler += listens.feed(bytes([byte]))
+        to_listener = b""
+        for byte in to_dialler:
+            to_listener += dials.feed(bytes([byte]))
+        to_dialler = b""
+    assert (dials.hello, listens.hello) == (TWO, ONE)
+
+
+def test_frames_that_follow_at_once_are_kept() -> None:
+    dials, listens = dialler(), listener()
+    answer = listens.feed(dials.feed(listens.feed(dials.opening())))
+    dials.feed(answer + b"first frames")
+    assert dials.rest() == b"first frames"
+
+
+def test_a_listener_says_nothing_of_itself_before_the_dialler_has_proven_the_key() -> None:
+    preamble = listener(KEY).feed(dialler(KEY).opening())
+    assert preamble == MAGIC + bytes([1, 1, KEYED, 0]) + b"l" * 32
+    assert listener().feed(b"PN") == b""
+
+
+@pytest.mark.parametrize(
+    ("dials", "listens", "spoken"),
+    [((1, 1), (1, 3), 1), ((1, 4), (2, 3), 3), ((2, 2), (1, 2), 2)],
+)
+def test_the_newest_version_that_both_know_is_spoken(
+    dials: tuple[int, int], listens: tuple[int, int], spoken: int
+) -> None:
+    caller, called = dialler(versions=dials), listener(versions=listens)
+    meet(caller, called)
+    assert (caller.version, called.version) == (spoken, spoken)
+
+
+def test_versions_that_do_not_overlap_are_refused_by_both() -> None:
+    caller, called = dialler(versions=(3, 4)), listener(versions=(1, 2))
+    with pytest.raises(Refused, match=r"versions 3 to 4 .* this node 1 to 2") as by_listener:
+        called.feed(caller.opening())
+    with pytest.raises(Refused, match=r"versions 1 to 2 .* this node 3 to 4") as by_dialler:
+        caller.feed(by_listener.value.farewell)
+    assert by_listener.value.refusal.code == by_dialler.value.refusal.code == RefusalCode.VERSION
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(KEY, None), (None, KEY)])
+def test_a_key_on_one_side_only_is_refused_by_both(ours: bytes | None, theirs: bytes | None) -> None:
+    caller, called = dialler(ours), listener(theirs)
+    with pytest.raises(Refused, match="cluster key") as by_listener:
+        called.feed(caller.opening())
+    with pytest.raises(Refused, match="cluster key"):
+        caller.feed(by_listener.value.farewell)
+
+
+def test_another_key_is_refused_and_the_dialler_is_told() -> None:
+    caller, called = dialler(KEY), listener(KEY + b"!")
+    introduction = caller.feed(called.feed(caller.opening()))
+    with pytest.raises(Refused) as by_listener:
+        called.feed(introduction)
+    assert by_listener.value.refusal.code == RefusalCode.KEY
+    assert by_listener.value.hello is None
+    with pytest.raises(Refused, match="keys differ") as told:
+        caller.feed(by_listener.value.farewell)
+    assert told.value.ours is False
+
+
+def test_a_recorded_introduction_is_worth_nothing_against_another_nonce() -> None:
+    caller, called = dialler(KEY), listener(KEY)
+    recorded = caller.opening(), caller.feed(called.feed(caller.opening()))
+    fresh = listener(KEY, nonce=b"m" * 32)
+    fresh.feed(recorded[0])
+    with pytest.raises(Refused, match="keys differ"):
+        fresh.feed(recorded[1])
+
+
+def test_an_introduction_sent_back_to_its_author_proves_nothing() -> None:
+    caller = dialler(KEY)
+    # A mirror without the key: the dialler's own words come back to it, first its preamble, then its proof.
+    introduction = caller.feed(caller.opening())
+    with pytest.raises(Refused, match="keys differ"):
+        caller.feed(introduction)
+
+
+def test_a_changed_introduction_is_refused() -> None:
+    caller, called = dialler(KEY), listener(KEY)
+    introduction = bytearray(caller.feed(called.feed(caller.opening())))
+    introduction[-3] ^= 1
+    with pytest.raises(Refused, match="keys differ"):
+        called.feed(introduction)
+
+
+def test_a_refusing_listener_still_says_who_it_is() -> None:
+    def judge(introduction: Introduction) -> Refusal:
+        return Refusal(RefusalCode.ALREADY_CONNECTED, "connected already")
+
+    called = Handshake(dials=False, me=TWO, key=KEY, nonce=b"l" * 32, judge=judge)
+    caller = dialler(KEY)
+    introduction = caller.feed(called.feed(caller.opening()))
+    with pytest.raises(Refused) as by_listener:
+        called.feed(introduction)
+    with pytest.raises(Refused) as told:
+        caller.feed(by_listener.value.farewell)
+    assert (told.value.hello, told.value.refusal.code) == (TWO, RefusalCode.ALREADY_CONNECTED)
+
+
+def test_words_of_strangers_are_made_fit_for_the_log() -> None:
+    refusal = Refusal(1, "a\nfake line\x1b[31m" + "x" * 10_000)
+    assert str(refusal).startswith("a?fake line?[31mxxx")
+    assert len(str(refusal)) == 400
+
+
+@pytest.mark.parametrize("junk", [b"GET ", b"\x00", b"PNSX", b"P" + bytes(39)])
+def test_what_does_not_begin_as_a_preamble_gets_no_answer(junk: bytes) -> None:
+    with pytest.raises(Refused, match="not Penstock's inter-node protocol") as refused:
+        listener().feed(junk)
+    assert refused.value.farewell == b""
+
+
+def test_a_preamble_has_forty_bytes() -> None:
+    assert len(dialler().opening()) == PREAMBLE_SIZE == 40
+
+
+def test_a_seal_takes_each_frame_once_and_in_order() -> None:
+    sends, receives = Seal(KEY, b"dials", b"p"), Seal(KEY, b"dials", b"p")
+    first, second = sends.tag(b"head", [b"bo", b"dy"]), sends.tag(b"head", [b"body"])
+    assert first != second
+    assert receives.is_next(b"head", memoryview(b"body"), memoryview(first))
+    assert receives.is_next(b"head", memoryview(b"body"), memoryview(second))
+    assert not receives.is_next(b"head", memoryview(b"body"), memoryview(second))
+
+
+@pytest.mark.parametrize(
+    ("sender", "head", "body"),
+    [(b"listens", b"head", b"body"), (b"dials", b"hEad", b"body"), (b"dials", b"head", b"bOdy")],
+)
+def test_a_seal_refuses_what_was_changed_or_sent_back(sender: bytes, head: bytes, body: bytes) -> None:
+    tag = Seal(KEY, b"dials", b"p").tag(b"head", [b"body"])
+    assert not Seal(KEY, sender, b"p").is_next(head, memoryview(body), memoryview(tag))  # type: ignore[arg-type]

@@ -1,0 +1,188 @@
+"""Two nodes and how they find, keep and lose each other, over real sockets."""
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+
+from penstock.config import Limits
+from penstock.types import NodeId, Replica
+
+from .town import KEY, KIND, Town, hello, unused_address
+
+pytestmark = pytest.mark.parametrize("key", [None, KEY], ids=["without-key", "with-key"])
+
+
+async def test_nodes_learn_each_others_facts_before_they_are_up(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    assert one.network.connected()[NodeId(2)] == two.me
+    assert two.network.connected()[NodeId(1)] == one.me
+    assert (one.hellos, two.hellos) == ([(two.me, two.address)], [(one.me, None)])
+    assert (one.said, two.said) == (["up 2"], ["up 1"])
+
+
+async def test_frames_arrive_whole_and_in_order_both_ways(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    for number in range(1000):
+        assert one.network.send(NodeId(2), KIND, b"%d" % number)
+        assert two.network.send(NodeId(1), KIND + 1, [b"back ", memoryview(b"%d" % number)])
+    await one.until(lambda: len(one.frames) == 1000)
+    await two.until(lambda: len(two.frames) == 1000)
+    assert two.frames == [(1, KIND, b"%d" % number) for number in range(1000)]
+    assert one.frames == [(2, KIND + 1, b"back %d" % number) for number in range(1000)]
+
+
+async def test_large_frames_pass_between_small_ones(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    sizes = [0, 1, 20_000, 262_144, 3_000_000, 5, 20_000_000, 7]
+    for size in sizes:
+        assert one.network.send(NodeId(2), KIND, [b"#", bytes([size % 251]) * size])
+    await two.until(lambda: len(two.frames) == len(sizes))
+    assert [body for _, _, body in two.frames] == [b"#" + bytes([size % 251]) * size for size in sizes]
+
+
+async def test_a_frame_above_the_limit_is_the_senders_mistake(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key, limits=Limits(max_peer_frame_bytes=1024 * 1024))
+    with pytest.raises(ValueError, match="1048576"):
+        one.network.send(NodeId(2), KIND, bytes(1024 * 1024))
+    assert one.network.send(NodeId(2), KIND, b"after it")
+    await two.until(lambda: two.frames)
+    assert two.frames == [(1, KIND, b"after it")]
+
+
+async def test_nothing_is_sent_to_who_is_not_there(town: Town, key: bytes | None) -> None:
+    one = await town.node(1, key=key)
+    assert one.network.send(NodeId(2), KIND, b"") is False
+    assert one.network.traffic.frames_dropped == 1
+
+
+@pytest.mark.parametrize("dialler", [1, 2])
+async def test_either_side_may_dial(town: Town, key: bytes | None, dialler: int) -> None:
+    nodes = {1: await town.node(1, key=key), 2: await town.node(2, key=key)}
+    other = 3 - dialler
+    nodes[dialler].dial(nodes[other])
+    await nodes[dialler].until_connected(other)
+    await nodes[other].until_connected(dialler)
+
+
+async def test_nodes_that_probe_each_other_at_once_end_with_one_connection(
+    town: Town, key: bytes | None
+) -> None:
+    one, two = await town.node(1, key=key), await town.node(2, key=key)
+    one.network.dial_seeds([one.address, two.address])
+    two.network.dial_seeds([two.address, one.address])
+    # Each has been told who is at both addresses: so all four calls are over.
+    for node in (one, two):
+        await node.until(
+            lambda node=node: {dialled for _, dialled in node.hellos} >= {one.address, two.address}
+        )
+        await node.until_connected(3 - node.node)
+    assert one.network.send(NodeId(2), KIND, b"over the one that is left")
+    await two.until(lambda: two.frames)
+    assert two.frames == [(1, KIND, b"over the one that is left")]
+    assert {hello.node for hello, dialled in one.hellos if dialled == one.address} == {1}
+    assert {hello.node for hello, dialled in two.hellos if dialled == one.address} == {1}
+
+
+async def test_a_seed_is_tried_until_somebody_is_there(town: Town, key: bytes | None) -> None:
+    empty = unused_address()
+    one = await town.node(1, key=key)
+    one.network.dial_seeds([empty])
+    two = await town.node(2, key=key, at=empty)
+    await one.until_connected(2)
+    assert one.hellos == [(two.me, empty)]
+
+
+async def test_a_node_that_comes_back_is_connected_again(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    await town.stop(two)
+    await one.until(lambda: one.said == ["up 2", "down 2"])
+    again = await town.node(2, key=key, at=two.address)
+    await one.until_connected(2)
+    assert one.said == ["up 2", "down 2", "up 2"]
+    assert one.network.connected()[NodeId(2)].run == again.me.run != two.me.run
+
+
+async def test_a_seed_is_dialled_again_after_its_node_was_lost(town: Town, key: bytes | None) -> None:
+    one, two = await town.node(1, key=key), await town.node(2, key=key)
+    one.network.dial_seeds([two.address])
+    await one.until_connected(2)
+    await town.stop(two)
+    await one.until_connected()
+    await town.node(3, key=key, at=two.address)
+    await one.until_connected(3)
+
+
+async def test_a_new_address_is_dialled_instead_of_the_old_one(town: Town, key: bytes | None) -> None:
+    one, two = await town.node(1, key=key), await town.node(2, key=key)
+    one.network.set_peers({NodeId(2): unused_address()})
+    one.network.set_peers({NodeId(1): one.address, NodeId(2): two.address})
+    await one.until_connected(2)
+    assert one.hellos == [(two.me, two.address)]
+
+
+async def test_new_facts_reach_all_who_are_connected(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    settled = msgspec.structs.replace(one.me, cluster_id="C", founders=(Replica(NodeId(1), 1001),))
+    one.network.introduce(settled)
+    await two.until(lambda: two.hellos[-1][0] == settled)
+    assert two.network.connected()[NodeId(1)] == settled
+    assert two.said == ["up 1"]
+
+
+async def test_a_node_that_turns_out_to_be_of_another_cluster_is_cut_off(
+    town: Town, key: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await town.pair(key=key)
+    one.network.introduce(msgspec.structs.replace(one.me, cluster_id="ONE"))
+    await two.until(lambda: two.network.connected()[NodeId(1)].cluster_id == "ONE")
+    with caplog.at_level(logging.WARNING, "penstock.peers"):
+        two.network.introduce(msgspec.structs.replace(two.me, cluster_id="TWO"))
+        await one.until(lambda: "down 2" in one.said)
+        await two.until(lambda: "down 1" in two.said)
+    assert "of cluster TWO" in caplog.text
+    assert "of cluster ONE" in caplog.text
+
+
+async def test_a_silent_connection_is_given_up_and_an_idle_one_is_not(town: Town, key: bytes | None) -> None:
+    one, two = await town.node(1, key=key, silence_ms=200), await town.node(2, key=key, silence_ms=200)
+    one.dial(two)
+    await one.until_connected(2)
+    mute = await town.stranger(one.address)
+    await mute.introduce(hello(3), key=key)
+    await one.until(lambda: "down 3" in one.said)
+    assert one.said == ["up 2", "up 3", "down 3"]
+
+
+async def test_stopping_sends_what_was_taken(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    assert one.network.send(NodeId(2), KIND, b"last words")
+    await town.stop(one)
+    await two.until(lambda: "down 1" in two.said)
+    assert two.frames == [(1, KIND, b"last words")]
+
+
+async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropped(
+    town: Town, key: bytes | None
+) -> None:
+    limit = 4 * 1024 * 1024
+    one = await town.node(
+        1, key=key, limits=Limits(max_peer_queue_bytes=limit, max_peer_frame_bytes=1024 * 1024)
+    )
+    idler = await town.stranger(one.address)
+    idler.reader._limit = 1  # so that asyncio reads no further by itself
+    await idler.introduce(hello(2), key=key)
+    idler.writer.transport.pause_reading()
+    taken = 0
+    while one.network.send(NodeId(2), KIND, bytes(100_000)):
+        taken += 1
+        assert one.network.waiting_bytes(NodeId(2)) <= limit
+        await asyncio.sleep(0)
+        assert taken < 10_000
+    assert one.network.traffic.frames_dropped == 1
+    idler.writer.transport.resume_reading()
+    heard = 0
+    while heard < taken * 100_000:
+        heard += len(await idler.reader.read(2**20))
+    assert one.network.send(NodeId(2), KIND, b"there is room again")

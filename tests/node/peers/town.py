@@ -1,0 +1,211 @@
+"""Nodes without anything but their inter-node port, on 127.0.0.1, and strangers that speak to them."""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from random import Random
+
+from penstock.config import Address, Limits
+from penstock.node.peers import PeerHello, PeerNetwork
+from penstock.node.peers.handshake import NONCE_SIZE, Handshake, frame
+from penstock.node.peers.hello import Introduction, Refusal
+from penstock.types import NodeId, Replica
+
+PATIENCE_SECONDS = 20
+"""For what must happen; nothing is asserted about how long it takes."""
+
+KEY = b"a key that all nodes of a test share"
+KIND = 20
+
+
+def hello(
+    node: int,
+    *,
+    port: int = 1,
+    incarnation: int = 0,
+    run: int | None = None,
+    cluster_id: str | None = None,
+    founders: tuple[Replica, ...] = (),
+    seeds: tuple[Address, ...] = (),
+) -> PeerHello:
+    return PeerHello(
+        node=NodeId(node),
+        incarnation=incarnation or 1000 + node,
+        run=secrets.randbits(63) if run is None else run,
+        cluster_id=cluster_id,
+        founders=founders,
+        cluster=Address("127.0.0.1", port),
+        kafka=Address("127.0.0.1", 9092),
+        rack="r1",
+        seeds=seeds,
+        version="test",
+    )
+
+
+class Resident:
+    """One node: its network, and everything that it was told."""
+
+    network: PeerNetwork
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.frames: list[tuple[int, int, bytes]] = []
+        self.said: list[str] = []
+        """Comings and goings as words: "up 2", "down 2"."""
+        self.hellos: list[tuple[PeerHello, Address | None]] = []
+        self._news = asyncio.Event()
+
+    def on_frame(self, sender: NodeId, kind: int, body: memoryview) -> None:
+        self.frames.append((sender, kind, bytes(body)))
+        self._news.set()
+
+    def on_up(self, node: NodeId) -> None:
+        self.said.append(f"up {node}")
+        self._news.set()
+
+    def on_down(self, node: NodeId) -> None:
+        self.said.append(f"down {node}")
+        self._news.set()
+
+    def on_hello(self, hello: PeerHello, dialled: Address | None) -> None:
+        self.hellos.append((hello, dialled))
+        self._news.set()
+
+    async def until(self, true: Callable[[], object]) -> None:
+        """Returns when something that was told has made it true."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not true():
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_connected(self, *nodes: int) -> None:
+        await self.until(lambda: set(self.network.connected()) == set(nodes))
+
+    def dial(self, *others: "Resident") -> None:
+        self.network.set_peers({other.node: other.address for other in others})
+
+    @property
+    def node(self) -> NodeId:
+        return self.me.node
+
+    me: PeerHello
+
+
+class Town:
+    """Makes residents and strangers, and sees them all off in the end."""
+
+    def __init__(self) -> None:
+        self._residents: list[Resident] = []
+        self._strangers: list[Stranger] = []
+
+    async def node(
+        self,
+        node: int,
+        *,
+        incarnation: int = 0,
+        run: int | None = None,
+        cluster_id: str | None = None,
+        seeds: tuple[Address, ...] = (),
+        key: bytes | None = None,
+        limits: Limits | None = None,
+        silence_ms: int = 5_000,
+        at: Address | None = None,
+    ) -> Resident:
+        listening = listen(at or Address("127.0.0.1", 0))
+        resident = Resident(Address("127.0.0.1", listening.getsockname()[1]))
+        resident.me = hello(
+            node,
+            port=resident.address.port,
+            incarnation=incarnation,
+            run=run,
+            cluster_id=cluster_id,
+            seeds=seeds,
+        )
+        resident.network = PeerNetwork(
+            resident.me, resident, key=key, limits=limits, silence_ms=silence_ms, random=Random(node)
+        )
+        await resident.network.start(listening)
+        self._residents.append(resident)
+        return resident
+
+    async def pair(
+        self, *, key: bytes | None = None, limits: Limits | None = None
+    ) -> tuple[Resident, Resident]:
+        """Nodes 1 and 2, connected."""
+        one, two = await self.node(1, key=key, limits=limits), await self.node(2, key=key, limits=limits)
+        one.dial(two)
+        await one.until_connected(2)
+        await two.until_connected(1)
+        return one, two
+
+    async def stop(self, resident: Resident) -> None:
+        self._residents.remove(resident)
+        await resident.network.stop()
+
+    async def stranger(self, at: Address) -> "Stranger":
+        stranger = Stranger(*await asyncio.open_connection(at.host, at.port))
+        self._strangers.append(stranger)
+        return stranger
+
+    async def close(self) -> None:
+        for stranger in self._strangers:
+            stranger.leave()
+        for resident in self._residents:
+            await resident.network.stop()
+
+
+class Stranger:
+    """A bare connection to a node's port. It can also behave, up to a point."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def say(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def heard_until_closed(self) -> bytes:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+
+    async def introduce(self, me: PeerHello, *, key: bytes | None = None) -> Handshake:
+        """The whole handshake, as a node does it."""
+        handshake = Handshake(
+            dials=True, me=me, key=key, nonce=secrets.token_bytes(NONCE_SIZE), judge=accept_all
+        )
+        self.say(handshake.opening())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not handshake.over:
+                data = await self.reader.read(65536)
+                assert data, "the node closed the connection"
+                self.say(handshake.feed(data))
+        return handshake
+
+    def frame(self, kind: int, body: bytes) -> None:
+        self.say(frame(kind, body))
+
+    def leave(self) -> None:
+        self.writer.transport.abort()
+
+
+def accept_all(introduction: Introduction) -> Refusal | None:
+    return None
+
+
+def listen(address: Address) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind((address.host, address.port))
+    listening.listen()
+    listening.setblocking(False)
+    return listening
+
+
+def unused_address() -> Address:
+    """Where nobody listens now, and where a test may listen later."""
+    with listen(Address("127.0.0.1", 0)) as listening:
+        return Address("127.0.0.1", listening.getsockname()[1])
