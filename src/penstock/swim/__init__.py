@@ -1,1 +1,39 @@
-"""Membership, without I/O: who is there, by gossip."""
+"""Membership, without I/O: who is there, by gossip. SWIM with the Lifeguard refinements; it hints and decides nothing."""
+
+from penstock.swim.chance import Chance
+from penstock.swim.core import Swim
+from penstock.swim.packets import PacketError
+from penstock.swim.settings import SwimSettings
+from penstock.swim.values import (
+    Conflict,
+    Effect,
+    Endpoint,
+    Member,
+    MemberChanged,
+    MemberMeta,
+    Refusal,
+    Refused,
+    SaveIncarnation,
+    SendPacket,
+    SendReliable,
+    State,
+)
+
+__all__ = [
+    "Chance",
+    "Conflict",
+    "Effect",
+    "Endpoint",
+    "Member",
+    "MemberChanged",
+    "MemberMeta",
+    "PacketError",
+    "Refusal",
+    "Refused",
+    "SaveIncarnation",
+    "SendPacket",
+    "SendReliable",
+    "State",
+    "Swim",
+    "SwimSettings",
+]

@@ -1,0 +1,68 @@
+"""The way out: messages are sealed, filled up with what others have yet to hear, and laid into the tray of effects."""
+
+from penstock.swim.broadcasts import Broadcasts, retransmit_limit
+from penstock.swim.packets import FIXED_BYTES, Envelope, Message, Seal, encode_message, pack
+from penstock.swim.settings import SwimSettings
+from penstock.swim.table import MemberTable
+from penstock.swim.values import Effect, Endpoint, SendPacket, SendReliable
+from penstock.types import NodeId, Replica
+
+
+class Post:
+    """Sends in the name of one boot of one node; it alone counts the sequence."""
+
+    def __init__(
+        self, *, me: Replica, epoch: int, seal: Seal, table: MemberTable, settings: SwimSettings
+    ) -> None:
+        self._me = me
+        self.epoch = epoch
+        self._sequence = 0
+        self._seal = seal
+        self._table = table
+        self._settings = settings
+        self.broadcasts = Broadcasts()
+        self._tray: list[Effect] = []
+
+    def emit(self, effect: Effect) -> None:
+        self._tray.append(effect)
+
+    def collect(self) -> list[Effect]:
+        tray, self._tray = self._tray, []
+        return tray
+
+    def send(
+        self, where: Endpoint | NodeId, receiver: Replica, *messages: Message, gossip: bool = True
+    ) -> None:
+        """A packet to an endpoint, or a frame to a node's connection. With `gossip`, a packet's room is used up."""
+        encoded = [encode_message(message) for message in messages]
+        if isinstance(where, Endpoint):
+            if gossip:
+                encoded += self._piggyback(sum(map(len, encoded)))
+            self.emit(SendPacket(where, self._close(receiver, encoded)))
+        else:
+            self.send_reliable(where, receiver, *messages)
+
+    def send_reliable(self, where: Endpoint | NodeId, receiver: Replica, *messages: Message) -> None:
+        self.emit(SendReliable(where, self._close(receiver, [encode_message(each) for each in messages])))
+
+    def send_gossip(self, where: Endpoint, receiver: Replica) -> None:
+        """Only if there is something to tell."""
+        claims = self._piggyback(0)
+        if claims:
+            self.emit(SendPacket(where, self._close(receiver, claims)))
+
+    def _piggyback(self, used: int) -> list[bytes]:
+        fixed = FIXED_BYTES + len(self._cluster_id.encode())
+        limit = retransmit_limit(self._settings.retransmit_multiplier, self._table.here_count)
+        return self.broadcasts.take(self._settings.max_packet_bytes - fixed - used, limit)
+
+    def _close(self, receiver: Replica, messages: list[bytes]) -> bytes:
+        envelope = Envelope(
+            self._cluster_id, self._me, receiver, self.epoch, self._sequence, pack(messages)
+        )
+        self._sequence += 1
+        return self._seal.close(envelope)
+
+    @property
+    def _cluster_id(self) -> str:
+        return self._table.rows[self._me].meta.cluster_id

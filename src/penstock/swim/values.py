@@ -1,0 +1,165 @@
+"""The words of membership: what a member says of itself, what is said of it, and what the core wants done.
+
+Two numbers are called incarnation elsewhere; here they have two names. `incarnation` is SWIM's: only the member itself
+raises it, each time that it has to contradict somebody. `folder_incarnation` is made with the data folder and tells a
+wiped node from the one it was.
+"""
+
+from enum import Enum, IntEnum
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import ConfigError
+from penstock.types import NodeId, Replica
+
+MAX_META_BYTES = 512
+"""Encoded. A member's news must leave room for an ack in one packet."""
+MAX_INCARNATION = 2**48
+"""Far above what contradicting once a millisecond for a thousand years would use, far below what 64 bits hold: a wrong
+number from a peer can neither overflow nor be the last one."""
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Host = Annotated[str, Meta(min_length=1, max_length=253)]
+Incarnation = Annotated[int, Meta(ge=0, lt=MAX_INCARNATION)]
+
+
+class Endpoint(NamedTuple):
+    """Where something listens. Equal to the pair that sockets use."""
+
+    host: Host
+    port: Port
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class MemberMeta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a member says of itself."""
+
+    node: Annotated[int, Meta(ge=0, lt=2**31)]
+    folder_incarnation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    cluster_id: Annotated[str, Meta(max_length=64)] = ""
+    """Empty while the node belongs to no cluster yet: then it may meet anybody."""
+    cluster: Endpoint
+    """The inter-node port: gossip comes to the same number over UDP."""
+    kafka: Endpoint | None = None
+    http: Endpoint | None = None
+    rack: Annotated[str, Meta(max_length=128)] = ""
+    version: Annotated[str, Meta(max_length=64)] = ""
+    payload_version: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Raised by the node when there is something new to ask it for."""
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(NodeId(self.node), self.folder_incarnation)
+
+    def validate(self) -> "MemberMeta":
+        """Itself, when it fits; else ConfigError."""
+        encoded = msgspec.msgpack.encode(self)
+        try:
+            msgspec.msgpack.decode(encoded, type=MemberMeta)
+        except msgspec.ValidationError as problem:
+            raise ConfigError("gossip metadata", self, str(problem)) from None
+        if len(encoded) > MAX_META_BYTES:
+            expected = f"at most {MAX_META_BYTES} bytes; shorten host names, rack or version"
+            raise ConfigError("gossip metadata", f"{len(encoded)} bytes", expected)
+        return self
+
+
+def same_cluster(one: str, other: str) -> bool:
+    """Whether two nodes may meet: who has no cluster yet is welcome everywhere."""
+    return not one or not other or one == other
+
+
+class State(IntEnum):
+    """What is believed of a member. The order is the strength of a claim at equal incarnations."""
+
+    ALIVE = 0
+    SUSPECT = 1
+    DEAD = 2
+    LEFT = 3
+    """It said so itself. Nobody looks for it any more."""
+
+    @property
+    def is_here(self) -> bool:
+        return self <= State.SUSPECT
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    meta: MemberMeta
+    incarnation: int
+    state: State
+
+    @property
+    def replica(self) -> Replica:
+        return self.meta.replica
+
+    @property
+    def node(self) -> NodeId:
+        return NodeId(self.meta.node)
+
+
+class Refusal(Enum):
+    """Why something from a peer was dropped. The values are for people and for metrics."""
+
+    MALFORMED = "not a gossip packet"
+    VERSION = "another version of the gossip protocol"
+    KEY = "a wrong or missing cluster key, or a key where none is set"
+    REPLAYED = "a packet that was seen before, or is too old to tell"
+    MISDIRECTED = "meant for another node"
+    FOREIGN_CLUSTER = "a node of another cluster"
+    TOO_MANY_MEMBERS = "more members than gossip.max_members"
+
+
+# What the core wants done, in this order.
+
+
+class SendPacket(msgspec.Struct, frozen=True):
+    """A datagram; it may get lost."""
+
+    to: Endpoint
+    data: bytes
+
+
+class SendReliable(msgspec.Struct, frozen=True):
+    """Over a connection between nodes: a whole table, or a ping whose datagram was not answered. An endpoint is a
+    seed of which nothing else is known; it is tried over UDP at the same time."""
+
+    to: NodeId | Endpoint
+    data: bytes
+
+
+class MemberChanged(msgspec.Struct, frozen=True):
+    """A member came, changed what it says of itself, or is believed to be in another state."""
+
+    member: Member
+    state: State
+
+
+class SaveIncarnation(msgspec.Struct, frozen=True):
+    """To be on the disk before the effects that follow: the next start begins above it."""
+
+    incarnation: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Something was dropped, and as much again `suppressed` times since this was last told."""
+
+    reason: Refusal
+    source: str
+    detail: str
+    suppressed: int
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Two processes claim one node id at two places: a copied folder or setting."""
+
+    first: MemberMeta
+    second: MemberMeta
+
+
+Effect = SendPacket | SendReliable | MemberChanged | SaveIncarnation | Refused | Conflict

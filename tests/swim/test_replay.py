@@ -1,0 +1,72 @@
+"""Every packet counts once."""
+
+from random import Random
+
+from penstock.swim.replay import WINDOW, ReplayGuard
+from tests.swim.village import replica
+
+ALICE = replica(1)
+
+
+def test_a_packet_is_taken_once() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 1, 0)
+    assert not guard.accept(ALICE, 1, 0)
+
+
+def test_packets_may_overtake_one_another_within_the_window() -> None:
+    guard = ReplayGuard(10)
+    order = list(range(WINDOW))
+    Random(1).shuffle(order)
+    assert all(guard.accept(ALICE, 1, sequence) for sequence in order)
+    assert not any(guard.accept(ALICE, 1, sequence) for sequence in order)
+
+
+def test_what_is_below_the_window_counts_as_seen() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 1, WINDOW)
+    assert guard.accept(ALICE, 1, 1)
+    assert not guard.accept(ALICE, 1, 0)
+
+
+def test_a_leap_leaves_nothing_of_the_old_window_and_takes_no_memory() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 1, 5)
+    assert guard.accept(ALICE, 1, 2**62)
+    assert guard.accept(ALICE, 1, 2**62 - WINDOW + 1)
+    assert not guard.accept(ALICE, 1, 5)
+
+
+def test_a_new_boot_begins_anew_and_the_old_one_is_over() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 1, 500)
+    assert guard.accept(ALICE, 2, 0)
+    assert not guard.accept(ALICE, 1, 501)
+    assert guard.accept(ALICE, 2, 1)
+
+
+def test_senders_do_not_share_a_window() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 1, 0)
+    assert guard.accept(replica(1, folder=9), 1, 0)
+    assert guard.accept(replica(2), 1, 0)
+
+
+def test_of_too_many_senders_the_one_that_was_silent_longest_is_forgotten() -> None:
+    guard = ReplayGuard(3)
+    for node in (1, 2, 3, 1, 4):
+        guard.accept(replica(node), 1, node if len(guard) < 3 else 100 + node)
+    assert len(guard) == 3
+    assert not guard.accept(replica(1), 1, 1)
+    assert guard.accept(replica(2), 1, 2)
+
+
+def test_the_window_agrees_with_a_plain_set() -> None:
+    random = Random(5)
+    guard, seen, highest = ReplayGuard(10), set(), -1
+    for _ in range(20_000):
+        sequence = max(0, highest + random.randint(-2 * WINDOW, 40))
+        expected = sequence not in seen and sequence > highest - WINDOW
+        assert guard.accept(ALICE, 1, sequence) is expected
+        seen.add(sequence)
+        highest = max(highest, sequence)

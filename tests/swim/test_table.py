@@ -1,0 +1,135 @@
+"""When a claim is news, and that tables converge."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.swim import Endpoint, Member, State, SwimSettings
+from penstock.swim.packets import Alive, Claim, Dead, Left, Suspect
+from penstock.swim.table import MemberTable, Verdict
+from penstock.types import NodeId
+from tests.swim.village import meta, replica
+
+BOB = replica(2)
+
+
+def table(max_members: int = 1000) -> MemberTable:
+    me = Member(meta=meta(1), incarnation=0, state=State.ALIVE)
+    return MemberTable(me, SwimSettings(max_members=max_members))
+
+
+def hears(about: MemberTable, *claims: Claim, now: float = 0.0) -> Verdict:
+    """The verdict on the last one."""
+    for claim in claims:
+        verdict = about.weigh(claim)
+        if verdict is Verdict.NEWS:
+            about.believe(now, claim)
+    return verdict
+
+
+def alive(incarnation: int, node: int = 2) -> Alive:
+    return Alive(incarnation, meta(node))
+
+
+def suspect(incarnation: int, by: int = 1) -> Suspect:
+    return Suspect(incarnation, BOB, NodeId(by))
+
+
+@pytest.mark.parametrize(
+    ("known", "claim", "verdict"),
+    [
+        (alive(5), alive(5), Verdict.OLD),
+        (alive(5), alive(6), Verdict.NEWS),
+        (alive(5), suspect(4), Verdict.OLD),
+        (alive(5), suspect(5), Verdict.NEWS),
+        (suspect(5), alive(5), Verdict.OLD),
+        (suspect(5), alive(6), Verdict.NEWS),
+        (suspect(5), suspect(5, by=1), Verdict.OLD),
+        (suspect(5), suspect(5, by=3), Verdict.CONFIRMED),
+        (suspect(5), Dead(4, BOB), Verdict.OLD),
+        (suspect(5), Dead(5, BOB), Verdict.NEWS),
+        (Dead(5, BOB), alive(5), Verdict.OLD),
+        (Dead(5, BOB), suspect(5), Verdict.OLD),
+        (Dead(5, BOB), alive(6), Verdict.NEWS),
+        (Dead(5, BOB), Left(5, BOB), Verdict.NEWS),
+        (Left(5, BOB), Dead(5, BOB), Verdict.OLD),
+        (Left(5, BOB), alive(6), Verdict.NEWS),
+    ],
+)
+def test_precedence(known: Claim, claim: Claim, verdict: Verdict) -> None:
+    members = table()
+    crowd = [alive(0, node) for node in (3, 4, 5)]
+    hears(members, *crowd, alive(5), known)
+    assert hears(members, claim) is verdict
+
+
+claims_about_bob = st.one_of(
+    st.builds(alive, st.integers(0, 5)),
+    st.builds(suspect, st.integers(0, 5), st.integers(1, 5)),
+    st.builds(lambda incarnation: Dead(incarnation, BOB), st.integers(0, 5)),
+    st.builds(lambda incarnation: Left(incarnation, BOB), st.integers(0, 5)),
+)
+
+
+@given(st.lists(claims_about_bob, min_size=1, max_size=12), st.integers())
+def test_tables_that_hear_the_same_in_any_order_end_up_equal(claims: list[Claim], seed: int) -> None:
+    """For all who have met the member before; a claim about a stranger means nothing (only Alive introduces)."""
+    shuffled = list(claims)
+    Random(seed).shuffle(shuffled)
+    one, other = table(), table()
+    hears(one, alive(0), *claims)
+    hears(other, alive(0), *shuffled)
+    assert one.rows == other.rows
+    strongest = max((claim.incarnation, claim_state(claim)) for claim in [alive(0), *claims])
+    assert (one.rows[BOB].incarnation, one.rows[BOB].state) == strongest
+
+
+def claim_state(claim: Claim) -> State:
+    return {Alive: State.ALIVE, Suspect: State.SUSPECT, Dead: State.DEAD, Left: State.LEFT}[type(claim)]
+
+
+@given(st.lists(claims_about_bob, max_size=20))
+def test_the_table_never_contradicts_itself(claims: list[Claim]) -> None:
+    members = table()
+    for time, claim in enumerate(claims):
+        hears(members, claim, now=float(time))
+        suspects = {each for each, member in members.rows.items() if member.state is State.SUSPECT}
+        ended = {each for each, member in members.rows.items() if not member.state.is_here}
+        assert set(members.suspicions) == suspects
+        assert set(members.ended_at) == ended
+        assert members.here_count == len(members.rows) - len(ended)
+
+
+@pytest.mark.parametrize("claim", [suspect(5), Dead(5, BOB), Left(5, BOB)])
+def test_nobody_is_introduced_by_an_accusation(claim: Claim) -> None:
+    members = table()
+    assert hears(members, claim) is Verdict.OLD
+    assert BOB not in members.rows
+
+
+def test_a_full_table_makes_room_by_forgetting_who_died_first() -> None:
+    members = table(max_members=4)
+    hears(members, alive(0, 2), alive(0, 3), alive(0, 4))
+    assert hears(members, alive(0, 5)) is Verdict.FULL
+    hears(members, Dead(0, replica(3)), now=1.0)
+    hears(members, Dead(0, replica(2)), now=2.0)
+    assert hears(members, alive(0, 5)) is Verdict.NEWS
+    assert [member.node for member in members.rows.values()] == [1, 2, 4, 5]
+
+
+def test_a_wiped_node_is_another_member_and_no_namesake_at_its_old_place() -> None:
+    members = table()
+    hears(members, alive(7), Alive(0, meta(2, folder=77)))
+    assert members.rows[BOB].state is members.rows[replica(2, folder=77)].state is State.ALIVE
+    assert not list(members.namesakes(meta(2, folder=77)))
+
+
+def test_one_node_id_at_two_places_is_found() -> None:
+    members = table()
+    hears(members, alive(7))
+    elsewhere = meta(2, folder=77, cluster=Endpoint("10.0.0.200", 9192))
+    assert [member.replica for member in members.namesakes(elsewhere)] == [BOB]
+    hears(members, Dead(7, BOB))
+    assert not list(members.namesakes(elsewhere))
