@@ -105,9 +105,9 @@ def test_a_topic_needs_a_partition(count: int) -> None:
         create(ClusterState(node_id=1), "orders", partitions=count)
 
 
-def test_partitions_are_placed_in_turn() -> None:
+def test_partitions_of_a_topic_are_spread_over_the_nodes() -> None:
     topic = state_with("orders", rules=THREE_NODES, partitions=3, replication_factor=2).topics["orders"]
-    assert [assignment.replicas for assignment in topic.assignments] == [(1, 2), (2, 3), (3, 1)]
+    assert [assignment.replicas for assignment in topic.assignments] == [(1, 2), (3, 1), (2, 3)]
 
 
 def test_a_manual_assignment_is_kept() -> None:

@@ -1,12 +1,39 @@
-"""Cluster metadata, sans-I/O: topics, their placement and configs, as records and the state they add up to."""
+"""Cluster metadata, sans-I/O: topics, nodes, placement and configs, as records and the state they add up to, and the
+decisions that are made on it."""
 
 from penstock.cluster import alterations, decisions
 from penstock.cluster.alterations import AlterOperation, ConfigChange
+from penstock.cluster.assignments import Assignment
 from penstock.cluster.decisions import TopicWish
-from penstock.cluster.placement import PlacementRules
+from penstock.cluster.leaders import check_unclean, elect_preferred, plan_leaders
+from penstock.cluster.membership import (
+    Patience,
+    Sightings,
+    decommission_node,
+    gone_nodes,
+    register_node,
+    remove_empty_nodes,
+    watch_nodes,
+)
+from penstock.cluster.moves import Move, MoveLimits, MoveReason, report_moved, start_moves
+from penstock.cluster.nodes import NodeInfo
+from penstock.cluster.placement import PlacementRules, rack_warning
+from penstock.cluster.planning import next_moves, plan_rebalance
+from penstock.cluster.quorum import metadata_voters
+from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
 from penstock.cluster.records import (
+    Endpoint,
     MetadataRecord,
+    MetadataVoters,
     NodeConfigsChanged,
+    NodeDecommissioning,
+    NodeFenced,
+    NodeRegistered,
+    NodeRemoved,
+    NodeUnfenced,
+    PartitionMoveCancelled,
+    PartitionMoved,
+    PartitionMoveStarted,
     PartitionsAdded,
     ProducerIdsReserved,
     Snapshot,
@@ -17,14 +44,7 @@ from penstock.cluster.records import (
     encode_record,
 )
 from penstock.cluster.state import ClusterState
-from penstock.cluster.topics import (
-    INTERNAL_TOPICS,
-    METADATA_TOPIC,
-    OFFSETS_TOPIC,
-    Assignment,
-    Topic,
-    check_name,
-)
+from penstock.cluster.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, Topic, check_name
 
 __all__ = [
     "INTERNAL_TOPICS",
@@ -34,11 +54,28 @@ __all__ = [
     "Assignment",
     "ClusterState",
     "ConfigChange",
+    "Endpoint",
     "MetadataRecord",
+    "MetadataVoters",
+    "Move",
+    "MoveLimits",
+    "MoveReason",
     "NodeConfigsChanged",
+    "NodeDecommissioning",
+    "NodeFenced",
+    "NodeInfo",
+    "NodeRegistered",
+    "NodeRemoved",
+    "NodeUnfenced",
+    "PartitionMoveCancelled",
+    "PartitionMoveStarted",
+    "PartitionMoved",
     "PartitionsAdded",
+    "Patience",
     "PlacementRules",
     "ProducerIdsReserved",
+    "Reassignment",
+    "Sightings",
     "Snapshot",
     "Topic",
     "TopicConfigsChanged",
@@ -47,7 +84,23 @@ __all__ = [
     "TopicWish",
     "alterations",
     "check_name",
+    "check_unclean",
     "decisions",
     "decode_record",
+    "decommission_node",
+    "elect_preferred",
     "encode_record",
+    "gone_nodes",
+    "list_reassignments",
+    "metadata_voters",
+    "next_moves",
+    "plan_leaders",
+    "plan_rebalance",
+    "rack_warning",
+    "reassign",
+    "register_node",
+    "remove_empty_nodes",
+    "report_moved",
+    "start_moves",
+    "watch_nodes",
 ]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.cluster.placement import PlacementRules, place
+from penstock.cluster.placement import PlacementRules, incarnations_of, place
 from penstock.cluster.records import (
     MetadataRecord,
     PartitionsAdded,
@@ -90,8 +90,17 @@ def create_partitions(
     if manual is not None and len(manual) != added:
         message = f"{name}: {added} partitions would be added, but {len(manual)} are assigned"
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    placed = place(added, topic.replication_factor, manual, rules, first=topic.partitions)
-    return [PartitionsAdded(name=name, topic_id=topic.topic_id, first=topic.partitions, assignments=placed)]
+    present = [assignment.future for assignment in topic.assignments]
+    placed = place(state, added, topic.replication_factor, manual, rules, present=present)
+    return [
+        PartitionsAdded(
+            name=name,
+            topic_id=topic.topic_id,
+            first=topic.partitions,
+            assignments=placed,
+            incarnations=incarnations_of(state, placed),
+        )
+    ]
 
 
 def reserve_producer_ids(state: ClusterState, node_id: int) -> list[MetadataRecord]:
@@ -118,8 +127,7 @@ def _create(
     _check_room(state, rules.limits, partitions, partitions)
     configs = parse_overrides(wish.configs)
     resolve(configs, state.broker.topic_defaults())
-    # Topics start on different nodes, so that many topics of one partition do not all have one leader.
-    assignments = place(partitions, factor, wish.assignments or None, rules, first=len(state.topics))
+    assignments = place(state, partitions, factor, wish.assignments or None, rules)
     return [
         TopicCreated(
             name=wish.name,
@@ -127,6 +135,7 @@ def _create(
             assignments=assignments,
             configs=configs,
             internal=internal,
+            incarnations=incarnations_of(state, assignments),
         )
     ]
 

@@ -3,17 +3,31 @@
 On disk a record is one msgpack array whose first element is the record's tag, followed by its fields in the
 order in which the class declares them:
 
-    [1, name, topic_id (16 bytes), assignments, configs, internal]     TopicCreated
-    [2, name, topic_id, first, assignments]                            PartitionsAdded
-    [3, name, topic_id]                                                TopicDeleted
-    [4, name, topic_id, configs]                                       TopicConfigsChanged
-    [5, node_id or nil, configs]                                       NodeConfigsChanged
-    [6, node_id, first, end]                                           ProducerIdsReserved
-    [7, topics, node_configs, next_producer_id]                        Snapshot
+    [1, name, topic_id (16 bytes), assignments, configs, internal, incarnations]     TopicCreated
+    [2, name, topic_id, first, assignments, incarnations]                            PartitionsAdded
+    [3, name, topic_id]                                                              TopicDeleted
+    [4, name, topic_id, configs]                                                     TopicConfigsChanged
+    [5, node_id or nil, configs]                                                     NodeConfigsChanged
+    [6, node_id, first, end]                                                         ProducerIdsReserved
+    [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters]         Snapshot
+    [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version]     NodeRegistered
+    [9, node_id]                                                                     NodeFenced
+    [10, node_id]                                                                    NodeUnfenced
+    [11, node_id, on]                                                                NodeDecommissioning
+    [12, node_id]                                                                    NodeRemoved
+    [13, topic_id, partition, replicas, incarnations]                                PartitionMoveStarted
+    [14, topic_id, partition, replicas, incarnations, index]                         PartitionMoved
+    [15, topic_id, partition]                                                        PartitionMoveCancelled
+    [16, voters]                                                                     MetadataVoters
 
-`assignments` holds one list of node ids per partition, the preferred leader first. A field may be added at
-the end of a record, with a default; nothing else about a record may ever change. A tag that this version does
-not know was written by a later one: decoding raises UnknownFormat rather than skip what it cannot understand.
+`assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
+shape and says as which incarnation each of these nodes holds the partition. A record from before there were
+incarnations has none: its replicas get them when their node registers for the first time. `kafka`, `cluster` and
+`http` are endpoints, [host, port]; `voters` are [node_id, incarnation].
+
+A field may be added at the end of a record, with a default; nothing else about a record may ever change. A tag
+that this version does not know was written by a later one: decoding raises UnknownFormat rather than skip what
+it cannot understand.
 """
 
 from uuid import UUID
@@ -24,6 +38,22 @@ from penstock.errors import UnknownFormat
 
 Assignments = list[list[int]]
 
+UNKNOWN_INCARNATION = 0
+"""Of a replica that was placed before its node ever registered. Real incarnations are random, and never 0."""
+
+NO_INDEX = -1
+"""Of a PartitionMoved that only puts the replicas in another order: the group's configuration has not changed."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where one port of a node is reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=1):
     """A topic exists from here on, empty."""
@@ -33,6 +63,7 @@ class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     assignments: Assignments
     configs: dict[str, str]
     internal: bool = False
+    incarnations: Assignments = []
 
 
 class PartitionsAdded(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=2):
@@ -42,6 +73,7 @@ class PartitionsAdded(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     topic_id: UUID
     first: int
     assignments: Assignments
+    incarnations: Assignments = []
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=3):
@@ -77,6 +109,85 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, array_like=
     end: int
 
 
+class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=8):
+    """A node is a member of the cluster, or tells anew where it is and what it is.
+
+    With another incarnation than before it is a wiped node: what it held is not there any more.
+    """
+
+    node_id: int
+    incarnation: int
+    kafka: Endpoint
+    cluster: Endpoint
+    http: Endpoint | None = None
+    rack: str | None = None
+    version: str = ""
+
+
+class NodeFenced(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=9):
+    """A node has not been seen for the grace period: it gets no new replicas and should lead nothing."""
+
+    node_id: int
+
+
+class NodeUnfenced(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=10):
+    """A fenced node is back."""
+
+    node_id: int
+
+
+class NodeDecommissioning(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=11):
+    """An operator wants the node emptied (`on`), or has thought better of it."""
+
+    node_id: int
+    on: bool
+
+
+class NodeRemoved(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=12):
+    """A node is no member any more. It holds nothing."""
+
+    node_id: int
+
+
+class PartitionMoveStarted(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=13):
+    """The partition's leader shall bring its group to these replicas. Takes the place of an earlier target."""
+
+    topic_id: UUID
+    partition: int
+    replicas: list[int]
+    incarnations: list[int] = []
+
+
+class PartitionMoved(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=14):
+    """The partition's leader reports: the group's committed configuration is this now.
+
+    `index` is where that configuration stands in the group's log (its end index). It puts reports in order: one
+    that is late, from a leader that was deposed meanwhile, must not take a replica's data for superfluous.
+    """
+
+    topic_id: UUID
+    partition: int
+    replicas: list[int]
+    incarnations: list[int] = []
+    index: int = NO_INDEX
+
+
+class PartitionMoveCancelled(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=15):
+    """The group shall go back to the replicas that the partition has.
+
+    Its leader may have got further than the metadata knows, so the way back is a move too, and ends with a report.
+    """
+
+    topic_id: UUID
+    partition: int
+
+
+class MetadataVoters(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=16):
+    """Who shall vote in the metadata group."""
+
+    voters: list[tuple[int, int]]
+
+
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One entry of a snapshot's node configs: msgpack maps want text keys, and a node id is a number."""
 
@@ -84,12 +195,28 @@ class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     configs: dict[str, str]
 
 
+class NodeEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One entry of a snapshot's nodes."""
+
+    registered: NodeRegistered
+    fenced: bool
+    decommissioning: bool
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7):
-    """The whole state. Everything before it in the log is history."""
+    """The whole state. Everything before it in the log is history.
+
+    `topics` have their replicas as they are now; `moved` are those whose group has left its founding configuration,
+    `moves` those that are under way.
+    """
 
     topics: list[TopicCreated]
     node_configs: list[NodeConfigs]
     next_producer_id: int
+    nodes: list[NodeEntry] = []
+    moved: list[PartitionMoved] = []
+    moves: list[PartitionMoveStarted] = []
+    voters: list[tuple[int, int]] = []
 
 
 MetadataRecord = (
@@ -100,6 +227,15 @@ MetadataRecord = (
     | NodeConfigsChanged
     | ProducerIdsReserved
     | Snapshot
+    | NodeRegistered
+    | NodeFenced
+    | NodeUnfenced
+    | NodeDecommissioning
+    | NodeRemoved
+    | PartitionMoveStarted
+    | PartitionMoved
+    | PartitionMoveCancelled
+    | MetadataVoters
 )
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")

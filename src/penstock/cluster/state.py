@@ -4,19 +4,36 @@
 written), so every node that applies the same records in the same order has the same state. A record that is
 applied twice in order, as it happens when a log is read again from a point before a snapshot, changes nothing
 the second time.
+
+What the state does not know is never a reason to delete: a topic that is missing here may be missing because this
+node has not read far enough. `may_discard` says when a replica's data is superfluous.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from penstock.cluster.assignments import Assignment, adopted, after_report, as_moved, as_started
+from penstock.cluster.nodes import NodeInfo, node_from
 from penstock.cluster.records import (
+    NO_INDEX,
+    UNKNOWN_INCARNATION,
     Assignments,
     MetadataRecord,
+    MetadataVoters,
     NodeConfigs,
     NodeConfigsChanged,
+    NodeDecommissioning,
+    NodeEntry,
+    NodeFenced,
+    NodeRegistered,
+    NodeRemoved,
+    NodeUnfenced,
+    PartitionMoveCancelled,
+    PartitionMoved,
+    PartitionMoveStarted,
     PartitionsAdded,
     ProducerIdsReserved,
     Snapshot,
@@ -24,20 +41,29 @@ from penstock.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from penstock.cluster.topics import Assignment, Topic, collision_key
+from penstock.cluster.topics import Topic, collision_key
 from penstock.config import BrokerConfigs, TopicConfig, resolve
+from penstock.types import GroupId, NodeId, Replica, TopicPartition
 
 NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ClusterState:
-    """Topics, configs and producer ids. `static_configs` is what this node was started with."""
+    """Topics, nodes, configs and producer ids. `static_configs` is what this node was started with.
+
+    `replica_counts` and `leader_counts` say how many partitions each node holds and how many it is the preferred
+    leader of, once all moves are done.
+    """
 
     def __init__(self, node_id: int, static_configs: Mapping[str, str] | None = None) -> None:
         self.node_id = node_id
         self.next_producer_id = 0
         self.partition_count = 0
+        self.metadata_voters: tuple[Replica, ...] = ()
+        self.replica_counts: dict[int, int] = {}
+        self.leader_counts: dict[int, int] = {}
         self._static = dict(static_configs or {})
+        self._nodes: dict[int, NodeInfo] = {}
         self._topics: dict[str, Topic] = {}
         self._names: dict[UUID, str] = {}
         self._collisions: dict[str, str] = {}
@@ -52,6 +78,61 @@ class ClusterState:
     def node_configs(self) -> Mapping[int | None, Mapping[str, str]]:
         """What was set at run time, by node id; None is for all nodes."""
         return self._node_configs
+
+    @property
+    def nodes(self) -> Mapping[int, NodeInfo]:
+        """All registered nodes. Empty on a single node that never joined others."""
+        return self._nodes
+
+    def alive_nodes(self) -> tuple[int, ...]:
+        return tuple(sorted(node for node, info in self._nodes.items() if info.alive))
+
+    def usable_nodes(self) -> tuple[int, ...]:
+        """Those that may get replicas."""
+        return tuple(sorted(node for node, info in self._nodes.items() if info.usable))
+
+    def assignment(self, group: GroupId) -> Assignment | None:
+        topic = self.topic_by_id(group.topic_id)
+        if topic is None or not 0 <= group.partition < topic.partitions:
+            return None
+        return topic.assignments[group.partition]
+
+    def groups(self) -> Iterator[tuple[Topic, GroupId, Assignment]]:
+        """Every partition, by topic and number: what is decided for all of them is decided in this order."""
+        for name in sorted(self._topics):
+            topic = self._topics[name]
+            for number, assignment in enumerate(topic.assignments):
+                yield topic, GroupId(topic.topic_id, number), assignment
+
+    def partitions_of(self, node_id: int) -> list[TopicPartition]:
+        """What the node holds, is to give away, or is to get."""
+        return [
+            TopicPartition(topic.name, group.partition)
+            for topic, group, assignment in self.groups()
+            if node_id in assignment.shown
+        ]
+
+    def under_placed(self) -> list[TopicPartition]:
+        """Partitions with a replica that is not there: its node is fenced, unknown, or has lost its data."""
+        if not self._nodes:
+            return []
+        return [
+            TopicPartition(topic.name, group.partition)
+            for topic, group, assignment in self.groups()
+            if not all(self.is_there(member) for member in assignment.members)
+        ]
+
+    def is_there(self, member: Replica) -> bool:
+        info = self._nodes.get(member.node)
+        return info is not None and info.alive and info.incarnation == member.incarnation
+
+    def may_discard(self, group: GroupId, replica: Replica) -> bool:
+        """Whether the replica's data is superfluous: the group is known, at rest, and has reported that it went on
+        without this replica. Of a group that is not known here nothing follows."""
+        assignment = self.assignment(group)
+        if assignment is None or assignment.target is not None or assignment.config_index == NO_INDEX:
+            return False
+        return replica not in assignment.members
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         name = self._names.get(topic_id)
@@ -78,6 +159,8 @@ class ClusterState:
             dict(self._collisions),
         )
         twin._node_configs = dict(self._node_configs)
+        twin._nodes, twin.metadata_voters = dict(self._nodes), self.metadata_voters
+        twin.replica_counts, twin.leader_counts = dict(self.replica_counts), dict(self.leader_counts)
         twin._set_broker()
         return twin
 
@@ -90,7 +173,21 @@ class ClusterState:
                 for node_id, configs in self._node_configs.items()
             ],
             next_producer_id=self.next_producer_id,
+            nodes=[_as_entry(self._nodes[node_id]) for node_id in sorted(self._nodes)],
+            moved=[
+                as_moved(group, assignment)
+                for _, group, assignment in self.groups()
+                if assignment.config_index != NO_INDEX
+            ],
+            moves=[
+                as_started(group, assignment)
+                for _, group, assignment in self.groups()
+                if assignment.target is not None
+            ],
+            voters=[(voter.node, voter.incarnation) for voter in self.metadata_voters],
         )
+
+    # --- topics
 
     def _created(self, record: TopicCreated) -> frozenset[str]:
         if record.topic_id in self._names:
@@ -98,7 +195,7 @@ class ClusterState:
         topic = Topic(
             name=record.name,
             topic_id=record.topic_id,
-            assignments=_assignments(record.assignments),
+            assignments=self._assignments(record.assignments, record.incarnations),
             configs=dict(record.configs),
             config=self._resolve(record.configs),
             internal=record.internal,
@@ -111,7 +208,8 @@ class ClusterState:
         topic = self.topic_by_id(record.topic_id)
         if topic is None or topic.partitions != record.first:
             return NO_TOPICS
-        return self._put(replace(topic, assignments=topic.assignments + _assignments(record.assignments)))
+        added = self._assignments(record.assignments, record.incarnations)
+        return self._put(replace(topic, assignments=topic.assignments + added))
 
     def _deleted(self, record: TopicDeleted) -> frozenset[str]:
         topic = self.topic_by_id(record.topic_id)
@@ -119,6 +217,7 @@ class ClusterState:
             return NO_TOPICS
         del self._topics[topic.name], self._names[topic.topic_id], self._collisions[collision_key(topic.name)]
         self.partition_count -= topic.partitions
+        self._count(topic, -1)
         return frozenset({topic.name})
 
     def _configs_changed(self, record: TopicConfigsChanged) -> frozenset[str]:
@@ -141,14 +240,100 @@ class ClusterState:
         self.next_producer_id = max(self.next_producer_id, record.end)
         return NO_TOPICS
 
+    # --- nodes
+
+    def _node_registered(self, record: NodeRegistered) -> frozenset[str]:
+        """Coming back clears the fence. That the node is to be emptied is the operator's word and stays."""
+        before = self._nodes.get(record.node_id)
+        leaving = before is not None and before.decommissioning
+        self._nodes[record.node_id] = node_from(record, decommissioning=leaving)
+        return self._adopt(record.node_id, record.incarnation) if before is None else NO_TOPICS
+
+    def _adopt(self, node_id: int, incarnation: int) -> frozenset[str]:
+        """Replicas from before there were incarnations belong to the node that registers first under their id."""
+        changed: set[str] = set()
+        for topic in list(self._topics.values()):
+            assignments = tuple(adopted(each, node_id, incarnation) for each in topic.assignments)
+            changed |= self._put(replace(topic, assignments=assignments))
+        return frozenset(changed)
+
+    def _node_fenced(self, record: NodeFenced) -> frozenset[str]:
+        return self._change_node(record.node_id, fenced=True)
+
+    def _node_unfenced(self, record: NodeUnfenced) -> frozenset[str]:
+        return self._change_node(record.node_id, fenced=False)
+
+    def _node_decommissioning(self, record: NodeDecommissioning) -> frozenset[str]:
+        return self._change_node(record.node_id, decommissioning=record.on)
+
+    def _change_node(self, node_id: int, **fields: bool) -> frozenset[str]:
+        info = self._nodes.get(node_id)
+        if info is not None:
+            self._nodes[node_id] = replace(info, **fields)
+        return NO_TOPICS
+
+    def _node_removed(self, record: NodeRemoved) -> frozenset[str]:
+        self._nodes.pop(record.node_id, None)
+        return NO_TOPICS
+
+    def _metadata_voters(self, record: MetadataVoters) -> frozenset[str]:
+        self.metadata_voters = _as_voters(record.voters)
+        return NO_TOPICS
+
+    # --- moves
+
+    def _move_started(self, record: PartitionMoveStarted) -> frozenset[str]:
+        incarnations = tuple(record.incarnations) or self._incarnations(record.replicas)
+        target = {"target": tuple(record.replicas), "target_incarnations": incarnations}
+        return self._change_assignment(record.topic_id, record.partition, lambda now: replace(now, **target))
+
+    def _move_cancelled(self, record: PartitionMoveCancelled) -> frozenset[str]:
+        def back(now: Assignment) -> Assignment:
+            if now.target is None:
+                return now
+            return replace(now, target=now.replicas, target_incarnations=now.incarnations)
+
+        return self._change_assignment(record.topic_id, record.partition, back)
+
+    def _moved(self, record: PartitionMoved) -> frozenset[str]:
+        incarnations = tuple(record.incarnations) or self._incarnations(record.replicas)
+        reported = Assignment(replicas=tuple(record.replicas), incarnations=incarnations)
+        return self._change_assignment(
+            record.topic_id, record.partition, lambda now: after_report(now, reported, record.index)
+        )
+
+    def _change_assignment(
+        self, topic_id: UUID, partition: int, change: Callable[[Assignment], Assignment]
+    ) -> frozenset[str]:
+        now = self.assignment(GroupId(topic_id, partition))
+        topic = self.topic_by_id(topic_id)
+        if now is None or topic is None:
+            return NO_TOPICS
+        assignments = list(topic.assignments)
+        assignments[partition] = change(now)
+        return self._put(replace(topic, assignments=tuple(assignments)))
+
+    # --- the whole
+
     def _restored(self, record: Snapshot) -> frozenset[str]:
         before = dict(self._topics)
         self._topics, self._names, self._collisions = {}, {}, {}
-        self.partition_count = 0
+        self.partition_count, self.replica_counts, self.leader_counts = 0, {}, {}
+        self._nodes = {
+            entry.registered.node_id: node_from(
+                entry.registered, fenced=entry.fenced, decommissioning=entry.decommissioning
+            )
+            for entry in record.nodes
+        }
+        self.metadata_voters = _as_voters(record.voters)
         self._node_configs = {entry.node_id: dict(entry.configs) for entry in record.node_configs}
         self._set_broker()
         for topic in record.topics:
             self._created(topic)
+        for moved in record.moved:
+            self._moved(moved)
+        for move in record.moves:
+            self._move_started(move)
         self.next_producer_id = record.next_producer_id
         names = before.keys() | self._topics.keys()
         return frozenset(name for name in names if before.get(name) != self._topics.get(name))
@@ -159,7 +344,31 @@ class ClusterState:
             return NO_TOPICS
         self.partition_count += topic.partitions - (before.partitions if before else 0)
         self._topics[topic.name] = topic
+        if before is None or before.assignments != topic.assignments:
+            if before is not None:
+                self._count(before, -1)
+            self._count(topic, +1)
         return frozenset({topic.name})
+
+    def _count(self, topic: Topic, change: int) -> None:
+        for assignment in topic.assignments:
+            replicas = assignment.future
+            self.leader_counts[replicas[0]] = self.leader_counts.get(replicas[0], 0) + change
+            for node_id in replicas:
+                self.replica_counts[node_id] = self.replica_counts.get(node_id, 0) + change
+
+    def _assignments(self, assignments: Assignments, incarnations: Assignments) -> tuple[Assignment, ...]:
+        return tuple(
+            Assignment(
+                replicas=tuple(replicas),
+                incarnations=tuple(incarnations[number]) if incarnations else self._incarnations(replicas),
+            )
+            for number, replicas in enumerate(assignments)
+        )
+
+    def _incarnations(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        infos = [self._nodes.get(node_id) for node_id in nodes]
+        return tuple(UNKNOWN_INCARNATION if info is None else info.incarnation for info in infos)
 
     def _set_broker(self) -> None:
         self.broker = BrokerConfigs(
@@ -184,11 +393,24 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     NodeConfigsChanged: ClusterState._node_configs_changed,
     ProducerIdsReserved: ClusterState._producer_ids_reserved,
     Snapshot: ClusterState._restored,
+    NodeRegistered: ClusterState._node_registered,
+    NodeFenced: ClusterState._node_fenced,
+    NodeUnfenced: ClusterState._node_unfenced,
+    NodeDecommissioning: ClusterState._node_decommissioning,
+    NodeRemoved: ClusterState._node_removed,
+    PartitionMoveStarted: ClusterState._move_started,
+    PartitionMoved: ClusterState._moved,
+    PartitionMoveCancelled: ClusterState._move_cancelled,
+    MetadataVoters: ClusterState._metadata_voters,
 }
 
 
-def _assignments(assignments: Assignments) -> tuple[Assignment, ...]:
-    return tuple(Assignment(replicas=tuple(replicas)) for replicas in assignments)
+def _as_voters(voters: Sequence[tuple[int, int]]) -> tuple[Replica, ...]:
+    return tuple(Replica(NodeId(node_id), incarnation) for node_id, incarnation in voters)
+
+
+def _as_entry(info: NodeInfo) -> NodeEntry:
+    return NodeEntry(registered=info.as_record(), fenced=info.fenced, decommissioning=info.decommissioning)
 
 
 def _as_record(topic: Topic) -> TopicCreated:
@@ -198,4 +420,5 @@ def _as_record(topic: Topic) -> TopicCreated:
         assignments=[list(assignment.replicas) for assignment in topic.assignments],
         configs=dict(topic.configs),
         internal=topic.internal,
+        incarnations=[list(assignment.incarnations) for assignment in topic.assignments],
     )

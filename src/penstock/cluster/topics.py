@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.cluster.assignments import Assignment
 from penstock.config import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
 
@@ -27,20 +28,6 @@ NAME_LENGTH_MAX = 249
 """Kafka's: a folder is called TOPIC-PARTITION, and file systems end a name at 255 bytes."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds one partition. The preferred leader is the first replica."""
-
-    replicas: tuple[int, ...]
-
-    @property
-    def leader(self) -> int:
-        return self.replicas[0]
-
-    @property
-    def isr(self) -> tuple[int, ...]:
-        return self.replicas
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,140 @@
+"""Who holds a partition, and how that changes.
+
+A move has three steps. The controller records a target (PartitionMoveStarted). The partition's leader brings its group
+there, in the group's own log: learners first, then a change of the configuration. It reports the configuration once
+that is committed (PartitionMoved), and only then is a replica that has left superfluous. The metadata never runs ahead
+of the group: what it says of a partition is what the group's leader last said, and where the group shall go.
+
+1. `replicas` changes by reports only, never by a wish.
+2. Reports count in the order of the group's log, whenever they arrive.
+3. A move ends with a report, also one that was cancelled: how far the leader had got is not known here.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.cluster.records import NO_INDEX, UNKNOWN_INCARNATION, PartitionMoved, PartitionMoveStarted
+from penstock.types import GroupId, NodeId, Replica
+
+replace = msgspec.structs.replace
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds one partition. The preferred leader is the first replica.
+
+    `replicas` is what the group's leader reported last (or the founders); `target` is where the group shall go, and
+    None when it is there. `incarnations` and `target_incarnations` are parallel to them. `config_index` is where
+    the reported configuration stands in the group's log; -1 as long as the group is what it was founded as.
+    """
+
+    replicas: tuple[int, ...]
+    incarnations: tuple[int, ...] = ()
+    target: tuple[int, ...] | None = None
+    target_incarnations: tuple[int, ...] = ()
+    config_index: int = NO_INDEX
+
+    @property
+    def leader(self) -> int:
+        """The preferred one."""
+        return self.replicas[0]
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.replicas
+
+    @property
+    def members(self) -> tuple[Replica, ...]:
+        return paired(self.replicas, self.incarnations)
+
+    @property
+    def target_members(self) -> tuple[Replica, ...]:
+        """What the group's configuration shall become; empty when no move is under way."""
+        return () if self.target is None else paired(self.target, self.target_incarnations)
+
+    @property
+    def founders(self) -> tuple[Replica, ...]:
+        """The group's first configuration, for a founder whose log is still empty.
+
+        Empty once the group has moved: a replica that comes with an empty log then has lost its log or is new, and
+        must neither vote nor campaign until the leader tells it who is in the group. (Were the founders told for
+        ever, nodes that gave a partition away and get it back later could elect one of themselves, with nothing in
+        its log.)
+        """
+        return self.members if self.config_index == NO_INDEX else ()
+
+    @property
+    def future(self) -> tuple[int, ...]:
+        """The replicas once everything that is under way is done."""
+        return self.replicas if self.target is None else self.target
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(node for node in self.target or () if node not in self.replicas)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        if self.target is None:
+            return ()
+        return tuple(node for node in self.replicas if node not in self.target)
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """All replicas as Kafka shows them during a move: those that stay or come, then those that go."""
+        return self.future + self.removing
+
+
+def paired(nodes: Sequence[int], incarnations: Sequence[int]) -> tuple[Replica, ...]:
+    known = incarnations or (UNKNOWN_INCARNATION,) * len(nodes)
+    return tuple(Replica(NodeId(node), number) for node, number in zip(nodes, known, strict=True))
+
+
+def after_report(now: Assignment, reported: Assignment, index: int) -> Assignment:
+    """A move is done when the report is its target. A report older than the last one changes nothing else: it comes
+    when a log is read again, and then the target that it fulfilled has come again too."""
+    members = frozenset(reported.members)
+    if now.target is not None and members == frozenset(now.target_members):
+        now = replace(now, target=None, target_incarnations=())
+    if NO_INDEX < index < now.config_index:
+        return now
+    if members != frozenset(now.members):
+        index = max(index, 0)
+    return replace(
+        now,
+        replicas=reported.replicas,
+        incarnations=reported.incarnations,
+        config_index=max(now.config_index, index),
+    )
+
+
+def adopted(assignment: Assignment, node_id: int, incarnation: int) -> Assignment:
+    def known(nodes: Sequence[int], incarnations: Sequence[int]) -> tuple[int, ...]:
+        return tuple(
+            incarnation if (node, number) == (node_id, UNKNOWN_INCARNATION) else number
+            for node, number in zip(nodes, incarnations, strict=True)
+        )
+
+    return replace(
+        assignment,
+        incarnations=known(assignment.replicas, assignment.incarnations),
+        target_incarnations=known(assignment.target or (), assignment.target_incarnations),
+    )
+
+
+def as_moved(group: GroupId, assignment: Assignment) -> PartitionMoved:
+    return PartitionMoved(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        replicas=list(assignment.replicas),
+        incarnations=list(assignment.incarnations),
+        index=assignment.config_index,
+    )
+
+
+def as_started(group: GroupId, assignment: Assignment) -> PartitionMoveStarted:
+    return PartitionMoveStarted(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        replicas=list(assignment.target or ()),
+        incarnations=list(assignment.target_incarnations),
+    )

@@ -1,0 +1,125 @@
+"""Who should lead: the preferred replica, and where that is not possible, whoever leads the least.
+
+Leaders are elected by their groups; the metadata only says who is preferred, and the controller asks leaders to hand
+over. Whether a replica has caught up is known to its leader alone, so callers that know tell us (`ready`).
+"""
+
+from collections.abc import Collection, Mapping
+
+from penstock.cluster.assignments import Assignment
+from penstock.cluster.decisions import known_topic
+from penstock.cluster.state import ClusterState
+from penstock.errors import ErrorCode, KafkaError
+from penstock.types import GroupId
+
+NO_LEADER = -1
+
+Leaders = Mapping[GroupId, int]
+"""Who leads each group now; a group that is missing has no leader that is known."""
+
+Ready = Mapping[GroupId, Collection[int]]
+"""The replicas of each group that have caught up; of a group that is missing, all have."""
+
+
+def plan_leaders(
+    state: ClusterState, leaders: Leaders, ready: Ready | None = None
+) -> list[tuple[GroupId, int]]:
+    """Handovers, ordered by topic and partition: which group should be led by which node instead."""
+    wanted = dict(_preferred_or_present(state, leaders, ready or {}))
+    load = dict.fromkeys(state.alive_nodes(), 0)
+    for leader, able in wanted.values():
+        load |= {node: 0 for node in able if node not in load}
+        load[leader] = load.get(leader, 0) + 1
+    _even_out(wanted, load)
+    return [(group, leader) for group, (leader, _) in wanted.items() if leader != leaders[group]]
+
+
+def _preferred_or_present(
+    state: ClusterState, leaders: Leaders, ready: Ready
+) -> list[tuple[GroupId, tuple[int, tuple[int, ...]]]]:
+    """For each group that has a leader: who should lead it, and who else could. Nobody else, if that is the preferred
+    one."""
+    rows: list[tuple[GroupId, tuple[int, tuple[int, ...]]]] = []
+    for _, group, assignment in state.groups():
+        leader = leaders.get(group, NO_LEADER)
+        if leader == NO_LEADER:
+            continue
+        able = _able(state, assignment, ready.get(group))
+        if assignment.leader in able:
+            rows.append((group, (assignment.leader, ())))
+        elif leader in able or not able:
+            rows.append((group, (leader, able)))
+        else:
+            rows.append((group, (able[0], able)))
+    return rows
+
+
+def _able(state: ClusterState, assignment: Assignment, ready: Collection[int] | None) -> tuple[int, ...]:
+    """Replicas that could lead. One on a node that leaves should not, and hands over as soon as anybody else can."""
+    there = tuple(
+        member.node
+        for member in assignment.members
+        if (not state.nodes or state.is_there(member)) and (ready is None or member.node in ready)
+    )
+    staying = tuple(node for node in there if not state.nodes or state.nodes[node].usable)
+    return staying or there
+
+
+def _even_out(wanted: dict[GroupId, tuple[int, tuple[int, ...]]], load: dict[int, int]) -> None:
+    """Each handover makes the sum of squares smaller, so this ends."""
+    busy = True
+    while busy:
+        busy = False
+        for group, (leader, able) in wanted.items():
+            other = min(able, key=lambda node: (load[node], node), default=leader)
+            if load[leader] - load[other] >= 2:
+                load[leader] -= 1
+                load[other] += 1
+                wanted[group] = (other, able)
+                busy = True
+
+
+# --- ElectLeaders
+
+
+def elect_preferred(
+    state: ClusterState, topic: str, partition: int, leader: int, ready: Collection[int] | None = None
+) -> int:
+    """The node that should take over from `leader`. Raises what ElectLeaders answers when nobody should or can."""
+    assignment = _known(state, topic, partition)
+    name = f"{topic}-{partition}"
+    if leader == assignment.leader:
+        raise KafkaError(
+            ErrorCode.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader, node {leader}"
+        )
+    if leader == NO_LEADER:
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"{name} has no leader now that could hand over"
+        )
+    preferred = assignment.members[0]
+    if state.nodes and not state.is_there(preferred):
+        problem = "is not there"
+    elif ready is not None and preferred.node not in ready:
+        problem = "has not caught up"
+    else:
+        return preferred.node
+    message = f"node {preferred.node}, the preferred leader of {name}, {problem}"
+    raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+
+
+def check_unclean(state: ClusterState, topic: str, partition: int, leader: int) -> None:
+    """Always raises: a group elects by majority, and there is no other way to lead it."""
+    _known(state, topic, partition)
+    name = f"{topic}-{partition}"
+    if leader != NO_LEADER:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{name} is led by node {leader}")
+    message = f"{name} has no majority of its replicas, and without one records that were acked could be lost"
+    raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
+
+
+def _known(state: ClusterState, topic: str, partition: int) -> Assignment:
+    found = known_topic(state, topic)
+    if not 0 <= partition < found.partitions:
+        message = f"there is no partition {topic}-{partition}"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    return found.assignments[partition]

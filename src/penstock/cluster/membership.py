@@ -1,0 +1,140 @@
+"""Nodes come, fall silent, come back, and leave.
+
+Gossip only hints: what counts is what the metadata says of a node, and the controller changes that after a grace
+period. Nobody's clock is compared with another's: the facts are for how long the *controller* has not seen a node. A
+new controller starts to count anew, which makes it patient, never hasty.
+"""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from penstock.cluster.records import (
+    MetadataRecord,
+    NodeDecommissioning,
+    NodeFenced,
+    NodeRegistered,
+    NodeRemoved,
+    NodeUnfenced,
+)
+from penstock.cluster.state import ClusterState
+from penstock.errors import ErrorCode, KafkaError
+
+NEVER = 0
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a node may be silent before it is fenced (Kafka's broker session is as long), and before its replicas
+    are made anew elsewhere: long enough for a machine to restart; 0 for never."""
+
+    fence_after_ms: int = 9_000
+    replace_after_ms: int = 600_000
+
+
+class Sightings:
+    """For how long each node has not been seen, on the controller's own clock."""
+
+    def __init__(self) -> None:
+        self._last_ms: dict[int, int] = {}
+
+    def see(self, now_ms: int, nodes: Collection[int], alive: Collection[int]) -> dict[int, int]:
+        """Takes in who is seen at this moment; returns milliseconds without sight of each node, 0 for those seen.
+
+        A node that was never looked for counts from now.
+        """
+        known = {node: now_ms if node in alive else self._last_ms.get(node, now_ms) for node in sorted(nodes)}
+        self._last_ms = known
+        return {node: now_ms - last_ms for node, last_ms in known.items()}
+
+
+def register_node(
+    state: ClusterState, wanted: NodeRegistered, seen: Mapping[int, int]
+) -> list[MetadataRecord]:
+    """A node introduces itself. `seen` are the nodes that gossip sees now, with their incarnations.
+
+    One that comes with another incarnation than before has lost its data. It is taken in again, and its replicas are
+    made anew by the moves that follow, unless the node of old is still there: then two machines were given one id.
+    """
+    if wanted.node_id < 0 or wanted.incarnation <= 0:
+        message = (
+            f"node {wanted.node_id}, incarnation {wanted.incarnation}: an id is not negative, and an incarnation is "
+            "positive"
+        )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    known = state.nodes.get(wanted.node_id)
+    if known is None:
+        return [wanted]
+    if known.incarnation != wanted.incarnation and seen.get(known.node_id) == known.incarnation:
+        message = (
+            f"node id {known.node_id} belongs to the node at {known.cluster}, which is there: give the node at "
+            f"{wanted.cluster} an id of its own"
+        )
+        raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
+    return [] if known.as_record() == wanted and known.alive else [wanted]
+
+
+def watch_nodes(
+    state: ClusterState, unseen_ms: Mapping[int, int], patience: Patience
+) -> list[MetadataRecord]:
+    """Fences and unfences. A node that `unseen_ms` does not tell of stays as it is."""
+    records: list[MetadataRecord] = []
+    for node_id, info in sorted(state.nodes.items()):
+        silent_ms = unseen_ms.get(node_id)
+        if silent_ms is None:
+            continue
+        if info.fenced and silent_ms == 0:
+            records.append(NodeUnfenced(node_id=node_id))
+        elif info.alive and silent_ms >= patience.fence_after_ms:
+            records.append(NodeFenced(node_id=node_id))
+    return records
+
+
+def gone_nodes(state: ClusterState, unseen_ms: Mapping[int, int], patience: Patience) -> tuple[int, ...]:
+    """Fenced nodes that have been silent for so long that their replicas are to be made anew elsewhere."""
+    if patience.replace_after_ms == NEVER:
+        return ()
+    return tuple(
+        node_id
+        for node_id, info in sorted(state.nodes.items())
+        if info.fenced and unseen_ms.get(node_id, 0) >= patience.replace_after_ms
+    )
+
+
+def decommission_node(state: ClusterState, node_id: int, *, on: bool = True) -> list[MetadataRecord]:
+    """An operator wants a node emptied and removed, or (not `on`) wants it to stay after all."""
+    info = state.nodes.get(node_id)
+    if info is None:
+        known = ", ".join(str(known) for known in sorted(state.nodes)) or "none"
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no node {node_id}; nodes: {known}")
+    if info.decommissioning == on:
+        return []
+    if on:
+        _check_room_without(state, node_id)
+    return [NodeDecommissioning(node_id=node_id, on=on)]
+
+
+def _check_room_without(state: ClusterState, node_id: int) -> None:
+    left = [node for node in state.usable_nodes() if node != node_id]
+    if not left:
+        message = f"node {node_id} is the last one that can hold data; it cannot leave"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    for topic, group, assignment in state.groups():
+        if node_id in assignment.shown and len(assignment.future) > len(left):
+            nodes = "1 node" if len(left) == 1 else f"{len(left)} nodes"
+            message = (
+                f"{topic.name}-{group.partition} has {len(assignment.future)} replicas, and without node {node_id} "
+                f"only {nodes} could hold them ({', '.join(map(str, left))}): add a node first, or lower the factor"
+            )
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+
+
+def remove_empty_nodes(state: ClusterState, voting: Collection[int] = ()) -> list[MetadataRecord]:
+    """Nodes that were to be emptied and are. `voting` are the nodes in the metadata group's present configuration:
+    one that still votes there stays until it has been replaced."""
+    needed = {node for _, _, assignment in state.groups() for node in assignment.shown}
+    needed.update(voting, (voter.node for voter in state.metadata_voters))
+    return [
+        NodeRemoved(node_id=node_id)
+        for node_id, info in sorted(state.nodes.items())
+        if info.decommissioning and node_id not in needed
+    ]

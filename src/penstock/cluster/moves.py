@@ -1,0 +1,131 @@
+"""Moves of partitions: what one is, how it becomes records, and how it ends."""
+
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+import msgspec
+
+from penstock.cluster.assignments import Assignment
+from penstock.cluster.records import NO_INDEX, MetadataRecord, PartitionMoved, PartitionMoveStarted
+from penstock.cluster.state import ClusterState
+from penstock.types import GroupId, Replica
+
+
+class MoveReason(Enum):
+    """Why, most urgent first."""
+
+    WIPED = "a node lost its data"
+    GONE = "a node is gone"
+    LEAVING = "a node is being decommissioned"
+    RACKS = "replicas share a rack"
+    BALANCE = "nodes hold unequal numbers of replicas"
+    LEADERS = "nodes lead unequal numbers of partitions"
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition changes one replica (or, for LEADERS, only the order of its replicas).
+
+    `renewed` is a node that stays and whose replica is made anew, because its data is lost.
+    """
+
+    topic: str
+    group: GroupId
+    replicas: tuple[int, ...]
+    target: tuple[int, ...]
+    reason: MoveReason
+    renewed: int | None = None
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(node for node in self.target if node not in self.replicas)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        return tuple(node for node in self.replicas if node not in self.target)
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """The nodes that must be sent all of the partition's data."""
+        return self.adding if self.renewed is None else (*self.adding, self.renewed)
+
+
+class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may move at once: copying takes disk and network from those who produce and consume."""
+
+    at_once: int = 4
+    per_node: int = 2
+
+
+def start_moves(state: ClusterState, moves: Sequence[Move]) -> list[MetadataRecord]:
+    """The records that set moves going, for as long as the state is the one that they were planned on."""
+    records: list[MetadataRecord] = []
+    for move in moves:
+        assignment = state.assignment(move.group)
+        if assignment is not None:
+            records.append(_as_record(state, assignment, move))
+    return records
+
+
+def _as_record(state: ClusterState, assignment: Assignment, move: Move) -> MetadataRecord:
+    members = assignment.members + assignment.target_members
+    now: dict[int, int] = {member.node: member.incarnation for member in members}
+    fresh = {node: state.nodes[node].incarnation for node in move.target if node in state.nodes}
+    incarnations = [
+        fresh[node] if node == move.renewed or node not in now else now[node] for node in move.target
+    ]
+    if move.renewed is None and assignment.target is None and set(move.target) == set(assignment.replicas):
+        # The group need not change, so nobody has to report.
+        return reordered(move.group, assignment, move.target)
+    return PartitionMoveStarted(
+        topic_id=move.group.topic_id,
+        partition=move.group.partition,
+        replicas=list(move.target),
+        incarnations=incarnations,
+    )
+
+
+def reordered(group: GroupId, assignment: Assignment, order: Sequence[int]) -> PartitionMoved:
+    """The same members, with another preferred leader."""
+    incarnations = dict(zip(assignment.replicas, assignment.incarnations, strict=True))
+    return PartitionMoved(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        replicas=list(order),
+        incarnations=[incarnations[node] for node in order],
+        index=NO_INDEX,
+    )
+
+
+def report_moved(
+    state: ClusterState, group: GroupId, voters: Collection[Replica], index: int
+) -> list[MetadataRecord]:
+    """A leader says that its group's committed configuration is `voters`, and stands at `index` of its log.
+
+    Leaders say so whenever that is not what the metadata has, or the metadata waits for the end of a move. Nothing
+    follows from a report that is older than the last one, or of a group that is not known here.
+    """
+    assignment = state.assignment(group)
+    if assignment is None or not voters or NO_INDEX < index < assignment.config_index:
+        return []
+    told = frozenset(voters)
+    if told == frozenset(assignment.target_members):
+        members = assignment.target_members
+    elif told == frozenset(assignment.members):
+        return []
+    else:
+        members = _ordered(assignment, voters)
+    return [
+        PartitionMoved(
+            topic_id=group.topic_id,
+            partition=group.partition,
+            replicas=[member.node for member in members],
+            incarnations=[member.incarnation for member in members],
+            index=index,
+        )
+    ]
+
+
+def _ordered(assignment: Assignment, voters: Collection[Replica]) -> tuple[Replica, ...]:
+    """A configuration that nobody asked for (a target that was overtaken): the order stays as far as there is one."""
+    place = {node: number for number, node in enumerate(assignment.shown)}
+    return tuple(sorted(voters, key=lambda voter: (place.get(voter.node, len(place)), voter)))

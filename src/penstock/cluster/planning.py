@@ -1,0 +1,235 @@
+"""What should move where: repairs first, then racks, then balance, then preferred leaders.
+
+Plans are made on the layout as it will be when everything under way is done, from the state and from which nodes are
+*gone*: fenced for so long that their replicas are to be made anew elsewhere.
+
+1. A plan is a sequence of moves of one replica each. Moves of one partition follow each other, and never run together:
+   a group that changes two members at once depends on both copies.
+2. What is under way is left alone, unless it leads to a node that cannot take it any more.
+3. Repairs: a replica whose node lost its data is made anew there; one on a node that is gone or leaves goes to the
+   node with the emptiest rack and the least load. Partitions with the fewest sound replicas come first.
+4. For racks' or balance's sake only whole partitions are moved: all replicas there and at rest. A node that is fenced,
+   but not gone yet, keeps what it has: it will most likely be back before its data could be copied.
+5. Balance never makes the racks of a partition worse, and is reached with the fewest moves (see `levelling`).
+6. Preferred leaders are levelled last, when no data is to move: that changes the order of replicas and copies nothing.
+
+The state is the only memory: a plan may be dropped at any point and made again.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.cluster.assignments import Assignment
+from penstock.cluster.layout import Layout
+from penstock.cluster.levelling import level_leaders, next_chain
+from penstock.cluster.moves import Move, MoveLimits, MoveReason
+from penstock.cluster.state import ClusterState
+from penstock.types import GroupId, Replica
+
+LOOKAHEAD = 200
+"""Planned moves looked at for some that may begin now. When a node joins, most of a plan goes to it, and it takes only
+a few at once; the rest of the plan would be made in vain."""
+
+
+def plan_rebalance(state: ClusterState, *, gone: Collection[int] = ()) -> list[Move]:
+    """Everything that is to be done, in order, for whoever wants to see it first."""
+    planner = _Planner(state, gone)
+    moves = list(planner.data_moves())
+    return moves + list(planner.leader_moves())
+
+
+def next_moves(
+    state: ClusterState,
+    limits: MoveLimits = MoveLimits(),  # noqa: B008 - frozen
+    *,
+    gone: Collection[int] = (),
+    balance: bool = True,
+) -> list[Move]:
+    """What to begin now, besides what is under way. Without `balance` only repairs are made."""
+    budget = _Budget(state, limits)
+    planner = _Planner(state, gone)
+    chosen: list[Move] = []
+    number = 0
+    for number, move in enumerate(planner.data_moves(balance=balance), 1):
+        if number > LOOKAHEAD or (budget.empty and not budget.is_redirect(move)):
+            break
+        if budget.take(move):
+            chosen.append(move)
+    if number == 0 and balance and not budget.under_way:
+        return list(planner.leader_moves())
+    return chosen
+
+
+class _Budget:
+    """How many more moves may begin: in all, and of each node that gives or takes."""
+
+    def __init__(self, state: ClusterState, limits: MoveLimits) -> None:
+        self._left = limits.at_once
+        self._per_node = limits.per_node
+        self._busy: dict[int, int] = {}
+        self._begun: dict[GroupId, None] = {}
+        self.under_way: dict[GroupId, None] = {}
+        for _, group, assignment in state.groups():
+            if assignment.target is not None:
+                self.under_way[group] = None
+                self._begin(assignment.adding + assignment.removing)
+
+    @property
+    def empty(self) -> bool:
+        return self._left <= 0
+
+    def is_redirect(self, move: Move) -> bool:
+        """One that was counted when it began: it need not wait for others, which may all be stuck like itself."""
+        return move.group in self.under_way
+
+    def take(self, move: Move) -> bool:
+        if move.group in self._begun:
+            return False
+        nodes = move.copies + move.removing
+        if not self.is_redirect(move):
+            if any(self._busy.get(node, 0) >= self._per_node for node in nodes):
+                return False
+            self._begin(nodes)
+        self._begun[move.group] = None
+        return True
+
+    def _begin(self, nodes: Collection[int]) -> None:
+        self._left -= 1
+        for node in nodes:
+            self._busy[node] = self._busy.get(node, 0) + 1
+
+
+class _Repair(NamedTuple):
+    """One partition and its broken replicas."""
+
+    group: GroupId
+    broken: Sequence[tuple[int, MoveReason]]
+    moving: bool
+    sound: int
+    waiting: bool
+
+    @property
+    def urgency(self) -> tuple[bool, int]:
+        """Moves that lead nowhere come first: they hold places that others wait for."""
+        return not self.moving, self.sound
+
+
+class _Planner:
+    def __init__(self, state: ClusterState, gone: Collection[int]) -> None:
+        self._state = state
+        self._gone = dict.fromkeys(sorted(gone))
+        takers = [node for node in state.usable_nodes() if node not in self._gone]
+        self._layout = Layout(state, takers)
+        self._repairs: list[_Repair] = []
+        for _, group, assignment in state.groups():
+            self._inspect(group, assignment)
+
+    def data_moves(self, *, balance: bool = True) -> Iterator[Move]:
+        if not self._state.nodes:
+            return
+        yield from self._repair_all()
+        if balance:
+            yield from self._relieve_racks()
+            yield from self._level()
+
+    def leader_moves(self) -> Iterator[Move]:
+        """To be called when the data moves are all made: it goes on from the layout that they lead to."""
+        layout = self._layout
+        whole = {group: layout.replicas[group] for group in layout.free}
+        load = dict.fromkeys(layout.takers, 0)
+        for replicas in layout.replicas.values():
+            if replicas[0] in load:
+                load[replicas[0]] += 1
+        before = dict(whole)
+        changed = dict.fromkeys(group for group, _ in level_leaders(whole, load))
+        for group in changed:
+            if before[group][0] != whole[group][0]:
+                yield self._move(group, before[group], whole[group], MoveReason.LEADERS)
+
+    # --- repairs
+
+    def _inspect(self, group: GroupId, assignment: Assignment) -> None:
+        """Sorts a partition into what must be repaired, what may be moved, and what is to be left alone."""
+        moving = assignment.target is not None
+        members = assignment.target_members if moving else assignment.members
+        faults = [(member, self._fault(member)) for member in members]
+        sound = sum(fault is None and self._state.is_there(member) for member, fault in faults)
+        broken = [
+            (member.node, fault)
+            for member, fault in faults
+            if fault is not None and (not moving or member not in assignment.members)
+        ]
+        waiting = sound + sum(fault is not None for _, fault in faults) < len(members)
+        if waiting:
+            # Somebody is fenced and may be back soon: no more than what is lost is repaired until that is clear.
+            broken = [(node, fault) for node, fault in broken if fault is not MoveReason.LEAVING]
+        if broken:
+            self._repairs.append(_Repair(group, broken, moving, sound, waiting))
+        elif not moving and sound == len(members):
+            self._layout.free[group] = None
+
+    def _fault(self, member: Replica) -> MoveReason | None:
+        """Why this replica must go, or be made anew; None also where nothing can be done about it."""
+        info = self._state.nodes.get(member.node)
+        if member.node in self._gone:
+            return MoveReason.GONE
+        if info is None or info.fenced:
+            return None
+        if info.incarnation != member.incarnation:
+            return MoveReason.WIPED
+        return MoveReason.LEAVING if info.decommissioning else None
+
+    def _repair_all(self) -> Iterator[Move]:
+        for repair in sorted(self._repairs, key=lambda repair: repair.urgency):
+            moves = [self._repair(repair.group, node, reason) for node, reason in repair.broken]
+            yield from (move for move in moves if move is not None)
+            if None not in moves and not repair.moving and not repair.waiting:
+                self._layout.free[repair.group] = None
+
+    def _repair(self, group: GroupId, node: int, reason: MoveReason) -> Move | None:
+        here = reason is MoveReason.WIPED and node in self._layout.load
+        taker = node if here else self._layout.best_taker(group, node)
+        if taker is None:
+            return None
+        before = self._origin(group)
+        target = self._layout.exchange(group, node, taker)
+        return self._move(group, before, target, reason, renewed=node if here else None)
+
+    def _origin(self, group: GroupId) -> tuple[int, ...]:
+        """From where a move starts: for one that is sent elsewhere half way, from where it started."""
+        assignment = self._state.assignment(group)
+        assert assignment is not None
+        return self._layout.replicas[group] if assignment.target is None else assignment.replicas
+
+    # --- racks and balance
+
+    def _relieve_racks(self) -> Iterator[Move]:
+        for group in list(self._layout.free):
+            while (relief := self._layout.rack_relief(group)) is not None:
+                yield self._exchange(group, *relief, MoveReason.RACKS)
+
+    def _level(self) -> Iterator[Move]:
+        while (chain := next_chain(self._layout.load, self._layout.edge)) is not None:
+            for giver, taker, group in chain:
+                yield self._exchange(group, giver, taker, MoveReason.BALANCE)
+
+    def _exchange(self, group: GroupId, giver: int, taker: int, reason: MoveReason) -> Move:
+        before = self._layout.replicas[group]
+        return self._move(group, before, self._layout.exchange(group, giver, taker), reason)
+
+    def _move(
+        self,
+        group: GroupId,
+        before: tuple[int, ...],
+        target: tuple[int, ...],
+        reason: MoveReason,
+        renewed: int | None = None,
+    ) -> Move:
+        return Move(
+            topic=self._layout.names[group],
+            group=group,
+            replicas=before,
+            target=target,
+            reason=reason,
+            renewed=renewed,
+        )

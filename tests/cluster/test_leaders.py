@@ -1,0 +1,115 @@
+"""Preferred leaders lead where they can, and the others share the work."""
+
+import pytest
+
+from penstock.cluster import (
+    ClusterState,
+    NodeDecommissioning,
+    NodeFenced,
+    check_unclean,
+    elect_preferred,
+    plan_leaders,
+)
+from penstock.cluster.leaders import NO_LEADER
+from penstock.errors import ErrorCode
+from penstock.types import GroupId
+from tests.cluster.clusters import apply, assign, cluster_of, group, refused, registration
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    state = cluster_of(1, 2, 3)
+    assign(state, "orders", [1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2])
+    return state
+
+
+def orders(*leaders: int) -> dict[GroupId, int]:
+    return {group("orders", number): leader for number, leader in enumerate(leaders)}
+
+
+def test_preferred_leaders_take_over(state: ClusterState) -> None:
+    assert plan_leaders(state, orders(1, 2, 3, 1)) == []
+    assert plan_leaders(state, orders(2, 2, 2, 1)) == [(group("orders", 0), 1), (group("orders", 2), 3)]
+
+
+def test_a_group_without_a_leader_has_nobody_who_could_hand_over(state: ClusterState) -> None:
+    assert plan_leaders(state, {}) == []
+    assert plan_leaders(state, orders(NO_LEADER, 2, 3, 1)) == []
+
+
+def test_where_the_preferred_leader_is_fenced_the_others_share_its_work(state: ClusterState) -> None:
+    apply(state, [NodeFenced(node_id=1)])
+    assert plan_leaders(state, orders(2, 2, 3, 2)) == [(group("orders", 0), 3)]
+    assert plan_leaders(state, orders(2, 2, 3, 3)) == []
+
+
+def test_nobody_is_asked_to_lead_who_has_lost_its_data_or_has_not_caught_up(state: ClusterState) -> None:
+    apply(state, [registration(1, incarnation=7)])
+    assert plan_leaders(state, orders(2, 2, 3, 3)) == []
+    late = {group("orders", 2): [1, 2]}
+    assert plan_leaders(state, orders(3, 2, 2, 3), late) == []
+
+
+def test_a_leader_on_a_node_that_leaves_hands_over(state: ClusterState) -> None:
+    apply(state, [NodeDecommissioning(node_id=1, on=True)])
+    assert plan_leaders(state, orders(1, 2, 3, 1)) == [(group("orders", 0), 2), (group("orders", 3), 3)]
+
+
+def test_a_leader_on_a_node_that_leaves_stays_if_nobody_else_can_lead(state: ClusterState) -> None:
+    apply(state, [NodeDecommissioning(node_id=1, on=True), NodeFenced(node_id=2), NodeFenced(node_id=3)])
+    assert plan_leaders(state, orders(1, 1, 1, 1)) == []
+
+
+def test_plans_of_leaders_need_no_registered_nodes() -> None:
+    state = cluster_of()
+    apply(state, [registration(1), registration(2)])
+    assign(state, "orders", [1, 2])
+    unregistered = ClusterState(1)
+    for name, topic in state.topics.items():
+        assert name == "orders"
+        unregistered._put(topic)
+    assert plan_leaders(unregistered, {group("orders"): 2}) == [(group("orders"), 1)]
+
+
+def test_what_is_asked_of_leaders_is_done_once_they_have_done_it(state: ClusterState) -> None:
+    apply(state, [NodeFenced(node_id=3)])
+    leaders = orders(2, 1, 1, 2)
+    for moved, leader in plan_leaders(state, leaders):
+        leaders[moved] = leader
+    assert plan_leaders(state, leaders) == []
+
+
+# --- ElectLeaders
+
+
+def test_the_preferred_leader_is_elected_when_it_is_there(state: ClusterState) -> None:
+    assert elect_preferred(state, "orders", 0, leader=2) == 1
+    with refused(ErrorCode.ELECTION_NOT_NEEDED, "node 1"):
+        elect_preferred(state, "orders", 0, leader=1)
+
+
+def test_a_preferred_leader_that_cannot_lead_is_not_available(state: ClusterState) -> None:
+    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "has not caught up"):
+        elect_preferred(state, "orders", 0, leader=2, ready=[2, 3])
+    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no leader now"):
+        elect_preferred(state, "orders", 0, leader=NO_LEADER)
+    apply(state, [NodeFenced(node_id=1)])
+    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "is not there"):
+        elect_preferred(state, "orders", 0, leader=2)
+
+
+def test_there_is_no_unclean_election(state: ClusterState) -> None:
+    with refused(ErrorCode.ELECTION_NOT_NEEDED):
+        check_unclean(state, "orders", 0, leader=2)
+    with refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE):
+        check_unclean(state, "orders", 0, leader=NO_LEADER)
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("nothing", 0), ("orders", 4), ("orders", -1)])
+def test_an_election_in_an_unknown_partition_is_refused(
+    state: ClusterState, topic: str, partition: int
+) -> None:
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        elect_preferred(state, topic, partition, leader=1)
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        check_unclean(state, topic, partition, leader=1)

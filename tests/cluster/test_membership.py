@@ -1,0 +1,279 @@
+"""Nodes register, fall silent, come back, are wiped, and leave."""
+
+import pytest
+
+from penstock.cluster import (
+    ClusterState,
+    MetadataVoters,
+    MoveReason,
+    NodeDecommissioning,
+    NodeFenced,
+    NodeRemoved,
+    NodeUnfenced,
+    Patience,
+    Sightings,
+    decommission_node,
+    gone_nodes,
+    next_moves,
+    register_node,
+    remove_empty_nodes,
+    start_moves,
+    watch_nodes,
+)
+from penstock.errors import ErrorCode
+from tests.cluster.clusters import (
+    apply,
+    assign,
+    assignment,
+    cluster_of,
+    create,
+    finish,
+    group,
+    held,
+    moving,
+    refused,
+    registration,
+    replica,
+    settle,
+)
+
+PATIENCE = Patience(fence_after_ms=10, replace_after_ms=100)
+
+
+# --- registering
+
+
+def test_a_node_is_registered_once_and_again_when_something_about_it_changed() -> None:
+    state = cluster_of()
+    assert register_node(state, registration(1), seen={}) == [registration(1)]
+    apply(state, [registration(1)])
+    assert register_node(state, registration(1), seen={1: 101}) == []
+    moved = registration(1, rack="b")
+    assert register_node(state, moved, seen={1: 101}) == [moved]
+
+
+def test_a_second_machine_with_the_id_of_one_that_is_there_is_refused() -> None:
+    state = cluster_of(1, 2)
+    with refused(ErrorCode.DUPLICATE_RESOURCE, "node id 2 belongs to the node at host2:7000, which is there"):
+        register_node(state, registration(2, incarnation=7), seen={1: 101, 2: 102})
+
+
+def test_a_wiped_node_is_taken_in_when_the_node_of_old_is_not_seen() -> None:
+    state = cluster_of(1, 2)
+    wiped = registration(2, incarnation=7)
+    assert register_node(state, wiped, seen={1: 101}) == [wiped]
+    assert register_node(state, wiped, seen={1: 101, 2: 7}) == [wiped]
+
+
+@pytest.mark.parametrize(("node_id", "incarnation"), [(-1, 5), (1, -5)])
+def test_ids_and_incarnations_that_cannot_be_are_refused(node_id: int, incarnation: int) -> None:
+    with refused(ErrorCode.INVALID_REQUEST):
+        register_node(cluster_of(), registration(node_id, incarnation=incarnation), seen={})
+
+
+def test_registering_takes_the_fence_down_and_keeps_the_wish_to_empty_the_node() -> None:
+    state = cluster_of(1, 2)
+    apply(state, [NodeFenced(node_id=2), NodeDecommissioning(node_id=2, on=True)])
+    assert register_node(state, registration(2), seen={}) == [registration(2)]
+    apply(state, [registration(2)])
+    assert (state.nodes[2].fenced, state.nodes[2].decommissioning) == (False, True)
+
+
+def test_the_replicas_of_a_wiped_node_are_made_anew_on_it() -> None:
+    state = cluster_of(1, 2, 3)
+    assign(state, "orders", [1, 2, 3], [2, 3, 1])
+    apply(state, [registration(2, incarnation=7)])
+    moves = next_moves(state)
+    assert [(move.reason, move.renewed, move.copies) for move in moves] == [(MoveReason.WIPED, 2, (2,))] * 2
+    apply(state, start_moves(state, moves))
+    assert assignment(state, "orders").target_members == (replica(1), replica(2, 7), replica(3))
+    settle(state)
+    assert assignment(state, "orders", 1).members == (replica(2, 7), replica(3), replica(1))
+    assert state.under_placed() == []
+
+
+def test_a_node_that_is_wiped_again_in_the_middle_is_started_over() -> None:
+    state = cluster_of(1, 2, 3)
+    assign(state, "orders", [1, 2, 3])
+    apply(state, [registration(2, incarnation=7)])
+    apply(state, start_moves(state, next_moves(state)))
+    apply(state, [registration(2, incarnation=8)])
+    apply(state, start_moves(state, next_moves(state)))
+    assert assignment(state, "orders").target_members == (replica(1), replica(2, 8), replica(3))
+    assert next_moves(state) == []
+
+
+# --- silence
+
+
+def test_a_silent_node_is_fenced_after_the_grace_period_and_unfenced_when_it_is_back() -> None:
+    state = cluster_of(1, 2)
+    assert watch_nodes(state, {1: 0, 2: 9}, PATIENCE) == []
+    assert watch_nodes(state, {1: 0, 2: 10}, PATIENCE) == [NodeFenced(node_id=2)]
+    apply(state, [NodeFenced(node_id=2)])
+    assert watch_nodes(state, {1: 0, 2: 11}, PATIENCE) == []
+    assert watch_nodes(state, {1: 0, 2: 0}, PATIENCE) == [NodeUnfenced(node_id=2)]
+
+
+def test_a_node_of_which_nothing_is_known_stays_as_it_is() -> None:
+    state = cluster_of(1, 2)
+    apply(state, [NodeFenced(node_id=2)])
+    assert watch_nodes(state, {}, PATIENCE) == []
+    assert gone_nodes(state, {}, PATIENCE) == ()
+
+
+def test_a_node_is_gone_after_the_second_longer_period_if_there_is_one() -> None:
+    state = cluster_of(1, 2)
+    assert gone_nodes(state, {2: 100}, PATIENCE) == ()
+    apply(state, [NodeFenced(node_id=2)])
+    assert gone_nodes(state, {2: 99}, PATIENCE) == ()
+    assert gone_nodes(state, {2: 100}, PATIENCE) == (2,)
+    assert gone_nodes(state, {2: 100}, Patience(fence_after_ms=10, replace_after_ms=0)) == ()
+
+
+def test_sightings_count_from_the_first_look_and_from_the_last_sight() -> None:
+    sightings = Sightings()
+    assert sightings.see(1000, nodes=[1, 2], alive=[1]) == {1: 0, 2: 0}
+    assert sightings.see(1005, nodes=[1, 2, 3], alive=[1]) == {1: 0, 2: 5, 3: 0}
+    assert sightings.see(1007, nodes=[1, 2, 3], alive=[2]) == {1: 2, 2: 0, 3: 2}
+    assert sightings.see(1009, nodes=[1], alive=[]) == {1: 4}
+    assert sightings.see(1010, nodes=[1, 2], alive=[]) == {1: 5, 2: 0}
+
+
+# --- gone
+
+
+def test_a_fenced_node_keeps_its_replicas_until_it_is_gone() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    create(state, "orders", partitions=8, factor=3)
+    apply(state, [NodeFenced(node_id=4)])
+    assert next_moves(state) == []
+    settle(state, gone=[4])
+    assert held(state) == {1: 8, 2: 8, 3: 8, 4: 0}
+
+
+def test_a_move_to_a_node_that_is_gone_is_sent_elsewhere_even_if_all_places_are_taken() -> None:
+    state = cluster_of(1, 2, 3, 4, 5)
+    assign(state, "a", [1, 2, 3])
+    assign(state, "b", [1, 2, 3])
+    apply(state, [NodeFenced(node_id=3), NodeFenced(node_id=5)])
+    moves = next_moves(state, gone=[3])
+    assert [move.target for move in moves] == [(1, 2, 4), (1, 2, 4)]
+    apply(state, start_moves(state, moves))
+    apply(state, [NodeFenced(node_id=4), NodeUnfenced(node_id=5)])
+    redirected = next_moves(state, gone=[3, 4])
+    assert [(move.replicas, move.target) for move in redirected] == [((1, 2, 3), (1, 2, 5))] * 2
+    apply(state, start_moves(state, redirected))
+    settle(state, gone=[3, 4])
+    assert held(state) == {1: 2, 2: 2, 3: 0, 4: 0, 5: 2}
+
+
+def test_the_partition_with_the_fewest_sound_replicas_is_repaired_first() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "a", [1, 2, 3])
+    assign(state, "b", [3, 2])
+    apply(state, [NodeFenced(node_id=3)])
+    assert [move.topic for move in next_moves(state, gone=[3])] == ["b", "a"]
+
+
+def test_when_nobody_can_take_a_lost_replica_nothing_moves() -> None:
+    state = cluster_of(1, 2, 3)
+    create(state, "orders", partitions=3, factor=3)
+    apply(state, [NodeFenced(node_id=3)])
+    assert next_moves(state, gone=[3]) == []
+
+
+# --- decommissioning
+
+
+def test_a_decommissioned_node_is_emptied_and_then_removed() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    create(state, "orders", partitions=8, factor=3)
+    apply(state, decommission_node(state, 2))
+    assert remove_empty_nodes(state) == []
+    settle(state)
+    assert held(state) == {1: 8, 2: 0, 3: 8, 4: 8}
+    assert remove_empty_nodes(state, voting=[2]) == []
+    apply(state, [MetadataVoters(voters=[(2, 102)])])
+    assert remove_empty_nodes(state) == []
+    apply(state, [MetadataVoters(voters=[(1, 101)])])
+    assert remove_empty_nodes(state) == [NodeRemoved(node_id=2)]
+    apply(state, remove_empty_nodes(state))
+    assert sorted(state.nodes) == [1, 3, 4]
+    assert next_moves(state) == []
+
+
+def test_decommissioning_is_refused_if_the_factor_could_not_be_kept() -> None:
+    state = cluster_of(1, 2, 3)
+    create(state, "orders", partitions=1, factor=3)
+    with refused(
+        ErrorCode.INVALID_REPLICATION_FACTOR, "orders-0 has 3 replicas, and without node 2 only 2 nodes"
+    ):
+        decommission_node(state, 2)
+
+
+def test_fenced_nodes_do_not_count_as_room_for_what_a_leaving_node_holds() -> None:
+    state = cluster_of(1, 2, 3)
+    assign(state, "orders", [1, 2])
+    apply(state, [NodeFenced(node_id=3)])
+    with refused(ErrorCode.INVALID_REPLICATION_FACTOR, "only 1 node could hold them (1)"):
+        decommission_node(state, 2)
+
+
+def test_the_last_node_cannot_leave_and_an_unknown_one_neither() -> None:
+    state = cluster_of(1)
+    with refused(ErrorCode.INVALID_REQUEST, "the last one"):
+        decommission_node(state, 1)
+    with refused(ErrorCode.BROKER_NOT_AVAILABLE, "there is no node 5; nodes: 1"):
+        decommission_node(state, 5)
+
+
+def test_an_operator_can_think_better_of_it() -> None:
+    state = cluster_of(1, 2)
+    create(state, "orders", partitions=2)
+    apply(state, decommission_node(state, 2))
+    assert decommission_node(state, 2) == []
+    apply(state, decommission_node(state, 2, on=False))
+    assert state.usable_nodes() == (1, 2)
+    assert next_moves(state) == []
+
+
+def test_a_leaving_node_waits_while_another_replica_is_fenced() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "orders", [1, 2, 3])
+    apply(state, decommission_node(state, 1))
+    apply(state, [NodeFenced(node_id=3)])
+    assert next_moves(state) == []
+    apply(state, [NodeUnfenced(node_id=3)])
+    assert [move.target for move in next_moves(state)] == [(4, 2, 3)]
+
+
+def test_a_node_that_is_gone_can_be_decommissioned() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "orders", [4, 1, 2])
+    apply(state, [NodeFenced(node_id=4)])
+    apply(state, decommission_node(state, 4))
+    settle(state, gone=[4])
+    assert assignment(state, "orders").replicas == (3, 1, 2)
+    assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
+
+
+def test_a_removed_node_may_come_back_as_a_new_one() -> None:
+    state: ClusterState = cluster_of(1, 2)
+    apply(state, decommission_node(state, 2))
+    apply(state, remove_empty_nodes(state))
+    apply(state, register_node(state, registration(2), seen={}))
+    assert state.usable_nodes() == (1, 2)
+
+
+def test_one_replica_of_a_partition_moves_at_a_time() -> None:
+    state = cluster_of(1, 2, 3, 4, 5, 6)
+    assign(state, "orders", [1, 2, 3])
+    apply(state, [NodeDecommissioning(node_id=1, on=True), NodeDecommissioning(node_id=2, on=True)])
+    first = next_moves(state)
+    assert [move.target for move in first] == [(4, 2, 3)]
+    apply(state, start_moves(state, first))
+    assert next_moves(state) == []
+    finish(state, group("orders"))
+    assert [move.target for move in next_moves(state)] == [(4, 5, 3)]
+    assert moving(state) == []

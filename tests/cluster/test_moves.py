@@ -1,0 +1,175 @@
+"""A move has a beginning, a report and an end, and nothing is discarded before the group has said so."""
+
+import pytest
+
+from penstock.cluster import (
+    ClusterState,
+    NodeFenced,
+    PartitionMoveCancelled,
+    PartitionMoved,
+    PartitionMoveStarted,
+    TopicDeleted,
+    reassign,
+    report_moved,
+)
+from tests.cluster.clusters import (
+    apply,
+    assign,
+    assignment,
+    cluster_of,
+    group,
+    registration,
+    replica,
+    topic_id,
+)
+
+ORDERS = group("orders")
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    """orders-0 on nodes 1, 2 and 3; node 4 is empty."""
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "orders", [1, 2, 3])
+    return state
+
+
+def start(state: ClusterState, *replicas: int) -> None:
+    apply(state, reassign(state, "orders", 0, replicas))
+
+
+def report(state: ClusterState, *nodes: int, index: int) -> set[str]:
+    return apply(state, report_moved(state, ORDERS, [replica(node) for node in nodes], index))
+
+
+def test_a_move_from_its_start_to_the_leader_s_report(state: ClusterState) -> None:
+    start(state, 4, 1, 2)
+    moving = assignment(state, "orders")
+    assert (moving.replicas, moving.target) == ((1, 2, 3), (4, 1, 2))
+    assert (moving.adding, moving.removing, moving.shown) == ((4,), (3,), (4, 1, 2, 3))
+    assert moving.target_members == (replica(4), replica(1), replica(2))
+    assert not state.may_discard(ORDERS, replica(3))
+
+    assert report(state, 1, 2, 4, index=7) == {"orders"}
+    moved = assignment(state, "orders")
+    assert (moved.replicas, moved.target, moved.adding, moved.removing) == ((4, 1, 2), None, (), ())
+    assert state.may_discard(ORDERS, replica(3))
+    assert not state.may_discard(ORDERS, replica(4))
+
+
+def test_who_founded_a_group_is_told_until_it_has_moved(state: ClusterState) -> None:
+    founders = (replica(1), replica(2), replica(3))
+    start(state, 1, 2, 4)
+    assert assignment(state, "orders").founders == founders
+    report(state, 1, 2, 4, index=7)
+    assert assignment(state, "orders").founders == ()
+
+
+def test_another_order_of_the_same_replicas_needs_no_leader_and_keeps_the_founders(
+    state: ClusterState,
+) -> None:
+    start(state, 3, 1, 2)
+    turned = assignment(state, "orders")
+    assert (turned.replicas, turned.target, turned.leader) == ((3, 1, 2), None, 3)
+    assert turned.founders == (replica(3), replica(1), replica(2))
+
+
+def test_a_cancelled_move_ends_when_the_leader_has_gone_back(state: ClusterState) -> None:
+    start(state, 1, 2, 4)
+    apply(state, reassign(state, "orders", 0, None))
+    back = assignment(state, "orders")
+    assert (back.target, back.adding, back.removing) == ((1, 2, 3), (), ())
+
+    # The leader had made the change before it heard: its group is without node 3, and with node 4.
+    report(state, 1, 2, 4, index=7)
+    assert assignment(state, "orders").target == (1, 2, 3)
+    assert not state.may_discard(ORDERS, replica(3))
+    assert not state.may_discard(ORDERS, replica(4))
+
+    report(state, 1, 2, 3, index=9)
+    assert assignment(state, "orders").target is None
+    assert state.may_discard(ORDERS, replica(4))
+
+
+def test_a_move_that_was_cancelled_in_time_leaves_the_group_as_it_was(state: ClusterState) -> None:
+    start(state, 1, 2, 4)
+    apply(state, reassign(state, "orders", 0, None))
+    report(state, 1, 2, 3, index=-1)
+    rest = assignment(state, "orders")
+    assert (rest.replicas, rest.target) == ((1, 2, 3), None)
+    assert rest.founders == (replica(1), replica(2), replica(3))
+
+
+def test_a_report_that_comes_late_is_dropped(state: ClusterState) -> None:
+    start(state, 1, 2, 4)
+    report(state, 1, 2, 4, index=7)
+    start(state, 1, 2, 3)
+    report(state, 1, 2, 3, index=9)
+    assert report(state, 1, 2, 4, index=7) == set()
+    assert assignment(state, "orders").replicas == (1, 2, 3)
+
+
+def test_a_report_of_what_is_known_or_of_an_unknown_group_changes_nothing(state: ClusterState) -> None:
+    assert report_moved(state, ORDERS, [replica(2), replica(1), replica(3)], 5) == []
+    assert report_moved(state, group("nothing"), [replica(1)], 5) == []
+    assert report_moved(state, group("orders", 9), [replica(1)], 5) == []
+
+
+def test_a_configuration_that_nobody_asked_for_is_taken_as_the_group_says(state: ClusterState) -> None:
+    report(state, 4, 3, 1, index=5)
+    assert assignment(state, "orders").replicas == (1, 3, 4)
+
+
+def test_of_a_topic_that_is_not_known_no_data_is_discarded(state: ClusterState) -> None:
+    start(state, 1, 2, 4)
+    report(state, 1, 2, 4, index=7)
+    apply(state, [TopicDeleted(name="orders", topic_id=topic_id("orders"))])
+    assert not state.may_discard(ORDERS, replica(3))
+    assert not state.may_discard(group("nothing"), replica(1))
+
+
+def test_a_founder_s_data_is_kept_as_long_as_the_group_has_not_moved(state: ClusterState) -> None:
+    apply(state, [registration(1, incarnation=7)])
+    assert not state.may_discard(ORDERS, replica(1, 7))
+
+
+def test_what_happens_to_unknown_partitions_changes_nothing(state: ClusterState) -> None:
+    before = state.snapshot()
+    unknown = topic_id("nothing")
+    records = [
+        PartitionMoveStarted(topic_id=unknown, partition=0, replicas=[1]),
+        PartitionMoved(topic_id=unknown, partition=0, replicas=[1]),
+        PartitionMoveCancelled(topic_id=unknown, partition=0),
+        PartitionMoveStarted(topic_id=topic_id("orders"), partition=1, replicas=[1]),
+        PartitionMoveCancelled(topic_id=topic_id("orders"), partition=0),
+        NodeFenced(node_id=9),
+    ]
+    assert apply(state, records) == set()
+    assert state.snapshot() == before
+
+
+def test_partitions_of_a_node_are_those_it_holds_gives_or_gets(state: ClusterState) -> None:
+    start(state, 1, 2, 4)
+    assert [str(name) for name in state.partitions_of(3)] == ["orders-0"]
+    assert [str(name) for name in state.partitions_of(4)] == ["orders-0"]
+    report(state, 1, 2, 4, index=7)
+    assert state.partitions_of(3) == []
+
+
+def test_partitions_lack_replicas_on_nodes_that_are_fenced_or_wiped(state: ClusterState) -> None:
+    assert state.under_placed() == []
+    apply(state, [NodeFenced(node_id=3)])
+    assert [str(name) for name in state.under_placed()] == ["orders-0"]
+    apply(state, [registration(3)])
+    assert state.under_placed() == []
+    apply(state, [registration(3, incarnation=7)])
+    assert [str(name) for name in state.under_placed()] == ["orders-0"]
+
+
+def test_records_without_incarnations_mean_the_nodes_as_they_are_registered(state: ClusterState) -> None:
+    orders = topic_id("orders")
+    apply(state, [PartitionMoveStarted(topic_id=orders, partition=0, replicas=[1, 2, 4])])
+    assert assignment(state, "orders").target_members[2] == replica(4)
+    apply(state, [PartitionMoved(topic_id=orders, partition=0, replicas=[1, 2, 4])])
+    moved = assignment(state, "orders")
+    assert (moved.members[2], moved.target, moved.founders) == (replica(4), None, ())
