@@ -181,6 +181,6 @@ def test_the_term_at_the_log_start_is_kept_when_its_beginning_goes() -> None:
     assert cache.end_of(1, 30) == (1, 15)
     cache.delete_prefix(20)
     assert cache.entries() == [(7, 20)]
-    cache.truncate(20)
+    cache.truncate(20, last_term=3)
     assert cache.entries() == [(3, 20)], "term 7 began with what was truncated"
     assert cache.end_of(7, 20) == UNDEFINED

@@ -10,6 +10,8 @@ from penstock.log.flush import FlushTicket
 from penstock.log.log import Appended, Log
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
+from penstock.log.reset import Prefix
+from penstock.log.scrub import ScrubPlan
 
 __all__ = [
     "Appended",
@@ -21,4 +23,6 @@ __all__ = [
     "Log",
     "MemoryDisk",
     "OsDisk",
+    "Prefix",
+    "ScrubPlan",
 ]

@@ -17,7 +17,7 @@ next. Bounds descriptors and index memory."""
 class SegmentChain:
     """Segments without a hole between them. The last one is the active one, if there is any."""
 
-    __slots__ = ("_warm", "active", "bases", "controls", "hints", "segments")
+    __slots__ = ("_warm", "active", "bases", "controls", "hints", "index_hints", "segments")
 
     def __init__(self, segments: list[Segment], controls: list[int]) -> None:
         self.segments = segments
@@ -26,6 +26,8 @@ class SegmentChain:
         self.controls = controls
         """Offsets of the control entries in these segments, in order; the log adds and removes."""
         self.hints = Hints()
+        self.index_hints = Hints()
+        """The same for readers of entries, by Raft's index."""
         self._warm: dict[Segment, None] = {}
         """Sealed segments that were read lately, the latest last."""
 
@@ -37,19 +39,19 @@ class SegmentChain:
 
     def add(self, segment: Segment) -> None:
         """It becomes the active one."""
-        if self.active is not None:
-            self._use(self.active)
+        sealed = self.active
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
+        if sealed is not None:
+            self.use(sealed)
 
     def drop_first(self) -> Segment:
         """Its file stays open: it may have to be flushed yet."""
         segment = self.segments.pop(0)
         del self.bases[0]
-        del self.controls[: segment.control_count]
         self._warm.pop(segment, None)
-        self.hints.clear()
+        self._clear_hints()
         return segment
 
     def drop_after(self, at: int) -> list[Segment]:
@@ -69,16 +71,22 @@ class SegmentChain:
         self.bases = [segment.base_offset for segment in self.segments]
         self._forget(old)
 
-    def _forget(self, segments: list[Segment]) -> None:
+    def _clear_hints(self) -> None:
         self.hints.clear()
+        self.index_hints.clear()
+
+    def _forget(self, segments: list[Segment]) -> None:
+        self._clear_hints()
         for segment in segments:
             self._warm.pop(segment, None)
             segment.close()
 
     # --- open files and indexes
 
-    def _use(self, segment: Segment) -> None:
-        """A sealed segment is read: it stays open, and the one that was not read for longest is closed instead."""
+    def use(self, segment: Segment) -> None:
+        """It is read. A sealed one stays open, and the one that was not read for longest is closed instead."""
+        if segment is self.active:
+            return
         self._warm.pop(segment, None)
         self._warm[segment] = None
         if len(self._warm) > MAX_WARM:
@@ -99,8 +107,7 @@ class SegmentChain:
         segment, position = self.hints.get(offset) or self._find(offset)
         if position >= segment.size:
             segment, position = self._find(offset)
-        if segment is not self.active:
-            self._use(segment)
+        self.use(segment)
         stop, next_offset = self._end_of_read(segment, position, offset, limit)
         end = stop
         if stop - position > max_bytes:
@@ -124,7 +131,7 @@ class SegmentChain:
             # Compaction may have removed all from here to the segment's end.
             if position < segment.size or segment is self.active:
                 return segment, position
-            self._use(segment)
+            self.use(segment)
             at += 1
 
     def _end_of_read(
@@ -162,23 +169,3 @@ class SegmentChain:
                 break
             cut, next_offset = following, header.next_offset
         return cut, next_offset
-
-    # --- cutting
-
-    def place_to_cut(self, offset: int) -> tuple[int, int, int]:
-        """Where to cut so that nothing at or after `offset` is left: the number of the segment that will be
-        last, the position where it will end, and the offset there, which is lower if `offset` is within a
-        batch."""
-        at = max(bisect_left(self.bases, offset) - 1, 0)
-        segment = self.segments[at]
-        index = segment.load_index()
-        position = segment.locate(offset)
-        end_offset = segment.base_offset
-        for _, header in segment.headers(index.floor_position(position - 1)[1] if position else 0, position):
-            end_offset = max(end_offset, header.next_offset)
-        if end_offset < offset and position < segment.size:
-            # Within a batch. The new end may be a segment's first offset, with control entries before it.
-            return self.place_to_cut(end_offset)
-        # Control entries at the new end go too: they stand before what goes.
-        controls = index.first_at(end_offset - segment.base_offset)
-        return at, position if controls is None else min(position, controls), end_offset

@@ -13,10 +13,15 @@ from crc32c import crc32c
 from penstock.errors import CorruptLog
 from penstock.log.disk import SECTOR_SIZE, Disk
 from penstock.log.layout import CHECKPOINT_NAME, FORMAT_VERSION, check_format
+from penstock.types import NO_TERM
 
 MAGIC = b"PCKP"
 SLOT = Struct(">4sHHqqqqqqqq")
 SLOT_CRC = Struct(">I")
+MORE = Struct(">qqH")
+"""Came later: term, gaps_below and the length of the configuration. A slot without it says nothing of them."""
+MORE_AT = SLOT.size + SLOT_CRC.size
+MAX_CONFIG_BYTES = SECTOR_SIZE - MORE_AT - MORE.size - SLOT_CRC.size
 
 
 class FlushPoint(NamedTuple):
@@ -27,19 +32,31 @@ class FlushPoint(NamedTuple):
     position: int
 
 
+class Removed(NamedTuple):
+    """The prefix whose segments are being removed, or are gone: what must be known of it although it cannot be read."""
+
+    base_offset: int = 0
+    """Segments before this one are being removed: some may be gone."""
+    controls: int = 0
+    """Control entries before that segment."""
+    term: int = NO_TERM
+    """Of the last entry before that segment; -1 with a base_offset: not known."""
+    config: bytes = b""
+    """The last payload of the caller's own before that segment."""
+
+
 class CheckpointFacts(NamedTuple):
     """What a slot holds."""
 
     start_offset: int
-    first_base: int
-    """Segments before this one are being removed: some may be gone."""
-    start_controls: int
-    """Control entries before that segment."""
+    removed: Removed
     flushed: FlushPoint
     cleaned_offset: int
+    gaps_below: int
+    """Below it offsets may be missing, because they were where the entries came from."""
 
 
-NOTHING_KNOWN = CheckpointFacts(0, 0, 0, FlushPoint(0, 0, 0), 0)
+NOTHING_KNOWN = CheckpointFacts(0, Removed(), FlushPoint(0, 0, 0), 0, 0)
 
 
 class Checkpoint:
@@ -58,7 +75,7 @@ class Checkpoint:
             data = self._disk.read_file(self.path)
         except FileNotFoundError:
             return False
-        slots = [data[at : at + SLOT.size + SLOT_CRC.size] for at in (0, SECTOR_SIZE)]
+        slots = [data[at : at + SECTOR_SIZE] for at in (0, SECTOR_SIZE)]
         valid = [slot for slot in slots if _is_whole(slot)]
         if not valid:
             if data.strip(b"\0"):
@@ -105,14 +122,26 @@ class Checkpoint:
 
 
 def _encode(sequence: int, facts: CheckpointFacts) -> bytes:
-    *start, flushed, cleaned_offset = facts
-    slot = SLOT.pack(MAGIC, FORMAT_VERSION, 0, sequence, *start, *flushed, cleaned_offset)
+    removed = facts.removed
+    slot = SLOT.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        0,
+        sequence,
+        facts.start_offset,
+        removed.base_offset,
+        removed.controls,
+        *facts.flushed,
+        facts.cleaned_offset,
+    )
+    slot += SLOT_CRC.pack(crc32c(slot))
+    slot += MORE.pack(removed.term, facts.gaps_below, len(removed.config)) + removed.config
     return (slot + SLOT_CRC.pack(crc32c(slot))).ljust(SECTOR_SIZE, b"\0")
 
 
 def _is_whole(slot: bytes) -> bool:
     return (
-        len(slot) == SLOT.size + SLOT_CRC.size
+        len(slot) >= MORE_AT
         and SLOT_CRC.unpack_from(slot, SLOT.size)[0] == crc32c(slot[: SLOT.size])
         and slot.strip(b"\0") != b""
     )
@@ -123,4 +152,15 @@ def _decode(path: str, slot: bytes) -> tuple[int, CheckpointFacts]:
         slot
     )
     check_format(path, magic, MAGIC, version)
-    return sequence, CheckpointFacts(start, first, controls, FlushPoint(offset, base, position), cleaned)
+    term, gaps_below, config = _decode_more(slot)
+    removed = Removed(first, controls, term, config)
+    return sequence, CheckpointFacts(start, removed, FlushPoint(offset, base, position), cleaned, gaps_below)
+
+
+def _decode_more(slot: bytes) -> tuple[int, int, bytes]:
+    """What the first version did not have."""
+    term, gaps_below, length = MORE.unpack_from(slot.ljust(SECTOR_SIZE, b"\0"), MORE_AT)
+    end = MORE_AT + MORE.size + length
+    if len(slot) < end + SLOT_CRC.size or SLOT_CRC.unpack_from(slot, end)[0] != crc32c(slot[:end]):
+        return NO_TERM, 0, b""
+    return term, gaps_below, slot[MORE_AT + MORE.size : end]

@@ -16,7 +16,12 @@ from penstock.log.files import remove_segment
 from penstock.log.flush import Capture
 from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of, sidecar
 from penstock.log.segment import Segment
-from penstock.log.snapshot import KEPT_SNAPSHOTS, MAX_SNAPSHOTS, snapshot_path
+from penstock.log.snapshot import (
+    KEPT_SNAPSHOTS,
+    MAX_SNAPSHOTS,
+    remove_snapshots_in_segments_before,
+    snapshot_path,
+)
 
 
 class Chores:
@@ -30,14 +35,18 @@ class Chores:
         capture: Capture | None,
         garbage: Sequence[Segment],
         checkpoint: Checkpoint,
+        kept_bases: frozenset[int] = frozenset(),
         durable: bool = True,
-        forget_snapshots: bool = False,
+        forget_below: int | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._checkpoint = checkpoint
         self._durable = durable
-        self._forget_snapshots = forget_snapshots
+        self._kept_bases = kept_bases
+        """Where segments begin that are still there: the snapshots of these places stay."""
+        self._forget_below = forget_below
+        """There is no room for a snapshot: those in segments before this one go too."""
         self._lock = threading.Lock()
         self._cancelled = False
         self.capture = capture
@@ -49,7 +58,12 @@ class Chores:
 
     def __call__(self) -> None:
         try:
-            for step in (self._remove_garbage, self._save_indexes, self._save_snapshot):
+            for step in (
+                self._remove_garbage,
+                self._save_indexes,
+                self._save_base_snapshots,
+                self._save_snapshot,
+            ):
                 with self._lock:
                     if self._cancelled:
                         return
@@ -71,10 +85,9 @@ class Chores:
             return
         if not self._disk.volatile:
             self._checkpoint.flush()
-            if self._forget_snapshots:
+            if self._forget_below is not None:
                 # An old one would have recovery look for segments that are about to go.
-                for offset in self._snapshots():
-                    self._disk.remove(snapshot_path(self._folder, offset))
+                remove_snapshots_in_segments_before(self._disk, self._folder, self._forget_below)
             self._disk.sync_dir(self._folder)
         for segment in self.garbage:
             remove_segment(self._disk, self._folder, segment.base_offset)
@@ -86,17 +99,23 @@ class Chores:
                 path = sidecar(self._folder, head.base_offset, suffix)
                 self._disk.write_file_atomic(path, data, durable=False)
 
+    def _save_base_snapshots(self) -> None:
+        """Flushed in any case: segments before may be removed on the strength of these."""
+        for _, snapshot in self.capture.base_snapshots if self.capture is not None else ():
+            self._disk.write_file_atomic(snapshot_path(self._folder, snapshot.offset), snapshot.encode())
+
     def _save_snapshot(self) -> None:
         if self.capture is None:
             return
         snapshot = self.capture.snapshot
-        older = self._snapshots()
+        older = [offset for offset in self._snapshots() if offset not in self._kept_bases]
         # One that is not flushed must not take the place of one that may have been.
-        durable = self._durable or len(older) >= MAX_SNAPSHOTS or snapshot.offset in older
+        durable = self._durable or len(older) >= MAX_SNAPSHOTS or snapshot.offset in self._snapshots()
         path = snapshot_path(self._folder, snapshot.offset)
         self._disk.write_file_atomic(path, snapshot.encode(), durable=durable)
         if durable:
-            kept = [offset for offset in self._snapshots() if offset <= snapshot.offset][-KEPT_SNAPSHOTS:]
+            kept = [offset for offset in [*older, snapshot.offset] if offset <= snapshot.offset]
+            kept = sorted(set(kept))[-KEPT_SNAPSHOTS:]
             for offset in older:
                 if offset not in kept:
                     self._disk.remove(snapshot_path(self._folder, offset))

@@ -90,6 +90,7 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
 CHECKPOINT_NAME = "checkpoint"
+RESET_NAME = "reset"
 
 OFFSET_DIGITS = 20
 FORMAT_VERSION = 1

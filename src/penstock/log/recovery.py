@@ -13,12 +13,14 @@ from penstock.log.index import SegmentIndex
 from penstock.log.layout import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
+    RESET_NAME,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     file_name,
     offsets_of,
 )
+from penstock.log.reset import finish_reset
 from penstock.log.scan import BadBatch, note, scan
 from penstock.log.segment import Segment
 from penstock.log.snapshot import Snapshot, load_snapshot, newest_snapshot, snapshot_path
@@ -51,6 +53,7 @@ class Recovery:
 
     def run(self) -> None:
         self._names = self._disk.list_dir(self._folder)
+        self._finish_reset()
         self._finish_swaps()
         self._remove_leftovers()
         self.checkpoint.load()
@@ -83,6 +86,18 @@ class Recovery:
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
+    def _finish_reset(self) -> None:
+        """The file that announces a reset is whole and flushed before it gets its name: from then on the old log is
+        gone."""
+        if RESET_NAME not in self._names:
+            return
+        if not self._repair:
+            raise CorruptLog(
+                self._path(RESET_NAME), 0, "an unfinished reset; opening for writing finishes it"
+            )
+        finish_reset(self._disk, self._folder)
+        self._names = self._disk.list_dir(self._folder)
+
     def _finish_swaps(self) -> None:
         """A swap file is complete and flushed before it gets its name; all that it replaces may go."""
         swaps = [name for name in self._names if name.endswith(SWAP_SUFFIX)]
@@ -105,9 +120,15 @@ class Recovery:
         """Segments of a deleted prefix that are of no more use: those that the snapshot makes dispensable and,
         without one, those whose removal may have begun. Others are read once more, for what they say of
         producers and terms."""
-        limit = self.checkpoint.facts.first_base
+        limit = self.checkpoint.facts.removed.base_offset
         if snapshot is not None:
             limit = min(self.state.start_offset, snapshot.base_offset)
+            # Control entries at the log's start may stand at the end of the segment before, and not be committed.
+            if (
+                limit > max(snapshot.first_base, self.checkpoint.facts.removed.base_offset)
+                and limit in snapshot.controls
+            ):
+                limit -= 1
         while len(self.segments) > 1 and self.segments[1].base_offset <= limit:
             self.leftovers.append(self.segments.pop(0))
 
@@ -117,7 +138,7 @@ class Recovery:
         if facts.flushed.position > 0 or facts.flushed.offset > facts.start_offset:
             path = self._path(file_name(facts.flushed.base_offset, LOG_SUFFIX))
             raise CorruptLog(path, 0, f"gone, and it was flushed up to byte {facts.flushed.position}")
-        self.state.end_offset = self.state.start_offset
+        self.state.begin_at(self.state.start_offset)
 
     def _lose_all(self, snapshot: Snapshot | None) -> None:
         """The first segment is gone. Its name may never have been flushed, while the names of later ones were."""
@@ -129,7 +150,7 @@ class Recovery:
             remove_segment(self._disk, self._folder, segment.base_offset)
             self._disk.sync_dir(self._folder)
         self.segments = []
-        self.state.end_offset = start_offset
+        self.state.begin_at(start_offset)
 
     def _segment(self, base_offset: int) -> Segment:
         segment = Segment(self._disk, self._folder, base_offset, self._interval)
@@ -141,7 +162,7 @@ class Recovery:
     def _choose_snapshot(self) -> Snapshot | None:
         """The newest that is whole. Not one in a segment that went with the prefix, or that compaction has changed."""
         bases = {segment.base_offset for segment in self.segments}
-        oldest = max(min(bases), self.checkpoint.facts.first_base)
+        oldest = max(min(bases), self.checkpoint.facts.removed.base_offset)
         for offset in reversed(offsets_of(self._names, SNAPSHOT_SUFFIX)):
             snapshot = load_snapshot(self._disk, self._folder, offset)
             if snapshot is None:
@@ -179,8 +200,7 @@ class Recovery:
         """All is scanned. An older snapshot, whose positions compaction has changed, may know more of producers than
         what compaction has left: then it is believed about those."""
         first = self.segments[0].base_offset
-        self.state.end_offset = Offset(first)
-        self.state.believes_first_term = first > 0
+        self.state.begin_at(first)
         older = newest_snapshot(self._disk, self._folder, first, self._line.offset)
         if older is not None:
             self.state.producers.restore(older.producers)
@@ -284,11 +304,16 @@ class Recovery:
             self.state.end_offset = Offset(base_offset)
             if previous is not None:
                 previous.next_offset = base_offset
+                segment.base_snapshot = self._base_snapshot(base_offset)
             return True
         assert previous is not None
         reason = f"offset {base_offset} is next, where {end_offset} must follow"
         self._end_here(previous, at - 1, previous.size, reason)
         return False
+
+    def _base_snapshot(self, base_offset: int) -> Snapshot:
+        point = FlushPoint(base_offset, base_offset, 0)
+        return self.state.snapshot_at(point, 0, self.segments[0].base_offset)
 
     def _scanned(self, segment: Segment) -> None:
         if segment not in self.unsaved:

@@ -13,9 +13,11 @@ from struct import Struct
 
 from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
 from penstock.errors import BatchError, CorruptLog, StorageError
+from penstock.log.checkpoint import Removed
 from penstock.log.disk import Disk, File
 from penstock.log.index import HEAD_SIZE, IndexHead, SegmentIndex, read_head
 from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, sidecar
+from penstock.log.snapshot import Snapshot
 
 LENGTH_OVERHEAD = 12
 MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
@@ -40,6 +42,7 @@ class Segment:
         "_pins",
         "_unindexed",
         "base_offset",
+        "base_snapshot",
         "control_count",
         "delete_horizon_ms",
         "dirty",
@@ -53,6 +56,7 @@ class Segment:
         "max_timestamp",
         "next_offset",
         "path",
+        "removed_before",
         "roll_ms",
         "size",
     )
@@ -62,6 +66,10 @@ class Segment:
         self._folder = folder
         self.path = sidecar(folder, base_offset, LOG_SUFFIX)
         self.base_offset = base_offset
+        self.base_snapshot: Snapshot | None = None
+        """The log's state before the first entry here, until that is saved. On a volatile disk it stays."""
+        self.removed_before: Removed | None = None
+        """For a segment that waits for its removal: what will have to be known if it stays and all before it goes."""
         self.next_offset = base_offset
         """The offset after the last; for a compacted segment, the next segment's base."""
         self.size = 0
@@ -182,6 +190,8 @@ class Segment:
         self._force_entry = True
         self.control_count += 1
         self.size = position + size
+        if offset > self.next_offset:  # behind a gap
+            self.next_offset = offset
 
     def truncate(self, position: int, next_offset: int, control_count: int) -> None:
         """Cuts the file, durably, and takes what is gone out of the books."""

@@ -2,11 +2,12 @@
 
 A snapshot is taken on the event loop when a flush begins, and written by a thread after that flush has returned:
 everything below its offset is then on the disk. Retention waits for it before it removes segments, because what it
-says of producers, terms and controls cannot be derived from records that are gone. Two are kept: truncation may go
-below the newest.
+says of producers, terms and controls cannot be derived from records that are gone. Two are kept, because truncation may
+go below the newest, and one for the beginning of each segment (its *base snapshot*), which goes with the segment: after
+a deletion of the prefix it tells what producers had sent there, whatever is truncated behind it, and a replica that
+starts behind the prefix is given that.
 """
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Self
 
@@ -16,8 +17,8 @@ from crc32c import crc32c
 from penstock.errors import CorruptLog
 from penstock.log.disk import Disk
 from penstock.log.layout import FORMAT_VERSION, SNAPSHOT_SUFFIX, check_format, file_name, offsets_of
-from penstock.log.producers import UNSEEN, ProducerRow, ProducerStates
-from penstock.log.segment import Segment
+from penstock.log.producers import ProducerRow
+from penstock.types import NO_TERM
 
 MAGIC = b"PSNP"
 HEAD = Struct(">4sHHII")
@@ -40,13 +41,23 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     start_controls: int
     """Control entries before those in `controls`."""
     last_term: int
-    term_before_start: int
+    gone_term: int
+    """Of the last entry before the first segment of that time."""
     terms: list[tuple[int, int]]
     controls: list[int]
     """Offsets of the control entries in all segments of that time, this one included up to `position`."""
     control_count: int
     """Control entries in this segment before `position`."""
     producers: list[ProducerRow]
+    control_terms: list[int] = []
+    """Of `controls`, one each. Snapshots of the first version have none."""
+    control_payloads: list[bytes | None] = []
+    """Of `controls`, one each; None where a term begins."""
+    gone_config: bytes = b""
+    """The last payload of the caller's own before the first segment of that time."""
+    gaps_below: int = 0
+    first_base: int = 0
+    """Of the first segment of that time."""
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(self)
@@ -82,32 +93,20 @@ def remove_snapshots_above(disk: Disk, folder: str, offset: int, base_offset: in
     removed = False
     for found in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
         snapshot = load_snapshot(disk, folder, found)
-        at = (snapshot.offset, snapshot.base_offset, snapshot.position) if snapshot is not None else None
-        if at is None or (at[0] >= offset and at != (offset, base_offset, position)):
+        place = (snapshot.offset, snapshot.base_offset, snapshot.position) if snapshot is not None else None
+        if place is None or place > (offset, base_offset, position):
             disk.remove(snapshot_path(folder, found))
             removed = True
     if removed:
         disk.sync_dir(folder)
 
 
-def replay_producers(
-    disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int
-) -> tuple[ProducerStates, bool]:
-    """What producers had sent before `end_offset`, and whether that could be told from a snapshot on. By offsets:
-    positions in a snapshot that is older than a compaction are no longer true."""
-    producers, start = ProducerStates(), segments[0].base_offset
-    snapshot = newest_snapshot(disk, folder, start, end_offset)
-    if snapshot is not None:
-        producers.restore(snapshot.producers)
-        start = snapshot.offset
-    for segment in segments:
-        if segment.next_offset > start:
-            for _, header in segment.headers(segment.locate(start), segment.size):
-                if header.base_offset >= end_offset:
-                    break
-                if header.producer_id >= 0:
-                    producers.record(header, header.base_offset, UNSEEN)
-    return producers, snapshot is not None
+def remove_snapshots_in_segments_before(disk: Disk, folder: str, base_offset: int) -> None:
+    """Not durably."""
+    for found in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
+        snapshot = load_snapshot(disk, folder, found)
+        if snapshot is None or snapshot.base_offset < base_offset:
+            disk.remove(snapshot_path(folder, found))
 
 
 def newest_snapshot(disk: Disk, folder: str, start: int, end: int) -> Snapshot | None:
@@ -117,3 +116,14 @@ def newest_snapshot(disk: Disk, folder: str, start: int, end: int) -> Snapshot |
         if snapshot is not None:
             return snapshot
     return None
+
+
+def control_columns(snapshot: Snapshot) -> tuple[list[int], list[bytes | None]]:
+    """Terms and payloads of the snapshot's control entries. The first version did not have them; it wrote an entry
+    when a term began and no other, so the last terms are those of the last entries."""
+    if len(snapshot.control_terms) == len(snapshot.controls):
+        return snapshot.control_terms, snapshot.control_payloads
+    known = [term for term, _ in snapshot.terms][-len(snapshot.controls) :]
+    before = min(snapshot.gone_term, known[0] if known else NO_TERM)
+    missing = len(snapshot.controls) - len(known)
+    return [before] * missing + known, [None] * len(snapshot.controls)

@@ -1,17 +1,16 @@
 """What a log knows besides its bytes.
 
 All of it follows from the batches, one after the other (`replay`), except what speaks of batches that are gone:
-where the log starts, how many control entries went, up to where compaction has been. Snapshots hold the whole of it
-as of one offset, checkpoints that rest.
+where the log starts, what the control entries were that went, up to where compaction has been. Snapshots hold the
+whole of it as of one offset, checkpoints that rest.
 """
 
-from bisect import bisect_left
-
 from penstock.batch import HEADER_SIZE, BatchHeader
-from penstock.log.checkpoint import CheckpointFacts, FlushPoint
+from penstock.log.checkpoint import CheckpointFacts, FlushPoint, Removed
+from penstock.log.controls import Controls
 from penstock.log.layout import CALLERS_OWN, CONTROL_HEAD
 from penstock.log.producers import UNSEEN, ProducerStates
-from penstock.log.snapshot import Snapshot
+from penstock.log.snapshot import Snapshot, control_columns
 from penstock.log.terms import TermCache
 from penstock.types import NO_TERM, Offset, Term
 
@@ -24,11 +23,11 @@ class LogState:
         "cleaned_offset",
         "controls",
         "end_offset",
+        "gaps_below",
         "last_term",
         "producers",
         "producers_from",
         "removed",
-        "start_controls",
         "start_offset",
         "terms",
     )
@@ -40,60 +39,95 @@ class LogState:
         self.believes_first_term = False
         """The replay begins behind a deleted prefix, with which the beginning of the term may have gone."""
         self.terms = TermCache()
-        self.controls: list[int] = []
-        """Offsets of the control entries in all segments, in order. Short: one per reign or membership."""
-        self.start_controls = 0
-        """Control entries that went with the deleted prefix: Raft's index needs their number."""
+        self.controls = Controls()
         self.producers = ProducerStates()
         self.producers_from = 0
         """Batches below this offset are known to `producers` already, when they are replayed."""
         self.cleaned_offset = 0
-        """Below it, offsets may be missing."""
-        self.removed = (0, 0)
-        """The first offset whose segment's removal has not begun, and the control entries before it."""
+        """Below it, offsets may be missing: compaction has been there."""
+        self.gaps_below = 0
+        """Below it, offsets may be missing: they were in the log that these entries came from."""
+        self.removed = Removed()
+        """The part of the prefix whose removal has begun."""
+
+    @property
+    def start_controls(self) -> int:
+        """Control entries that went with the deleted prefix."""
+        return self.controls.gone
+
+    @property
+    def end_index(self) -> int:
+        return self.end_offset + self.controls.total
 
     # --- from the disk and to it
 
     def adopt(self, facts: CheckpointFacts) -> None:
         self.start_offset = Offset(facts.start_offset)
-        self.start_controls = facts.start_controls
-        self.removed = (facts.first_base, facts.start_controls)
+        self.removed = facts.removed
+        self.controls = Controls(facts.removed.controls, facts.removed.term, facts.removed.config)
         self.cleaned_offset = facts.cleaned_offset
+        self.gaps_below = facts.gaps_below
+
+    def begin_at(self, base_offset: int) -> None:
+        """The first segment begins here, and all that is known of what was before is what the checkpoint says."""
+        term = Term(self.controls.gone_term)
+        self.end_offset = Offset(base_offset)
+        self.last_term = term
+        self.believes_first_term = base_offset > 0 and term == NO_TERM
+        if term != NO_TERM:
+            self.terms.begin(term, base_offset)
+
+    def removed_before(self, base_offset: int) -> Removed:
+        """What the checkpoint will have to say, once all before the first segment, which begins here, is removed."""
+        controls = self.controls
+        return Removed(base_offset, controls.gone, controls.gone_term, controls.gone_config)
 
     def facts(self, flushed: FlushPoint) -> CheckpointFacts:
-        return CheckpointFacts(self.start_offset, *self.removed, flushed, self.cleaned_offset)
+        return CheckpointFacts(self.start_offset, self.removed, flushed, self.cleaned_offset, self.gaps_below)
 
     def restore(self, snapshot: Snapshot, present_controls: int) -> None:
         """As of the snapshot, of whose control entries only the last few are still in segments that are there."""
-        gone = len(snapshot.controls) - present_controls
         self.end_offset = Offset(snapshot.offset)
         self.last_term = Term(snapshot.last_term)
-        self.terms = TermCache(snapshot.terms, snapshot.term_before_start)
-        self.controls = snapshot.controls[gone:]
-        self.start_controls = snapshot.start_controls + gone
+        self.terms = TermCache(snapshot.terms)
+        controls = Controls(snapshot.start_controls, snapshot.gone_term, snapshot.gone_config)
+        controls.offsets = list(snapshot.controls)
+        terms, payloads = control_columns(snapshot)
+        controls.terms, controls.payloads = list(terms), list(payloads)
+        controls.drop_first(len(snapshot.controls) - present_controls)
+        self.controls = controls
+        self.gaps_below = max(self.gaps_below, snapshot.gaps_below)
         self.producers.restore(snapshot.producers)
 
-    def snapshot_at(self, point: FlushPoint, control_count: int) -> Snapshot:
+    def snapshot_at(self, point: FlushPoint, control_count: int, first_base: int) -> Snapshot:
         """Of what is known now, which must be what is before this point."""
+        controls = self.controls
         return Snapshot(
             offset=point.offset,
             base_offset=point.base_offset,
             position=point.position,
             start_offset=self.start_offset,
-            start_controls=self.start_controls,
+            start_controls=controls.gone,
             last_term=self.last_term,
-            term_before_start=self.terms.before_start,
+            gone_term=controls.gone_term,
             terms=self.terms.entries(),
-            controls=list(self.controls),
+            controls=list(controls.offsets),
             control_count=control_count,
             producers=self.producers.rows(),
+            control_terms=list(controls.terms),
+            control_payloads=list(controls.payloads),
+            gone_config=controls.gone_config,
+            gaps_below=self.gaps_below,
+            first_base=first_base,
         )
 
     # --- from the batches
 
     def may_follow(self, end_offset: int, base_offset: int) -> bool:
         """Offsets go on without a gap, except where compaction has been."""
-        return end_offset == base_offset or end_offset < base_offset <= self.cleaned_offset
+        return end_offset == base_offset or end_offset < base_offset <= max(
+            self.cleaned_offset, self.gaps_below
+        )
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
         """Takes the next batch of the log into account; raises ValueError if it cannot be the next one."""
@@ -104,33 +138,47 @@ class LogState:
         elif header.leader_epoch != self.last_term:
             if self.last_term != NO_TERM or not self.believes_first_term:
                 raise ValueError(f"term {header.leader_epoch} within term {self.last_term}")
-            self.last_term = self.terms.before_start = Term(header.leader_epoch)
+            self.last_term = Term(header.leader_epoch)
+            self.controls.gone_term = self.last_term
             self.terms.begin(self.last_term, header.base_offset)
         if header.producer_id >= 0 and header.base_offset >= self.producers_from:
             self.producers.record(header, header.base_offset, UNSEEN)
         self.end_offset = Offset(header.next_offset)
 
     def _replay_control(self, header: BatchHeader, payload: memoryview) -> None:
-        if len(payload) < CONTROL_HEAD.size:
-            raise ValueError("a control entry without term and offset")
-        kind, term, offset = CONTROL_HEAD.unpack_from(payload)
-        if (term, offset) != (header.leader_epoch, header.base_offset) or kind > CALLERS_OWN:
-            raise ValueError(f"a control entry of term {term} at {offset} is stamped otherwise")
+        kind, term = read_control(header, payload)
         if term < self.last_term:
             raise ValueError(f"term {term} begins after term {self.last_term}")
+        own = bytes(payload[CONTROL_HEAD.size :]) if kind == CALLERS_OWN else None
+        self.enter_control(header.base_offset, term, own)
+
+    def enter_control(self, offset: int, term: int, payload: bytes | None) -> None:
+        """The next entry of the log is a control entry; with a `payload`, one of the caller's own."""
         if term > self.last_term:
             self.last_term = Term(term)
             self.terms.begin(term, offset)
-        self.controls.append(header.base_offset)
+        self.controls.add(offset, term, payload)
 
     # --- forgetting
 
-    def truncate(self, end_offset: int) -> None:
-        """Nothing from this offset on has ever been. Producers are another matter: they need the log."""
-        del self.controls[bisect_left(self.controls, end_offset) :]
-        self.terms.truncate(end_offset)
-        self.last_term = self.terms.latest
+    def truncate(self, end_offset: int, kept_controls: int) -> None:
+        """The log ends here, behind so many of its control entries. Producers are another matter: they need the
+        log."""
+        self.controls.truncate(kept_controls)
+        self.last_term = self.controls.last_term
+        self.terms.truncate(end_offset, self.last_term)
         self.end_offset = Offset(end_offset)
         # The batch that goes may have been the one in whose middle the log began.
         self.start_offset = min(self.start_offset, self.end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
+        self.gaps_below = min(self.gaps_below, end_offset)
+
+
+def read_control(header: BatchHeader, payload: memoryview) -> tuple[int, int]:
+    """Kind and term of a control entry; raises ValueError if its payload and its header do not say the same."""
+    if len(payload) < CONTROL_HEAD.size:
+        raise ValueError("a control entry without term and offset")
+    kind, term, offset = CONTROL_HEAD.unpack_from(payload)
+    if (term, offset) != (header.leader_epoch, header.base_offset) or kind > CALLERS_OWN:
+        raise ValueError(f"a control entry of term {term} at {offset} is stamped otherwise")
+    return kind, term

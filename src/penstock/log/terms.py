@@ -16,13 +16,11 @@ UNDEFINED = (NO_TERM, Offset(-1))
 class TermCache:
     """Terms, rising, and their first offsets, not falling: a reign may end before its first record."""
 
-    __slots__ = ("_starts", "_terms", "before_start")
+    __slots__ = ("_starts", "_terms")
 
-    def __init__(self, entries: list[tuple[int, int]] | None = None, before_start: int = NO_TERM) -> None:
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
         self._terms = [term for term, _ in entries or ()]
         self._starts = [start for _, start in entries or ()]
-        self.before_start = Term(before_start)
-        """Of the last entry in the deleted prefix: the log's last term, should all that is left be truncated."""
 
     @property
     def latest(self) -> Term:
@@ -56,20 +54,20 @@ class TermCache:
         end = self._starts[at + 1] if at + 1 < len(self._starts) else end_offset
         return Term(self._terms[at]), Offset(end)
 
-    def truncate(self, offset: int) -> None:
-        """Forgets terms that began at or after `offset`: their first entries are gone. What reigned at the end of the
-        deleted prefix reigns at the log's start, if nothing else does."""
-        while self._starts and self._starts[-1] >= offset:
+    def truncate(self, offset: int, last_term: int) -> None:
+        """The log ends at `offset`, with an entry of `last_term`. Terms after that one have never been. Should the
+        cache know that one no longer, because it began with a prefix that is deleted, then it begins here."""
+        while self._terms and self._terms[-1] > last_term:
             self._starts.pop()
             self._terms.pop()
-        if not self._terms and self.before_start != NO_TERM:
+        if not self._terms and last_term != NO_TERM:
             self._starts.append(offset)
-            self._terms.append(self.before_start)
+            self._terms.append(last_term)
+        if self._starts and self._starts[-1] > offset:
+            self._starts[-1] = offset
 
     def delete_prefix(self, offset: int) -> None:
         """Forgets terms that ended at or before `offset`; the one that reigned there now begins there."""
-        if self._starts and self._starts[0] < offset:
-            self.before_start = self.at(offset - 1)
         keep = max(bisect_right(self._starts, offset) - 1, 0)
         del self._starts[:keep]
         del self._terms[:keep]

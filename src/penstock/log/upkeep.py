@@ -115,13 +115,15 @@ class Upkeep:
             capture.keep(set(segments))
         if capture is None and not garbage:
             return None
+        staying = [*self.garbage[len(garbage) :], *segments]
         self._chores = Chores(
             self._disk,
             self._folder,
             capture=capture,
             garbage=garbage,
             checkpoint=self.checkpoint,
-            forget_snapshots=makes_room,
+            kept_bases=frozenset(segment.base_offset for segment in staying),
+            forget_below=staying[0].base_offset if makes_room else None,
         )
         return self._chores
 
@@ -144,15 +146,24 @@ class Upkeep:
 
     def _enter(self, capture: Capture, active: Segment | None) -> None:
         self.snapshot_base = capture.snapshot.base_offset
+        for segment, saved in capture.base_snapshots:
+            if segment.base_snapshot is saved:
+                segment.base_snapshot = None
         for segment, (head, _) in zip(capture.segments, capture.indexes, strict=True):
             if segment is not active and segment.head() == head:
                 segment.index_saved = True
                 self.forget([segment])
 
-    def save_now(self, capture: Capture) -> None:
+    def save_now(self, capture: Capture, segments: list[Segment]) -> None:
         """On the loop, when the log is closed. Not flushed: if it gets lost, the next opening scans a bit, no more."""
         chores = Chores(
-            self._disk, self._folder, capture=capture, garbage=(), checkpoint=self.checkpoint, durable=False
+            self._disk,
+            self._folder,
+            capture=capture,
+            garbage=(),
+            checkpoint=self.checkpoint,
+            kept_bases=frozenset(segment.base_offset for segment in [*self.garbage, *segments]),
+            durable=False,
         )
         chores()
 

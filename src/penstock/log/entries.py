@@ -1,0 +1,77 @@
+"""Entries that another replica sent: what they claim is proven before the first byte is written.
+
+The CRC of a batch covers neither its offset nor its term. So each entry must follow on the one before it: offsets
+without a gap (unless compaction has been there, where the sender says so), and the term that was last begun. A term
+begins with its control entry, whose payload repeats term and offset under its CRC.
+"""
+
+from typing import NamedTuple, NoReturn
+
+from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, check_batch
+from penstock.errors import BatchError, ErrorCode
+from penstock.log.checkpoint import MAX_CONFIG_BYTES
+from penstock.log.layout import CALLERS_OWN, CONTROL_HEAD, TERM_START
+from penstock.log.state import read_control
+
+
+class Entry(NamedTuple):
+    """One entry, checked. Positions are in the bytes that came."""
+
+    header: BatchHeader
+    start: int
+    end: int
+    is_control: bool
+    payload: bytes | None
+    """Of a control entry of the caller's own."""
+
+
+class Received(NamedTuple):
+    """Entries that may follow on the log, in order."""
+
+    entries: list[Entry]
+    has_gaps: bool
+
+
+def check_entries(data: Buffer, *, end_offset: int, last_term: int, gaps_below: int) -> Received:
+    """Raises BatchError, which names the first entry that is wrong, unless all of them may follow on a log that ends
+    here. An entry that is cut off is wrong, too: nobody sends half of one."""
+    view = memoryview(data)
+    entries: list[Entry] = []
+    position, has_gaps = 0, False
+    while position < len(view):
+        try:
+            entry = _check(view, position, last_term)
+            base_offset = entry.header.base_offset
+            if base_offset != end_offset and not end_offset < base_offset <= gaps_below:
+                _refuse(f"offset {base_offset} where {end_offset} must follow")
+        except BatchError as problem:
+            reason = f"entry {len(entries)} at byte {position}: {problem.message}"
+            raise BatchError(reason, problem.code) from None
+        has_gaps = has_gaps or base_offset != end_offset
+        end_offset, last_term = entry.header.next_offset, entry.header.leader_epoch
+        entries.append(entry)
+        position = entry.end
+    return Received(entries, has_gaps)
+
+
+def _check(view: memoryview, position: int, last_term: int) -> Entry:
+    header = check_batch(view, position)
+    end = position + header.size
+    if not header.is_zero_width:
+        if header.leader_epoch != last_term:
+            _refuse(f"term {header.leader_epoch} within term {last_term}")
+        return Entry(header, position, end, False, None)
+    try:
+        kind, term = read_control(header, view[position + HEADER_SIZE : end])
+    except ValueError as problem:
+        _refuse(str(problem))
+    if term < last_term or (kind == TERM_START) != (term > last_term):
+        _refuse(f"a control entry of kind {kind} and term {term} within term {last_term}")
+    payload = bytes(view[position + HEADER_SIZE + CONTROL_HEAD.size : end])
+    if len(payload) > (MAX_CONFIG_BYTES if kind == CALLERS_OWN else 0):
+        _refuse(f"a control entry of kind {kind} with {len(payload)} bytes")
+    return Entry(header, position, end, True, payload if kind == CALLERS_OWN else None)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise BatchError(reason, ErrorCode.INVALID_RECORD)

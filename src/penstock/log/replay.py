@@ -1,0 +1,39 @@
+"""What producers had sent before some offset, told by the newest snapshot below it and the batches from there on."""
+
+from collections.abc import Sequence
+
+from penstock.log.disk import Disk
+from penstock.log.producers import UNSEEN, ProducerStates
+from penstock.log.segment import Segment
+from penstock.log.snapshot import Snapshot, newest_snapshot
+
+
+def replay_producers(
+    disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int
+) -> tuple[ProducerStates, bool]:
+    """What producers had sent before `end_offset`, and whether that is all. It is not, when the prefix was deleted and
+    no snapshot speaks of it: there was no room for one. By offsets: positions in a snapshot that is older than a
+    compaction are no longer true."""
+    producers, start = ProducerStates(), segments[0].base_offset
+    snapshot = _newest(disk, folder, segments, end_offset)
+    if snapshot is not None:
+        producers.restore(snapshot.producers)
+        start = snapshot.offset
+    for segment in segments:
+        if segment.next_offset > start:
+            for _, header in segment.headers(segment.locate(start), segment.size):
+                if header.base_offset >= end_offset:
+                    break
+                if header.producer_id >= 0:
+                    producers.record(header, header.base_offset, UNSEEN)
+    return producers, snapshot is not None or start == 0
+
+
+def _newest(disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int) -> Snapshot | None:
+    """On the disk, or not saved yet."""
+    unsaved = [
+        s.base_snapshot for s in segments if s.base_snapshot is not None and s.base_offset <= end_offset
+    ]
+    newest = unsaved[-1] if unsaved else None
+    saved = newest_snapshot(disk, folder, newest.offset if newest else segments[0].base_offset, end_offset)
+    return saved or newest
