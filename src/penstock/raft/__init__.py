@@ -1,1 +1,76 @@
-"""Consensus, without I/O: one Raft core per partition."""
+"""Consensus, without I/O: one Raft core per partition. core.py has what must hold."""
+
+from penstock.raft.beats import BeatFrame, BeatReceiver, BeatReply, BeatSender
+from penstock.raft.config import GroupConfig
+from penstock.raft.core import Raft
+from penstock.raft.effects import (
+    AppendControl,
+    AppendEntries,
+    Committed,
+    ConfigChanged,
+    ControlKind,
+    Effect,
+    HardState,
+    Install,
+    Persist,
+    Refusal,
+    Role,
+    RoleChanged,
+    Send,
+    SendPrefix,
+    StartAt,
+    Truncate,
+)
+from penstock.raft.errors import BrokenPromise, Refused
+from penstock.raft.messages import (
+    Append,
+    AppendReply,
+    Beat,
+    InstallPrefix,
+    Message,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from penstock.raft.progress import PeerState, ReplicaProgress
+from penstock.raft.raft_log import RaftLog
+from penstock.raft.settings import RaftSettings
+
+__all__ = [
+    "Append",
+    "AppendControl",
+    "AppendEntries",
+    "AppendReply",
+    "Beat",
+    "BeatFrame",
+    "BeatReceiver",
+    "BeatReply",
+    "BeatSender",
+    "BrokenPromise",
+    "Committed",
+    "ConfigChanged",
+    "ControlKind",
+    "Effect",
+    "GroupConfig",
+    "HardState",
+    "Install",
+    "InstallPrefix",
+    "Message",
+    "PeerState",
+    "Persist",
+    "Raft",
+    "RaftLog",
+    "RaftSettings",
+    "Refusal",
+    "Refused",
+    "ReplicaProgress",
+    "RequestVote",
+    "Role",
+    "RoleChanged",
+    "Send",
+    "SendPrefix",
+    "StartAt",
+    "TimeoutNow",
+    "Truncate",
+    "VoteReply",
+]

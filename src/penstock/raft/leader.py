@@ -1,0 +1,288 @@
+"""A leader: counts what its peers have flushed, commits, hands over and steps down (invariants 5, 6, 11, 13, 15)."""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.errors import ProtocolViolation
+from penstock.raft import membership
+from penstock.raft.config import GroupConfig, majority_value
+from penstock.raft.effects import AppendControl, ControlKind, Refusal, Send
+from penstock.raft.errors import Refused
+from penstock.raft.messages import AppendReply, TimeoutNow
+from penstock.raft.progress import Peer, PeerState, ReplicaProgress
+from penstock.raft.replication import Replication
+from penstock.types import Replica
+
+if TYPE_CHECKING:
+    from penstock.raft.core import Raft
+
+FOREVER = float("inf")
+
+
+class Transfer:
+    """The lead is on its way to `to`."""
+
+    def __init__(self, to: Replica, deadline: float) -> None:
+        self.to = to
+        self.deadline = deadline
+        self.sent = False
+
+
+class Leader:
+    """All that a replica knows only while it leads."""
+
+    def __init__(self, core: "Raft", now: float) -> None:
+        self.core = core
+        self.mine = Peer(core.me, core.log.end_index, now)
+        self.mine.state = PeerState.REPLICATE
+        self.mine.contact_at = self.mine.lease_at = FOREVER
+        self.replication = Replication(core)
+        self.halves: list[list[Peer]] = []
+        self.term_start = core.log.end_index
+        """Entries above it are of this term (11)."""
+        self.begun = False
+        """The term's first entry has been asked for or written."""
+        self.uncommitted: deque[tuple[int, int]] = deque()
+        self.uncommitted_bytes = 0
+        self.transfer: Transfer | None = None
+        self.change: membership.Change | None = None
+        self.lease_is_void = False
+        """A successor was sent ahead: the followers' patience no longer protects this term (5)."""
+        self.take_members(now)
+
+    def take_up(self, now: float) -> None:
+        """The first act. Who is alone writes nothing until there is something to write (11)."""
+        if self.replication.peers:
+            self._begin_term()
+        self._maybe_commit(now)
+        self._set_deadline(now)
+
+    def _begin_term(self) -> None:
+        self.begun = True
+        self.core.out.append(AppendControl(ControlKind.TERM_START))
+
+    def take_members(self, now: float) -> None:
+        """Follows the configuration: peers come, stay or go."""
+        config = self._config
+        self.replication.take_members(now, [replica for replica in config.members if replica != self.core.me])
+        members = self._members()
+        self.halves = [[members[voter] for voter in half] for half in config.halves]
+
+    # ---- facts
+
+    @property
+    def _config(self) -> GroupConfig:
+        config = self.core.config
+        assert config is not None, "a leader was elected by a configuration"
+        return config
+
+    def _members(self) -> dict[Replica, Peer]:
+        return self.replication.peers | {self.core.me: self.mine}
+
+    @property
+    def decides_alone(self) -> bool:
+        return len(self.halves) == 1 and self.halves[0] == [self.mine]
+
+    @property
+    def term_confirmed(self) -> bool:
+        return self.core.commit_index > self.term_start or self.decides_alone
+
+    def has_committed_own_entry(self) -> bool:
+        """Invariant 13. Who decides alone may have led so far without any entry of its term: it writes one now."""
+        if self.core.commit_index > self.term_start:
+            return True
+        if not self.begun:
+            self._begin_term()
+        return False
+
+    def has_lease(self, now: float) -> bool:
+        settings = self.core.settings
+        answered_at = min(majority_value([peer.lease_at for peer in half]) for half in self.halves)
+        lasts = settings.election_timeout_s * (1 - settings.clock_drift)
+        return not self.lease_is_void and now < answered_at + lasts
+
+    def progress(self) -> list[ReplicaProgress]:
+        config = self._config
+        self.mine.match_index = self.core.log.flushed_index
+        self.mine.next_index = self.core.log.end_index
+        members = self._members()
+        return [
+            ReplicaProgress(
+                replica=replica,
+                match_index=members[replica].match_index,
+                next_index=members[replica].next_index,
+                state=members[replica].state,
+                last_contact=members[replica].contact_at,
+                learner=not config.votes(replica),
+            )
+            for replica in config.members
+        ]
+
+    def may_propose(self) -> Refusal | None:
+        if self.transfer is not None:
+            return Refusal.TRANSFERRING
+        if self.uncommitted_bytes > self.core.settings.max_uncommitted_bytes:
+            return Refusal.TOO_MUCH_UNCOMMITTED
+        return None
+
+    # ---- the log grows, and answers come
+
+    def appended(self, now: float, size_bytes: int) -> None:
+        self.begun = True
+        self.uncommitted.append((self.core.log.end_index, size_bytes))
+        self.uncommitted_bytes += size_bytes
+        self.replication.feed_all(now)
+
+    def durable(self, now: float) -> None:
+        self._maybe_commit(now)
+
+    def hear_reply(self, now: float, sender: Replica, reply: AppendReply) -> None:
+        """An answer in the current term."""
+        core = self.core
+        peer = self.replication.peers.get(sender)
+        if peer is None:
+            return
+        if not reply.match_index <= reply.received_index <= core.log.end_index:
+            raise ProtocolViolation(
+                f"{sender} has {reply.match_index} of {reply.received_index} of a log of {core.log.end_index}"
+            )
+        peer.contact_at = max(peer.contact_at, now)
+        peer.paused = False
+        if reply.rejected_index >= 0:
+            self.replication.rejected(now, peer, reply)
+            return
+        if self.replication.accepted(now, peer, reply):
+            self._has_flushed_more(now, peer)
+        if core.part is self:
+            # A commit may have ended this reign.
+            self.replication.feed(now, peer)
+
+    def _has_flushed_more(self, now: float, peer: Peer) -> None:
+        if peer.match_index > self.core.commit_index:
+            self._maybe_commit(now)
+        if self.change is not None and self.core.part is self:
+            if peer.replica in self.change.target.voters:
+                self.change.progress_at = now
+            membership.drive(self, now)
+        if self.transfer is not None:
+            self._hand_over(peer)
+
+    def beat_answered(self, sent_at: float, sender: Replica) -> None:
+        peer = self.replication.peers.get(sender)
+        if peer is None:
+            return
+        if sent_at > peer.lease_at:
+            peer.lease_at = sent_at
+        if sent_at > peer.contact_at:
+            peer.contact_at = sent_at
+        if peer.paused:
+            self.core.wake_at(sent_at)
+
+    def _maybe_commit(self, now: float) -> None:
+        """Invariant 11."""
+        core = self.core
+        self.mine.match_index = core.log.flushed_index
+        index = min([majority_value([peer.match_index for peer in half]) for half in self.halves])
+        if index <= core.commit_index or (index <= self.term_start and not self.decides_alone):
+            return
+        core.commit(index)
+        uncommitted = self.uncommitted
+        while uncommitted and uncommitted[0][0] <= index:
+            self.uncommitted_bytes -= uncommitted.popleft()[1]
+        if core.settings.eager_commit:
+            self.replication.tell_commit()
+        if self.change is not None or core.is_joint or core.configs.newest_index > self.term_start:
+            membership.drive(self, now)
+
+    # ---- time
+
+    def tick(self, now: float) -> None:
+        core = self.core
+        if self._quorum_contact() + core.settings.election_timeout_s <= now:
+            core.follow(now, core.term, None)
+            return
+        if self.transfer is not None and now >= self.transfer.deadline and self._give_up_transfer(now):
+            return
+        if self.change is not None:
+            self._mind_change(now, self.change)
+        self.replication.retry_stuck(now)
+        self._set_deadline(now)
+
+    def _quorum_contact(self) -> float:
+        return min(majority_value([peer.contact_at for peer in half]) for half in self.halves)
+
+    def _mind_change(self, now: float, change: membership.Change) -> None:
+        """Newcomers that do not get on are not waited for; a step that is in the log is."""
+        settled = self.core.configs.newest_index <= self.core.commit_index
+        if settled and now >= change.progress_at + self.core.settings.catch_up_patience_s:
+            self.change = None
+
+    def _set_deadline(self, now: float) -> None:
+        settings = self.core.settings
+        deadline = min(self._quorum_contact() + settings.election_timeout_s, self.replication.deadline())
+        if self.transfer is not None:
+            deadline = min(deadline, self.transfer.deadline)
+        if self.change is not None:
+            deadline = min(deadline, max(now, self.change.progress_at + settings.catch_up_patience_s))
+        self.core.next_deadline = deadline
+
+    # ---- handing over
+
+    def hand_over_to(self, now: float, to: Replica) -> None:
+        core = self.core
+        if to not in self._config.voters:
+            raise Refused(Refusal.NOT_A_VOTER)
+        if self.transfer is not None:
+            raise Refused(Refusal.TRANSFERRING)
+        if to == core.me:
+            return
+        self.transfer = Transfer(to, now + core.settings.election_timeout_s)
+        core.wake_at(self.transfer.deadline)
+        self._hand_over(self.replication.peers[to])
+
+    def _hand_over(self, peer: Peer) -> None:
+        transfer = self.transfer
+        if transfer is None or peer.replica != transfer.to or transfer.sent:
+            return
+        if peer.match_index == self.core.log.end_index:
+            transfer.sent = self.lease_is_void = True
+            self.core.out.append(Send(peer.replica, TimeoutNow(self.core.term)))
+
+    def _give_up_transfer(self, now: float) -> bool:
+        """A successor that was sent ahead may still set out whenever the message reaches it, and leases would not stop
+        it: this term can no longer be trusted, so the leader asks for another one."""
+        assert self.transfer is not None
+        sent = self.transfer.sent
+        self.transfer = None
+        if sent and self.core.may_campaign:
+            self.core.stand_at_once(now)
+            return True
+        return False
+
+    def leave(self, now: float) -> None:
+        """Not a voter any more, by a configuration that is committed: one of those who are may lead (15)."""
+        core = self.core
+        voters = [self.replication.peers[voter] for voter in core.voters()]
+        for peer in voters:
+            self.replication.tell(peer, peer.match_index)
+        best = max(voters, key=lambda peer: peer.match_index)
+        core.out.append(Send(best.replica, TimeoutNow(core.term)))
+        core.follow(now, core.term, None)
+
+    # ---- members
+
+    def change_members(self, now: float, target: GroupConfig) -> None:
+        core = self.core
+        config = self._config
+        if self.transfer is not None:
+            raise Refused(Refusal.TRANSFERRING)
+        if not self.term_confirmed:
+            raise Refused(Refusal.TERM_NOT_CONFIRMED)
+        if self.change is not None or config.joint or core.configs.newest_index > core.commit_index:
+            raise Refused(Refusal.CHANGE_UNDER_WAY)
+        membership.check_steps(config, target)
+        if target == config:
+            return
+        self.change = membership.Change(target, now)
+        core.wake_at(now + core.settings.catch_up_patience_s)
+        membership.drive(self, now)

@@ -1,0 +1,105 @@
+"""A change of the group's members: one operation of several entries (invariants 13 to 15).
+
+    1. newcomers become learners and are fed until they have caught up, so that no majority ever waits for a copy
+    2. the joint configuration: every decision needs the old and the new voters
+    3. the new configuration
+
+Each step is an entry, taken when the one before it is committed. Step 1 lives in the leader's memory: another leader
+leaves the newcomers as learners, and whoever wanted the change asks again. From step 2 on the log alone leads to the
+end.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.raft.config import GroupConfig, encode
+from penstock.raft.effects import AppendControl, ControlKind
+from penstock.types import Replica
+
+if TYPE_CHECKING:
+    from penstock.raft.leader import Leader
+
+
+class Change:
+    """Where a change should lead, and how far the newcomers are."""
+
+    def __init__(self, target: GroupConfig, now: float) -> None:
+        self.target = target
+        self.progress_at = now
+        """When a newcomer last got on."""
+        self.rounds: dict[Replica, tuple[int, float]] = {}
+        """Newcomer -> (end of the log when its round began, when that was). A round that lasts no longer than an
+        election timeout leaves so little that the group cannot stall on the rest (Ongaro's thesis, 4.2.1)."""
+        self.caught_up: list[Replica] = []
+
+    def newcomers(self, config: GroupConfig) -> tuple[Replica, ...]:
+        return tuple(voter for voter in self.target.voters if not config.votes(voter))
+
+
+def first_step(config: GroupConfig, target: GroupConfig) -> GroupConfig:
+    """The configuration in which those who shall vote learn. Another life of such a node leaves the learners."""
+    missing = tuple(
+        voter for voter in target.voters if not config.votes(voter) and voter not in config.learners
+    )
+    nodes = [replica.node for replica in missing]
+    stay = tuple(learner for learner in config.learners if learner.node not in nodes)
+    return GroupConfig(config.voters, (), stay + missing)
+
+
+def check_steps(config: GroupConfig, target: GroupConfig) -> None:
+    """Raises ProtocolViolation if any configuration on the way is too large or names a node twice."""
+    target.validate()
+    first_step(config, target).validate()
+
+
+def drive(leader: "Leader", now: float) -> None:
+    """Takes the next step, if the last one is committed."""
+    core = leader.core
+    config = core.config
+    assert config is not None
+    if core.configs.newest_index > core.commit_index or not leader.has_committed_own_entry():
+        return
+    if config.joint:
+        propose(leader, now, GroupConfig(config.voters, (), config.learners))
+    elif core.me not in config.voters:
+        leader.leave(now)
+    elif leader.change is not None:
+        _next_step(leader, leader.change, config, now)
+
+
+def _next_step(leader: "Leader", change: Change, config: GroupConfig, now: float) -> None:
+    target = change.target
+    if config == target:
+        leader.change = None
+        return
+    learning = first_step(config, target)
+    newcomers = change.newcomers(config)
+    if learning != config and newcomers:
+        propose(leader, now, learning)
+    elif not all(_has_caught_up(leader, change, newcomer, now) for newcomer in newcomers):
+        return
+    elif sorted(config.voters) == sorted(target.voters):
+        propose(leader, now, target)
+    else:
+        propose(leader, now, GroupConfig(target.voters, config.voters, target.learners))
+
+
+def _has_caught_up(leader: "Leader", change: Change, newcomer: Replica, now: float) -> bool:
+    if newcomer in change.caught_up:
+        return True
+    end_index = leader.core.log.end_index
+    goal, began_at = change.rounds.setdefault(newcomer, (end_index, now))
+    if leader.replication.peers[newcomer].match_index < goal:
+        return False
+    if now - began_at > leader.core.settings.election_timeout_s:
+        change.rounds[newcomer] = (end_index, now)
+        return False
+    change.caught_up.append(newcomer)
+    return True
+
+
+def propose(leader: "Leader", now: float, config: GroupConfig) -> None:
+    """The configuration holds from here on, before anybody else has it (14)."""
+    core = leader.core
+    core.out.append(AppendControl(ControlKind.CONFIG, encode(config)))
+    core.config_appended(core.log.end_index + 1, config)
+    leader.take_members(now)

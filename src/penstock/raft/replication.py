@@ -1,0 +1,192 @@
+"""How a leader brings its log to its peers (invariants 7 to 9). progress.py has the three states of a peer."""
+
+from typing import TYPE_CHECKING
+
+from penstock.raft.effects import Send, SendPrefix
+from penstock.raft.messages import Append, AppendReply, InstallPrefix
+from penstock.raft.progress import Peer, PeerState
+from penstock.types import Replica
+
+if TYPE_CHECKING:
+    from penstock.raft.core import Raft
+
+
+class Replication:
+    """The peers of a leader, without itself, and what is under way to each."""
+
+    def __init__(self, core: "Raft") -> None:
+        self.core = core
+        self.peers: dict[Replica, Peer] = {}
+
+    def take_members(self, now: float, others: list[Replica]) -> None:
+        old, end_index = self.peers, self.core.log.end_index
+        self.peers = {replica: old.get(replica) or Peer(replica, end_index, now) for replica in others}
+        self.core.wake_at(now + self.core.settings.resend_timeout_s)
+
+    # ---- out
+
+    def feed_all(self, now: float) -> None:
+        shared: Append | None = None
+        for peer in self.peers.values():
+            shared = self.feed(now, peer, shared)
+
+    def feed(self, now: float, peer: Peer, shared: Append | None = None) -> Append | None:
+        """Sends all that may be sent. `shared` is an append made for another peer a moment ago: most need the same."""
+        core = self.core
+        if peer.state is not PeerState.REPLICATE:
+            if peer.state is PeerState.PROBE and not peer.probe_sent:
+                self._probe(now, peer)
+            return shared
+        end_index = core.log.end_index
+        while peer.next_index < end_index and peer.has_room(core.settings):
+            if shared is None or shared.prev_index != peer.next_index:
+                shared = self._read(peer.next_index)
+                if shared is None:
+                    self._need_prefix(now, peer)
+                    return None
+            if not peer.inflight:
+                peer.progress_at = now
+                core.wake_at(now + core.settings.resend_timeout_s)
+            peer.sent(shared.end_index, len(shared.entries))
+            core.out.append(Send(peer.replica, shared))
+        return shared
+
+    def _probe(self, now: float, peer: Peer) -> None:
+        message = self._read(peer.next_index)
+        if message is None:
+            self._need_prefix(now, peer)
+        else:
+            self._ask(now, peer, message)
+
+    def _ask(self, now: float, peer: Peer, message: Append) -> None:
+        peer.probe_sent = True
+        peer.progress_at = now
+        self.core.wake_at(now + self.core.settings.resend_timeout_s)
+        self.core.out.append(Send(peer.replica, message))
+
+    def _read(self, index: int) -> Append | None:
+        """An append of what follows `index`; None if that is deleted."""
+        core = self.core
+        log = core.log
+        prev_term = log.term_before(index)
+        if prev_term is None:
+            return None
+        entries, end_index = log.read_entries(index, core.settings.max_append_bytes)
+        return Append(core.term, index, prev_term, end_index, core.commit_index, log.start_offset, entries)
+
+    def _without_entries(self, index: int) -> Append | None:
+        """The same without what follows: it only asks what the peer has, and tells what is committed."""
+        core = self.core
+        prev_term = core.log.term_before(index)
+        if prev_term is None:
+            return None
+        return Append(core.term, index, prev_term, index, core.commit_index, core.log.start_offset)
+
+    def _need_prefix(self, now: float, peer: Peer) -> None:
+        peer.await_prefix(now)
+        self.core.wake_at(now + self.core.settings.prefix_timeout_s)
+        self.core.out.append(SendPrefix(peer.replica))
+
+    def install_prefix(self, prefix: bytes) -> InstallPrefix:
+        core = self.core
+        first_index = core.log.first_index
+        term = core.log.term_before(first_index)
+        config = core.configs.at(first_index)
+        assert term is not None
+        assert config is not None
+        return InstallPrefix(core.term, first_index, term, config, prefix)
+
+    def prefix_deleted(self, now: float) -> None:
+        for peer in self.peers.values():
+            if peer.state is not PeerState.PREFIX and peer.next_index < self.core.log.first_index:
+                self._need_prefix(now, peer)
+
+    def tell_commit(self) -> None:
+        """To those who lack nothing: all others hear of it with what they lack."""
+        end_index = self.core.log.end_index
+        for peer in self.peers.values():
+            if peer.state is PeerState.REPLICATE and peer.next_index == end_index:
+                self.tell(peer, end_index)
+
+    def tell(self, peer: Peer, index: int) -> None:
+        message = self._without_entries(index)
+        if message is not None:
+            self.core.out.append(Send(peer.replica, message))
+
+    # ---- in
+
+    def accepted(self, now: float, peer: Peer, reply: AppendReply) -> bool:
+        """True if the peer has flushed more than was known."""
+        received = reply.received_index
+        if peer.state is PeerState.REPLICATE:
+            if peer.received(received):
+                peer.progress_at = now
+        elif received >= self.core.log.first_index:
+            peer.matched = True
+            peer.replicate_from(received)
+        if reply.match_index <= peer.match_index:
+            return False
+        peer.match_index = reply.match_index
+        peer.progress_at = now
+        return True
+
+    def rejected(self, now: float, peer: Peer, reply: AppendReply) -> None:
+        """Goes back to where the logs may agree, by the follower's knowledge and the leader's own."""
+        if peer.state is PeerState.PREFIX or (peer.matched and reply.rejected_index <= peer.match_index):
+            return
+        if peer.state is PeerState.PROBE and reply.rejected_index != peer.next_index:
+            return
+        log = self.core.log
+        index = min(reply.hint_index, reply.rejected_index - 1, log.end_of_term_index(reply.hint_term))
+        index = max(index, peer.match_index)
+        if index < log.first_index:
+            self._need_prefix(now, peer)
+            return
+        peer.probe_at(log.floor(index))
+        self._probe(now, peer)
+
+    # ---- time
+
+    def retry_stuck(self, now: float) -> None:
+        for peer in self.peers.values():
+            if self._is_stuck(now, peer):
+                self._retry(now, peer)
+
+    def deadline(self) -> float:
+        """When the first peer that is behind will be stuck."""
+        behind = [peer for peer in self.peers.values() if not peer.paused and self._is_behind(peer)]
+        return min((peer.progress_at + self._patience(peer) for peer in behind), default=float("inf"))
+
+    def _is_behind(self, peer: Peer) -> bool:
+        return peer.state is not PeerState.REPLICATE or peer.match_index < self.core.log.end_index
+
+    def _patience(self, peer: Peer) -> float:
+        settings = self.core.settings
+        return settings.prefix_timeout_s if peer.state is PeerState.PREFIX else settings.resend_timeout_s
+
+    def _is_stuck(self, now: float, peer: Peer) -> bool:
+        """Behind and without progress (8)."""
+        if not self._is_behind(peer):
+            return False
+        if peer.paused:
+            return now - peer.contact_at < self.core.settings.election_timeout_s
+        return now >= peer.progress_at + self._patience(peer)
+
+    def _retry(self, now: float, peer: Peer) -> None:
+        """Something was lost, or is slow. An append without entries, at a place that matches, asks what has come."""
+        if now - peer.contact_at >= self.core.settings.election_timeout_s:
+            # Its beats bring it back. Until then every probe would be in vain, and a dead node has many groups.
+            peer.probe_at(peer.match_index if peer.matched else peer.next_index)
+            peer.paused = peer.probe_sent = True
+            return
+        peer.paused = False
+        if peer.state is PeerState.PREFIX:
+            self._need_prefix(now, peer)
+            return
+        question = self._without_entries(peer.match_index) if peer.matched else None
+        if question is None:
+            peer.probe_at(peer.next_index)
+            self._probe(now, peer)
+        else:
+            peer.probe_at(peer.match_index)
+            self._ask(now, peer, question)
