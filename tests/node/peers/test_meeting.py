@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from penstock.config import Limits
+from penstock.node.peers.handshake import PREAMBLE_SIZE
+from penstock.node.peers.hello import decode_hello
 from penstock.types import NodeId, Replica
 
-from .town import KEY, KIND, Town, hello, unused_address
+from .town import KEY, KIND, Cable, Town, hello, unused_address
 
 pytestmark = pytest.mark.parametrize("key", [None, KEY], ids=["without-key", "with-key"])
 
@@ -186,3 +188,58 @@ async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropp
     while heard < taken * 100_000:
         heard += len(await idler.reader.read(2**20))
     assert one.network.send(NodeId(2), KIND, b"there is room again")
+
+
+async def test_many_nodes_that_all_probe_each_other_at_once_end_with_one_connection_per_pair(
+    town: Town, key: bytes | None
+) -> None:
+    nodes = [await town.node(number, key=key) for number in range(1, 7)]
+    addresses = [node.address for node in nodes]
+    for node in nodes:
+        node.network.dial_seeds(addresses)
+    others = {node.node: {other.node for other in nodes} - {node.node} for node in nodes}
+    for node in nodes:
+        # Everybody was met at every address, so nobody dials any more.
+        await node.until(lambda node=node: {dialled for _, dialled in node.hellos} >= set(addresses))
+        await node.until_connected(*others[node.node])
+    for node in nodes:
+        for other in others[node.node]:
+            assert node.network.send(other, KIND, b"hi")
+    for node in nodes:
+        await node.until(lambda node=node: len(node.frames) == 5)
+        assert {sender for sender, _, _ in node.frames} == others[node.node]
+
+
+async def test_facts_that_change_during_a_handshake_are_told_after_it(town: Town, key: bytes | None) -> None:
+    one = await town.node(1, key=key)
+    peer = await town.stranger(one.address)
+    handshake = peer.handshake(hello(2), key=key)
+    peer.say(handshake.opening())
+    introduction = handshake.feed(await peer.reader.readexactly(PREAMBLE_SIZE))
+    settled = msgspec.structs.replace(one.me, cluster_id="C")
+    one.network.introduce(settled)
+    peer.say(introduction)
+    while not handshake.over:
+        handshake.feed(await peer.reader.read(65536))
+    assert handshake.hello == one.me
+    frames = handshake.rest()
+    while len(frames) < 5 or len(frames) < 4 + int.from_bytes(frames[:4], "big"):
+        frames += await peer.reader.read(65536)
+    end = len(frames) - (16 if key else 0)
+    assert decode_hello(frames[5:end]) == settled
+
+
+async def test_a_connection_that_only_one_side_has_lost_is_replaced_when_the_other_notices(
+    town: Town, key: bytes | None
+) -> None:
+    one, two = await town.node(1, key=key, silence_ms=200), await town.node(2, key=key)
+    between = await Cable.lay(two.address)
+    one.network.set_peers({NodeId(2): between.address})
+    await two.until_connected(1)
+    between.cut_far_end()  # node 1 sees nothing of it
+    await two.until(lambda: "down 1" in two.said)
+    two.dial(one)
+    await two.until(lambda: two.said[-1] == "up 1")
+    await one.until(lambda: "down 2" in one.said)
+    await one.until_connected(2)
+    between.close()

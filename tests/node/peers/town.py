@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 from penstock.config import Address, Limits
@@ -172,11 +173,13 @@ class Stranger:
             except ConnectionResetError:
                 return b""
 
+    def handshake(self, me: PeerHello, *, key: bytes | None = None) -> Handshake:
+        nonce = secrets.token_bytes(NONCE_SIZE)
+        return Handshake(dials=True, me=me, key=key, nonce=nonce, judge=accept_all, expects=1)
+
     async def introduce(self, me: PeerHello, *, key: bytes | None = None) -> Handshake:
         """The whole handshake, as a node does it."""
-        handshake = Handshake(
-            dials=True, me=me, key=key, nonce=secrets.token_bytes(NONCE_SIZE), judge=accept_all
-        )
+        handshake = self.handshake(me, key=key)
         self.say(handshake.opening())
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not handshake.over:
@@ -190,6 +193,53 @@ class Stranger:
 
     def leave(self) -> None:
         self.writer.transport.abort()
+
+
+class Cable:
+    """A connection's way through somebody else's hands, who can cut it at one end only."""
+
+    address: Address
+
+    def __init__(self, far: Address) -> None:
+        self._far = far
+        self._server: asyncio.Server | None = None
+        self._near_ends: list[asyncio.StreamWriter] = []
+        self._far_ends: list[asyncio.StreamWriter] = []
+        self._cut = False
+
+    @classmethod
+    async def lay(cls, far: Address) -> "Cable":
+        cable = cls(far)
+        listening = listen(Address("127.0.0.1", 0))
+        cable.address = Address("127.0.0.1", listening.getsockname()[1])
+        cable._server = await asyncio.start_server(cable._carry, sock=listening)
+        return cable
+
+    def cut_far_end(self) -> None:
+        """From now on the near side speaks into the void, and new callers hear nothing."""
+        self._cut = True
+        for end in self._far_ends:
+            end.transport.abort()
+
+    def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for end in (*self._near_ends, *self._far_ends):
+            end.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._near_ends.append(writer)
+        if self._cut:
+            return
+        far_reader, far_writer = await asyncio.open_connection(self._far.host, self._far.port)
+        self._far_ends.append(far_writer)
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                if not self._cut:
+                    target.write(data)
 
 
 def accept_all(introduction: Introduction) -> Refusal | None:

@@ -18,7 +18,7 @@ from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
 from penstock.node.peers.frames import FACTS, HEAD, KIND_SIZE, PING, REFUSAL, FrameReader
 from penstock.node.peers.handshake import Handshake, Refused
-from penstock.node.peers.hello import HELLO_MAX_BYTES, PeerHello, decode_hello, decode_refusal
+from penstock.node.peers.hello import HELLO_MAX_BYTES, NOBODY, PeerHello, decode_hello, decode_refusal
 from penstock.node.peers.seal import TAG_SIZE, Seal
 from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, TransportEvents
 
@@ -68,13 +68,15 @@ class PeerConnection(asyncio.BufferedProtocol):
     """Owned by the event loop and by one PeerNetwork."""
 
     def __init__(
-        self, owner: ConnectionOwner, *, dialled: Address | None = None, probing: bool = False
+        self, owner: ConnectionOwner, *, dialled: Address | None = None, expects: int = NOBODY
     ) -> None:
         self._owner = owner
         self.dialled = dialled
-        self.probing = probing
+        self.expects = expects
         self.where = str(dialled or "?")
         self.host = dialled.host if dialled else "?"
+        self.told: PeerHello | None = None
+        """What this node last said of itself here."""
         self.peer: PeerHello | None = None
         """Who it is, once both have agreed."""
         self.closed = False
@@ -102,7 +104,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         name = transport.get_extra_info("peername")
         if self.dialled is None and name:
-            self.where, self.host = f"{name[0]}:{name[1]}", str(name[0])
+            self.where, self.host = str(Address(name[0], name[1])), str(name[0])
         self._handshake = self._owner.opened(self)
         opening = self._handshake.opening()
         if opening:

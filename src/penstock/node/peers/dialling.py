@@ -37,7 +37,7 @@ class Exchange(Protocol):
 
     def is_connected(self, node: NodeId) -> bool: ...
 
-    def new_connection(self, dialled: Address, probing: bool) -> PeerConnection: ...
+    def new_connection(self, dialled: Address, expects: NodeId | None) -> PeerConnection: ...
 
     def is_larger_than(self, node: NodeId) -> bool: ...
 
@@ -106,7 +106,7 @@ class Dialler:
     async def _attempt(self) -> None:
         """Returns when the handshake is over, well or not."""
         loop = asyncio.get_running_loop()
-        connection = self._exchange.new_connection(self.address, self.node is None)
+        connection = self._exchange.new_connection(self.address, self.node)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await loop.create_connection(lambda: connection, self.address.host, self.address.port)
@@ -129,9 +129,9 @@ class Dialler:
             self.node = connection.peer.node
             self._said = ""
         elif refused is not None:
-            self._is_self = refused.refusal.code == RefusalCode.ITSELF
-            if refused.hello is not None:
+            if refused.hello is not None:  # else anybody may have said it
                 self.node = refused.hello.node
+                self._is_self = refused.refusal.code == RefusalCode.ITSELF
             if refused.refusal.code not in QUIET:
                 self._pause_seconds = LONGEST_PAUSE_SECONDS  # it takes a person to change that
         else:

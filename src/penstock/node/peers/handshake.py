@@ -26,6 +26,7 @@ from penstock.errors import PenstockError, ProtocolViolation
 from penstock.node.peers.frames import HEAD, INTRODUCTION, KIND_SIZE, LENGTH_SIZE, REFUSAL
 from penstock.node.peers.hello import (
     HELLO_MAX_BYTES,
+    NOBODY,
     Introduction,
     PeerHello,
     Refusal,
@@ -73,14 +74,14 @@ class Handshake:
         key: bytes | None,
         nonce: bytes,
         judge: Judge,
-        probing: bool = False,
+        expects: int = NOBODY,
         versions: tuple[int, int] = (OLDEST_VERSION, NEWEST_VERSION),
     ) -> None:
         self._dials = dials
         self._me = me
         self._key = key
         self._judge = judge
-        self._probing = probing
+        self._expects = expects
         self._versions = versions
         self._mine = MAGIC + bytes([*versions, KEYED if key is not None else 0, 0]) + nonce
         self._preambles = b""
@@ -162,7 +163,7 @@ class Handshake:
     # --- introductions
 
     def _introduction(self, refusal: Refusal | None = None) -> bytes:
-        body = encode(Introduction(self._me, self._probing, refusal))
+        body = encode(Introduction(self._me, self._expects, refusal))
         if self._key is not None:
             body = proof(self._key, _ROLES[self._dials], self._preambles, body) + body
         return frame(INTRODUCTION, body)

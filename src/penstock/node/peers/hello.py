@@ -18,6 +18,9 @@ HELLO_MAX_BYTES = 16 * 1024
 """A hello is a few hundred bytes; with the longest names and a hundred seeds it is still below this. What a stranger
 can make a node hold before it has said who it is."""
 
+NOBODY = -1
+"""In place of a node id."""
+
 _SHOWN_CHARACTERS = 400
 
 T = TypeVar("T")
@@ -92,8 +95,9 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
     learns whom it reached."""
 
     hello: PeerHello
-    probing: bool = False
-    """Who dials does not know yet whose address this is: it wants no second connection, only to know who is there."""
+    expects: int = NOBODY
+    """Whom the dialler wants to reach. Anybody else, also everybody when it does not know yet, is only asked who it is:
+    a connection that the two have already stays as it was."""
     refusal: Refusal | None = None
 
 

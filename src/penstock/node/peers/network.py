@@ -11,7 +11,7 @@ Rules, for a node that introduces itself on a new connection:
    two connections: the one that the smaller id dialled. A new connection takes the old one's place unless the old one
    is of that kind and the new one is not. (A dialler that lost a connection which the other side still believes in is
    let in by this too, or it learns by the refusal and the other side's next write or silence ends the dead one.) Who
-   only probes an address is told who is there and changes nothing.
+   looks for another node at this address is told who is there and changes nothing.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from penstock.node.peers.connection import PeerConnection, Traffic
 from penstock.node.peers.dialling import Dialler
 from penstock.node.peers.frames import FACTS, PING, REFUSAL, SCRATCH_SIZE
 from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused
-from penstock.node.peers.hello import QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
+from penstock.node.peers.hello import NOBODY, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND, Body, TransportEvents
 from penstock.types import NodeId
 
@@ -143,7 +143,12 @@ class PeerNetwork:
         assert me.replica == self._me.replica
         self._me = me
         for connection in list(self._peers.values()):
-            connection.send(FACTS, encode(me))
+            self._tell_facts(connection)
+
+    def _tell_facts(self, connection: PeerConnection) -> None:
+        """Unless they are told already; what was dropped or changed during the handshake is told by the next sweep."""
+        if connection.told is not self._me and connection.send(FACTS, encode(self._me)):
+            connection.told = self._me
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
         """Those that are left out are not dialled any more; a connection that they have is theirs to end."""
@@ -179,8 +184,8 @@ class PeerNetwork:
     def is_larger_than(self, node: NodeId) -> bool:
         return self._me.node > node
 
-    def new_connection(self, dialled: Address, probing: bool) -> PeerConnection:
-        return PeerConnection(self, dialled=dialled, probing=probing)
+    def new_connection(self, dialled: Address, expects: NodeId | None) -> PeerConnection:
+        return PeerConnection(self, dialled=dialled, expects=NOBODY if expects is None else expects)
 
     # --- for connections
 
@@ -190,15 +195,15 @@ class PeerNetwork:
         self._strangers[connection] = None
         callers = [one for one in self._strangers if one.dialled is None and not one.closed]
         if len(callers) > self.limits.max_peer_handshakes:
-            self._complain(callers[0], f"over the limit of {self.limits.max_peer_handshakes} strangers")
-            callers[0].close("too many strangers")
+            callers[0].close(f"over the limit of {self.limits.max_peer_handshakes} strangers")
+        connection.told = self._me
         return Handshake(
             dials=connection.dialled is not None,
             me=self._me,
             key=self._key,
             nonce=self._token(NONCE_SIZE),
             judge=lambda introduction: self._judge(connection, introduction),
-            probing=connection.probing,
+            expects=connection.expects,
         )
 
     def _judge(self, connection: PeerConnection, introduction: Introduction) -> Refusal | None:
@@ -217,9 +222,8 @@ class PeerNetwork:
         assert current.peer is not None
         if (current.peer.replica, current.peer.run) != (hello.replica, hello.run):
             return _two_of_one_id(hello, current.peer)
-        if introduction.probing or (
-            self._dialled_by_smaller(current) and not self._dialled_by_smaller(connection, hello)
-        ):
+        probed = connection.dialled is None and introduction.expects != me.node
+        if probed or (self._dialled_by_smaller(current) and not self._dialled_by_smaller(connection, hello)):
             return Refusal(RefusalCode.ALREADY_CONNECTED, "the two nodes are connected already")
         return None
 
@@ -237,13 +241,13 @@ class PeerNetwork:
         """Either side said no; the connection is on its way out."""
         code, hello = refused.refusal.code, refused.hello
         if code in QUIET:
-            known = self._me if code == RefusalCode.ITSELF else hello
-            if known is not None and connection.dialled is not None:
-                self.events.on_hello(known, connection.dialled)
+            if hello is not None and connection.dialled is not None:
+                self.events.on_hello(hello, connection.dialled)
             return
         who = f"{hello} ({connection.where})" if hello is not None else connection.where
         verb = "refused" if refused.ours else "was refused by"
-        self._complaints.warn(f"{connection.host} {code} {verb}", f"{verb} {who}: {refused}")
+        subject = f"{verb} {connection.dialled or connection.host} {hello and hello.node} {code}"
+        self._complaints.warn(subject, f"{verb} {who}: {refused}")
 
     def established(self, connection: PeerConnection) -> None:
         hello = connection.peer
@@ -257,6 +261,7 @@ class PeerNetwork:
         self._hellos[hello.node] = hello
         log.info("connected with %s%s", hello, "" if connection.dialled is None else ", dialled")
         self._wake_diallers()
+        self._tell_facts(connection)
         self.events.on_hello(hello, connection.dialled)
         self.events.on_up(hello.node)
 
@@ -309,15 +314,16 @@ class PeerNetwork:
     def _sweep(self) -> None:
         """Closes what is late or silent, and keeps the rest from falling silent."""
         now = self._loop.time()
-        late = now - self.now > 3 * self._sweep_seconds
+        slept = max(0.0, now - self.now - 2 * self._sweep_seconds)
         self.now = now
         self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
-        if late:
-            return  # this process slept: what its peers sent meanwhile waits in the sockets and must be read first
         deadline = now - self.limits.peer_handshake_timeout_ms / 1000
         for stranger in [one for one in self._strangers if one.opened_at < deadline]:
             stranger.close(f"no introduction within {self.limits.peer_handshake_timeout_ms} ms")
         for connection in list(self._peers.values()):
+            # While this process slept, what its peers sent waited in the sockets: that was not their silence.
+            connection.last_heard += slept
+            self._tell_facts(connection)
             if connection.last_heard < now - self._silence_seconds:
                 connection.close(f"silent for {self._silence_seconds:g} s")
             elif connection.last_sent < now - self._silence_seconds / SWEEPS_PER_SILENCE:

@@ -1,12 +1,14 @@
 """One transport, many listeners: frames go by their kind, comings and goings to everybody who asked."""
 
+import logging
 from collections.abc import Callable
 
 from penstock.config import Address
-from penstock.errors import ProtocolViolation
 from penstock.node.peers.hello import PeerHello
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND
 from penstock.types import NodeId
+
+log = logging.getLogger("penstock.peers")
 
 OnFrame = Callable[[NodeId, memoryview], None]
 OnNode = Callable[[NodeId], None]
@@ -18,6 +20,8 @@ class Switchboard:
 
     def __init__(self) -> None:
         self._by_kind: list[OnFrame | None] = [None] * (LAST_KIND + 1)
+        self._unknown: list[int] = []
+        """Kinds of a newer version, in the middle of a rolling update. Dropped, and told once."""
         self._up: list[OnNode] = []
         self._down: list[OnNode] = []
         self._hello: list[OnHello] = []
@@ -43,9 +47,11 @@ class Switchboard:
 
     def on_frame(self, sender: NodeId, kind: int, body: memoryview) -> None:
         handler = self._by_kind[kind]
-        if handler is None:
-            raise ProtocolViolation(f"a frame of the unknown kind {kind}")
-        handler(sender, body)
+        if handler is not None:
+            handler(sender, body)
+        elif kind not in self._unknown:
+            self._unknown.append(kind)
+            log.warning("node %d sends frames of kind %d, which this version does not know", sender, kind)
 
     def on_up(self, node: NodeId) -> None:
         for tell in self._up:
