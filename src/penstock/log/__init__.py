@@ -12,6 +12,7 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.log.reset import Prefix
 from penstock.log.scrub import ScrubPlan
+from penstock.log.votes import SavedVote, VoteStore
 
 __all__ = [
     "Appended",
@@ -24,5 +25,7 @@ __all__ = [
     "MemoryDisk",
     "OsDisk",
     "Prefix",
+    "SavedVote",
     "ScrubPlan",
+    "VoteStore",
 ]

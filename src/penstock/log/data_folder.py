@@ -3,27 +3,32 @@
 DATA/
   lock             held with flock while a node runs
   meta/format      "penstock 1\n": the version of everything below. Refused when it is another.
-  meta/identity    MessagePack array (Identity) behind a CRC-32C of 4 bytes, big-endian: cluster, node, terms
-  used up
+  meta/identity    one sector: a CRC-32C of 4 bytes and a length of 2, big-endian, then a MessagePack array (Identity):
+                   cluster, node, terms used up, incarnation, founders; then zeros
+  meta/votes.*     terms and votes of all Raft groups (votes.py)
   meta/clean       there is one if the last node that ran here stopped in good order
   topics/          one folder per partition (layout.py)
   topics/*.deleted partitions on their way out: removed on sight
 
 The format is checked before anything is written: a folder of a newer Penstock is left as it was.
+
+A folder belongs to a cluster from the moment that this cluster is founded or joined, once and for ever. A node that
+runs alone founds its own at once; one that is to find others first (`wait_for_cluster`) has no cluster until `found`.
 """
 
 import secrets
 from base64 import urlsafe_b64encode
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
 import msgspec
 from crc32c import crc32c
 
-from penstock.errors import CorruptLog, DataFolderInUse, StorageError, UnknownFormat
+from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, StorageError, UnknownFormat
 from penstock.log.disk import SECTOR_SIZE, Disk, Lock
 from penstock.log.layout import DELETED_SUFFIX
-from penstock.types import NodeId, Term
+from penstock.types import NodeId, Replica, Term
 
 FORMAT = b"penstock 1\n"
 LOCK = "lock"
@@ -31,19 +36,32 @@ META = "meta"
 FORMAT_PATH = "meta/format"
 IDENTITY_PATH = "meta/identity"
 CLEAN_PATH = "meta/clean"
+VOTES_PATH = "meta/votes"
 TOPICS = "topics"
 
 CRC_SIZE = 4
 LENGTH_SIZE = 2
+MAX_FOUNDERS = 15
+"""They must fit into the sector, 15 bytes each. Far more than a quorum needs; whoever comes later joins."""
+MAX_CLUSTER_ID_BYTES = 200
+
+Draw = Callable[[int], int]
+"""A random number of that many bits."""
 
 
 class Identity(msgspec.Struct, array_like=True, kw_only=True):
     """Who this folder belongs to."""
 
     cluster_id: str
+    """"": not known yet."""
     node_id: int
     last_term: int = -1
     """The greatest term handed out. A term is never used twice, whatever happened to the one who had it."""
+    incarnation: int = 0
+    """Made with the folder, 63 random bits: a node that has lost its folder comes back as another replica. 0: the
+    folder is older than incarnations are."""
+    founders: list[tuple[int, int]] = []
+    """Node id and incarnation of those who founded the cluster; empty: not known yet."""
 
 
 class DataFolder:
@@ -59,17 +77,31 @@ class DataFolder:
         """Whether the last run stopped in good order. Only to be told to people: every log checks itself."""
 
     @classmethod
-    def open(cls, disk: Disk, *, node_id: NodeId, cluster_id: str | None = None) -> Self:
-        """Locks the folder, or makes it. Raises DataFolderInUse or UnknownFormat."""
+    def open(
+        cls,
+        disk: Disk,
+        *,
+        node_id: NodeId,
+        cluster_id: str | None = None,
+        wait_for_cluster: bool = False,
+        draw: Draw = secrets.randbits,
+    ) -> Self:
+        """Locks the folder, or makes it. Raises DataFolderInUse or UnknownFormat.
+
+        A folder without a cluster gets one of its own, named `cluster_id` if that is given; with `wait_for_cluster` it
+        has none until `found`.
+        """
         disk.make_dir(META)
         lock = disk.lock(LOCK)
         try:
             fresh = _check_format(disk)
             identity = (
-                _make_identity(disk, node_id, cluster_id)
+                Identity(cluster_id="", node_id=node_id)
                 if fresh
                 else _load_identity(disk, node_id, cluster_id)
             )
+            if _complete(identity, cluster_id, wait_for_cluster, draw) or fresh:
+                _save_identity(disk, identity)
             if fresh:
                 # Last: until it is there, a half-made folder is made anew.
                 disk.write_file_atomic(FORMAT_PATH, FORMAT)
@@ -84,11 +116,36 @@ class DataFolder:
 
     @property
     def cluster_id(self) -> str:
+        """ "": this node has not found its cluster yet."""
         return self._identity.cluster_id
 
     @property
     def node_id(self) -> NodeId:
         return NodeId(self._identity.node_id)
+
+    @property
+    def incarnation(self) -> int:
+        return self._identity.incarnation
+
+    @property
+    def founders(self) -> tuple[Replica, ...]:
+        """Who founded the cluster; empty as long as it is not known."""
+        return tuple(Replica(NodeId(node), incarnation) for node, incarnation in self._identity.founders)
+
+    def found(self, cluster_id: str, founders: Sequence[Replica]) -> None:
+        """This folder belongs to that cluster from now on; on the disk when this returns. Saying it again is fine,
+        saying something else is not."""
+        _check_founding(cluster_id, founders)
+        identity = self._identity
+        pairs = [(int(founder.node), founder.incarnation) for founder in founders]
+        if identity.cluster_id and (identity.cluster_id, identity.founders) != (cluster_id, pairs):
+            raise DataFolderInUse(
+                f"the data folder belongs to cluster {identity.cluster_id}, not to {cluster_id} founded by {pairs}"
+            )
+        if not identity.cluster_id:
+            changed = msgspec.structs.replace(identity, cluster_id=cluster_id, founders=pairs)
+            _save_identity(self._disk, changed)
+            self._identity = changed
 
     def next_term(self) -> Term:
         """A term that was never used here before; on the disk when this returns."""
@@ -124,11 +181,28 @@ def _check_format(disk: Disk) -> bool:
     return False
 
 
-def _make_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Identity:
-    new_cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-    identity = Identity(cluster_id=cluster_id or new_cluster_id, node_id=node_id)
-    _save_identity(disk, identity)
-    return identity
+def _complete(identity: Identity, cluster_id: str | None, wait_for_cluster: bool, draw: Draw) -> bool:
+    """Fills in what the identity does not have yet; whether that was anything."""
+    changed = False
+    if identity.incarnation == 0:
+        identity.incarnation = draw(63) or 1
+        changed = True
+    if not identity.cluster_id and not wait_for_cluster:
+        new_cluster_id = urlsafe_b64encode(draw(128).to_bytes(16, "big")).rstrip(b"=").decode()
+        identity.cluster_id = cluster_id or new_cluster_id
+        changed = True
+    if identity.cluster_id and not identity.founders:
+        # It founded its own, now or before founders were written down.
+        identity.founders = [(identity.node_id, identity.incarnation)]
+        changed = True
+    return changed
+
+
+def _check_founding(cluster_id: str, founders: Sequence[Replica]) -> None:
+    if not 1 <= len(founders) <= MAX_FOUNDERS:
+        raise ConfigError("founders", len(founders), f"1 to {MAX_FOUNDERS} nodes; others join later")
+    if not 1 <= len(cluster_id.encode()) <= MAX_CLUSTER_ID_BYTES:
+        raise ConfigError("cluster_id", cluster_id, f"1 to {MAX_CLUSTER_ID_BYTES} bytes")
 
 
 def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Identity:
@@ -143,7 +217,7 @@ def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Ident
     identity = msgspec.msgpack.decode(data[start : start + length], type=Identity)
     if identity.node_id != node_id:
         raise DataFolderInUse(f"the data folder belongs to node {identity.node_id}, not to node {node_id}")
-    if cluster_id is not None and identity.cluster_id != cluster_id:
+    if cluster_id is not None and identity.cluster_id not in ("", cluster_id):
         raise DataFolderInUse(
             f"the data folder belongs to cluster {identity.cluster_id}, not to {cluster_id}"
         )

@@ -6,6 +6,7 @@ TOPIC-PARTITION/
   BASE.timeindex   sparse: the greatest timestamp below an offset                         (can be rebuilt)
   OFFSET.snapshot  all that the log knows besides its bytes, as of OFFSET                 (can be rebuilt)
   checkpoint       where the log starts, and up to where it is known to be flushed
+  reset            the log is to begin anew behind the prefix that stands here: finished on sight (reset.py)
   *.tmp, *.cleaned unfinished work of a process that died: removed on sight
   BASE-END.swap    a compacted segment that replaces all segments of that range: finished on sight
 
@@ -15,8 +16,9 @@ BASE.log           batches in Kafka's format v2 as they travel (penstock.batch.h
      61   1  kind: 0 a new term begins here, 1 the caller's own
      62   4  term            both stand in the batch's header too, but the CRC of a batch covers neither ...
      66   8  offset          ... of these two fields there, and it does here
-     74      the caller's payload (kind 1)
-                   A term begins with an entry of kind 0, so every batch's term can be checked against it.
+     74      the caller's payload (kind 1), at most 414 bytes, because the last one must fit into the checkpoint
+                   A term begins with an entry of kind 0, so every batch's term can be checked against it. Raft's index
+                   of an entry is its offset plus the control entries before it (controls.py).
 
 checkpoint         two slots of 512 bytes (a sector: written whole or not at all), used in turn; the higher sequence
                    of the valid ones counts. A slot:
@@ -30,6 +32,12 @@ checkpoint         two slots of 512 bytes (a sector: written whole or not at all
      56   8  ... all before this position
      64   8  cleaned_offset  below it offsets may be missing: compaction has been there
      72   4  CRC-32C of the 72 bytes before
+     then, unless written by the first version, which had nothing here:
+     76   8  term of the last entry before first_base
+     84   8  gaps_below      below it offsets may be missing: the entries came from a log that was compacted
+     92   2  length of ...
+     94      ... the last payload of the caller's own (kind 1) before first_base, and after it
+          4  CRC-32C of all the bytes of the slot before
 
 BASE.index and BASE.timeindex share a head:
       0   4  "PIDX" or "PTIX" 4   2  version, 1       6   2  zero
@@ -49,7 +57,19 @@ OFFSET.snapshot
       0   4  "PSNP"          4   2  version, 1        6   2  zero
       8   4  body length    12   4  CRC-32C of the body
      16      body: a MessagePack array (snapshot.Snapshot): position of OFFSET, the log's start, terms and where they
-             begin, offsets of the control entries, idempotent producers
+             begin, the control entries, idempotent producers
+  There is one for the first offset of each segment but a log's very first, saved before a later one is. The index of
+  the first entry, the term before it, and what producers had sent by then cannot be derived once the prefix is deleted.
+  So segments are removed in this order: a snapshot behind them is flushed (and with it that of the first segment which
+  stays), then a checkpoint whose first_base is behind them, then the files go. After a power cut anywhere in between,
+  either they are all there and are read or set aside, or the checkpoint tells all but the producers and the snapshot
+  those too. Only where there is no room for a snapshot they go without one, and what producers sent is forgotten.
+
+reset
+      0   4  CRC-32C of the rest
+      4      a MessagePack array (reset.Prefix): first offset and index, the term before, start, producers, gaps_below,
+             the caller's payload. Written and flushed under another name first, so it is whole when it is there; from
+             then on all other files are the old log's and count for nothing.
 
 A torn tail and a corrupt log
   A power cut keeps any subset of the sectors that were not flushed. So in the unflushed part a bad batch may well be
@@ -65,7 +85,7 @@ A torn tail and a corrupt log
   not flushed.
 
 How recovery reads it
-  1. Unfinished swaps are finished and temporary files removed.
+  1. An announced reset is finished. Unfinished swaps are finished and temporary files removed.
   2. The newest valid snapshot is loaded. Without one, the scan starts at the first segment with nothing known.
      Segments below first_base, and those wholly below both start_offset and the snapshot, only wait for removal.
   3. Segments before the snapshot: the head of .index must fit the file's size and the next segment's BASE, or the

@@ -1,0 +1,313 @@
+"""Terms and votes of all Raft groups of a node: one small store, so that an election storm costs one flush.
+
+Raft forgives a replica that has lost anything but this: one that forgets its vote may vote twice in a term, and two
+leaders of one term lose data. So what is flushed here is never lost, a rotten byte is named and not skipped, and a full
+disk does not stop elections: the files have their size from the beginning, and are written in place.
+
+Two files, NAME.0 and NAME.1, big-endian. The one with the higher generation counts.
+  head, in a sector of its own
+      0   4  "PVOT"          4   2  version, 1        6   2  zero
+      8   8  generation: 0 and 1 when the store is made, then one more with each rewriting
+     16   4  records that were there when this file was written
+     20   4  CRC-32C of the 20 bytes before
+  from 512 on, records of 64 bytes (8 to a sector, so a torn write tears between records), then zeros to the end
+      0   4  CRC-32C of the 60 bytes that follow
+      4   4  place in its batch: the records of one flush are numbered from 0
+      8   8  generation of the file
+     16  16  topic id        32   4  partition
+     36   8  term            44   4  node that got the vote
+     48   8  ... and its incarnation
+     56   1  flags: 1 a vote was given, 2 there is a log of this group here, 4 the group is forgotten
+     57   7  zero
+
+A flush writes its records behind the last ones and flushes the file once. Of several records of one group the last one
+counts. When there is no room left, all that counts is written to the other file, flushed, and after it that file's
+head, flushed too: a head is never there without its records.
+
+How it is read. Both heads must have their checksums, because a sector is written whole; only a store that was not yet
+used may lack a file. Records up to the first that has no checksum or another generation count. That one is the end, or
+a torn tail, or rot. A batch is begun only after the one before it was flushed, so rot it is if a good record follows
+whose batch began behind it, or if the head counts more records: CorruptLog. Else nobody was promised what is behind,
+and the store is rewritten without it. What was read is flushed before anybody acts on it.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from crc32c import crc32c
+
+from penstock.errors import CorruptLog, DiskFull, StorageError
+from penstock.log.disk import SECTOR_SIZE, Disk, File
+from penstock.log.layout import FORMAT_VERSION, check_format
+from penstock.types import NO_TERM, GroupId, NodeId, Replica, Term
+
+MAGIC = b"PVOT"
+HEAD = Struct(">4sHHQI")
+CRC = Struct(">I")
+RECORD = Struct(">IQ16siqiQB7x")
+RECORD_SIZE = CRC.size + RECORD.size
+FIRST_RECORD = SECTOR_SIZE
+MIN_FILE_SIZE = 64 * 1024
+"""About a thousand records: some hundred elections of a small node between two rewritings."""
+SPARE_FACTOR = 4
+"""A rewritten file has room for this many times the records that it holds."""
+
+VOTED = 1
+HAS_LOG = 2
+FORGOTTEN = 4
+
+
+class Hard(Protocol):
+    """What Raft must not forget."""
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def voted_for(self) -> Replica | None: ...
+
+
+class SavedVote(NamedTuple):
+    """One group's state."""
+
+    term: Term
+    voted_for: Replica | None
+    has_log: bool
+    """There was a log of this group here. If it is gone, this replica has lost what it acknowledged."""
+
+
+NEVER_VOTED = SavedVote(NO_TERM, None, False)
+
+
+class VoteStore:
+    """`get`, `put` and `forget` on the event loop, `flush` in any thread."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Reads what is there. Raises CorruptLog."""
+        self._disk = disk
+        self._paths = (f"{path}.0", f"{path}.1")
+        self._votes: dict[GroupId, SavedVote] = {}
+        self._pending: dict[GroupId, SavedVote | None] = {}
+        """Not flushed yet; None: to be forgotten."""
+        self._pending_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._flushed: dict[GroupId, SavedVote] = {}
+        """What is on the disk, for rewriting. Touched only with the flush lock."""
+        self._generation = 0
+        self._end = FIRST_RECORD
+        self._size = 0
+        self.failed: StorageError | None = None
+        """Why nothing can be saved any more: after a failed flush nobody knows what is on the disk."""
+        self._open()
+
+    # --- on the loop
+
+    def get(self, group: GroupId) -> SavedVote:
+        return self._votes.get(group, NEVER_VOTED)
+
+    def groups(self) -> list[GroupId]:
+        return list(self._votes)
+
+    def put(self, group: GroupId, hard: Hard, has_log: bool) -> None:
+        """Known at once, and on the disk when the next `flush` has returned."""
+        vote = SavedVote(Term(hard.term), hard.voted_for, has_log)
+        self._votes[group] = vote
+        with self._pending_lock:
+            self._pending[group] = vote
+
+    def forget(self, group: GroupId) -> None:
+        """For a group that was deleted by decision, or that this replica has left for good."""
+        if self._votes.pop(group, None) is not None:
+            with self._pending_lock:
+                self._pending[group] = None
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._pending)
+
+    # --- in a thread
+
+    def flush(self) -> None:
+        """Returns when all that was put before is on the disk. Raises DiskFull, after which it can be tried again, or
+        StorageError, after which it cannot."""
+        with self._flush_lock:
+            if self.failed is not None:
+                raise StorageError(f"{self._paths[0]} takes no votes: {self.failed}")
+            with self._pending_lock:
+                pending, self._pending = self._pending, {}
+            if not pending:
+                return
+            try:
+                self._save(pending)
+            except DiskFull:
+                with self._pending_lock:
+                    self._pending = {**pending, **self._pending}
+                raise
+            except StorageError as problem:
+                self.failed = problem
+                raise
+
+    def _save(self, pending: dict[GroupId, SavedVote | None]) -> None:
+        for group, vote in pending.items():
+            if vote is None:
+                self._flushed.pop(group, None)
+            else:
+                self._flushed[group] = vote
+        if self._end + len(pending) * RECORD_SIZE > self._size:
+            self._rewrite()
+            return
+        data = _encode(pending.items(), self._generation)
+        file = self._disk.open(self._paths[self._generation % 2])
+        try:
+            file.write_at(self._end, data)
+            file.flush()
+        finally:
+            file.close()
+        self._end += len(data)
+
+    def _rewrite(self) -> None:
+        """All that counts goes into the other file."""
+        generation = self._generation + 1
+        data = _encode(self._flushed.items(), generation)
+        file = self._disk.open(self._paths[generation % 2], create=True)
+        try:
+            size = max(MIN_FILE_SIZE, file.size, FIRST_RECORD + _rounded(len(data) * SPARE_FACTOR))
+            try:
+                file.write_at(FIRST_RECORD, data.ljust(size - FIRST_RECORD, b"\0"))
+            except DiskFull:
+                # No room to grow: what is needed may still fit into what is there.
+                size = file.size
+                if FIRST_RECORD + len(data) > size:
+                    raise
+                file.write_at(FIRST_RECORD, data.ljust(size - FIRST_RECORD, b"\0"))
+            file.flush()
+            file.write_at(0, _head(generation, len(self._flushed)))
+            file.flush()
+        finally:
+            file.close()
+        self._generation, self._end, self._size = generation, FIRST_RECORD + len(data), size
+
+    # --- opening
+
+    def _open(self) -> None:
+        contents = [self._read(path) for path in self._paths]
+        heads = [_read_head(path, data) for path, data in zip(self._paths, contents, strict=True)]
+        known = [head for head in heads if head is not None]
+        if len(known) < 2:
+            self._make(known)
+            return
+        generation, count = max(known)
+        number = generation % 2
+        data = contents[number]
+        assert data is not None
+        end, is_torn = self._read_records(self._paths[number], data, generation, count)
+        self._generation, self._end, self._size = generation, end, len(data)
+        self._flushed = dict(self._votes)
+        if is_torn:
+            self._rewrite()
+        else:
+            self._sync(self._paths[number])
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self._disk.read_file(path)
+        except FileNotFoundError:
+            return None
+
+    def _make(self, known: list[tuple[int, int]]) -> None:
+        """Each file is whole or not there; the first generation comes first."""
+        if known and known[0] != (1, 0):
+            raise CorruptLog(self._paths[(known[0][0] + 1) % 2], 0, "one of the two files of votes is gone")
+        for generation in (1, 0):
+            content = _head(generation, 0).ljust(MIN_FILE_SIZE, b"\0")
+            self._disk.write_file_atomic(self._paths[generation], content)
+        self._generation, self._size = 1, MIN_FILE_SIZE
+
+    def _read_records(self, path: str, data: bytes, generation: int, count: int) -> tuple[int, bool]:
+        """Where the records end, and whether there is anything behind."""
+        end = len(data)
+        for position, record in _records(data, FIRST_RECORD, generation):
+            if record is None:
+                end = position
+                break
+            group, vote, _ = record
+            self._votes.pop(group, None)
+            if vote is not None:
+                self._votes[group] = vote
+        if end < FIRST_RECORD + count * RECORD_SIZE:
+            raise CorruptLog(path, end, "a record of votes does not have its checksum")
+        for position, record in _records(data, end, generation):
+            if record is not None and position - record[2] * RECORD_SIZE > end:
+                raise CorruptLog(path, end, "a record of votes does not have its checksum, and later ones do")
+        return end, bool(data[end:].strip(b"\0"))
+
+    def _sync(self, path: str) -> None:
+        file: File = self._disk.open(path)
+        try:
+            file.flush()
+        finally:
+            file.close()
+
+
+def _rounded(size: int) -> int:
+    return -(-size // SECTOR_SIZE) * SECTOR_SIZE
+
+
+def _head(generation: int, count: int) -> bytes:
+    head = HEAD.pack(MAGIC, FORMAT_VERSION, 0, generation, count)
+    return (head + CRC.pack(crc32c(head))).ljust(SECTOR_SIZE, b"\0")
+
+
+def _read_head(path: str, data: bytes | None) -> tuple[int, int] | None:
+    """Generation and number of records; None if there is no file."""
+    if data is None:
+        return None
+    head = data[: HEAD.size]
+    if (
+        len(data) < SECTOR_SIZE
+        or CRC.unpack_from(data, HEAD.size)[0] != crc32c(head)
+        or not head.strip(b"\0")
+    ):
+        raise CorruptLog(path, 0, "the head of the votes does not have its checksum")
+    magic, version, _, generation, count = HEAD.unpack(head)
+    check_format(path, magic, MAGIC, version)
+    return generation, count
+
+
+def _encode(votes: Iterable[tuple[GroupId, SavedVote | None]], generation: int) -> bytes:
+    """The records of one batch."""
+    parts = []
+    for place, (group, vote) in enumerate(votes):
+        term, voted_for, has_log = vote or NEVER_VOTED
+        node, incarnation = voted_for or (0, 0)
+        flags = (VOTED if voted_for else 0) | (HAS_LOG if has_log else 0) | (FORGOTTEN if vote is None else 0)
+        topic, partition = group.topic_id.bytes, group.partition
+        body = RECORD.pack(place, generation, topic, partition, term, node, incarnation, flags)
+        parts.append(CRC.pack(crc32c(body)) + body)
+    return b"".join(parts)
+
+
+_Record = tuple[GroupId, SavedVote | None, int]
+"""Group, its state or None if it is forgotten, and the record's place in its batch."""
+
+
+def _records(data: bytes, position: int, generation: int) -> Iterator[tuple[int, _Record | None]]:
+    """Position and content of each record from `position` on; None for one that is not whole, or of another time."""
+    while position + RECORD_SIZE <= len(data):
+        yield position, _decode(data[position : position + RECORD_SIZE], generation)
+        position += RECORD_SIZE
+
+
+def _decode(record: bytes, generation: int) -> _Record | None:
+    body = record[CRC.size :]
+    place, found, topic, partition, term, node, incarnation, flags = RECORD.unpack(body)
+    if found != generation or CRC.unpack_from(record)[0] != crc32c(body):
+        return None
+    group = GroupId(UUID(bytes=topic), partition)
+    if flags & FORGOTTEN:
+        return group, None, place
+    voted_for = Replica(NodeId(node), incarnation) if flags & VOTED else None
+    return group, SavedVote(Term(term), voted_for, bool(flags & HAS_LOG)), place
