@@ -103,6 +103,16 @@ def test_a_node_that_is_wiped_again_in_the_middle_is_started_over() -> None:
     assert next_moves(state) == []
 
 
+def test_a_wiped_node_that_is_to_leave_gets_its_replicas_back_only_if_nobody_else_can_take_them() -> None:
+    state = cluster_of(1, 2, 3)
+    assign(state, "narrow", [1, 2])
+    apply(state, decommission_node(state, 2))
+    apply(state, [registration(2, incarnation=7)])
+    assert [move.target for move in next_moves(state)] == [(1, 3)]
+    apply(state, [NodeFenced(node_id=3)])
+    assert [(move.target, move.renewed) for move in next_moves(state)] == [((1, 2), 2)]
+
+
 # --- silence
 
 

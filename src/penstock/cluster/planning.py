@@ -187,13 +187,21 @@ class _Planner:
                 self._layout.free[repair.group] = None
 
     def _repair(self, group: GroupId, node: int, reason: MoveReason) -> Move | None:
-        here = reason is MoveReason.WIPED and node in self._layout.load
-        taker = node if here else self._layout.best_taker(group, node)
+        taker = self._taker(group, node, reason)
         if taker is None:
             return None
         before = self._origin(group)
         target = self._layout.exchange(group, node, taker)
-        return self._move(group, before, target, reason, renewed=node if here else None)
+        return self._move(group, before, target, reason, renewed=node if taker == node else None)
+
+    def _taker(self, group: GroupId, node: int, reason: MoveReason) -> int | None:
+        if reason is not MoveReason.WIPED:
+            return self._layout.best_taker(group, node)
+        if node in self._layout.load:
+            return node
+        # It is about to leave, but where else is no room, a replica there is better than none.
+        other = self._layout.best_taker(group, node)
+        return node if other is None else other
 
     def _origin(self, group: GroupId) -> tuple[int, ...]:
         """From where a move starts: for one that is sent elsewhere half way, from where it started."""
