@@ -142,7 +142,9 @@ class Machine:
         self.do(now, self.raft.appended(now, 61 + len(content)))
 
     def delete_prefix(self, now: float, index: int) -> None:
-        self.log.delete_prefix(min(index, self.raft.commit_index))
+        index = self.log.floor(min(index, self.raft.commit_index, self.log.flushed_index))
+        self.founding = self.raft.config_at(index) or self.founding
+        self.log.delete_prefix(index)
         self.do(now, self.raft.prefix_deleted(now))
 
 

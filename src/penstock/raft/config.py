@@ -144,6 +144,10 @@ class ConfigHistory:
             held = config
         return held
 
+    @property
+    def oldest(self) -> GroupConfig | None:
+        return self._entries[0][1] if self._entries else None
+
     def add(self, index: int, config: GroupConfig) -> None:
         self._entries.append((index, config))
 

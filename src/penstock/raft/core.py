@@ -145,6 +145,11 @@ class Raft:
     def config(self) -> GroupConfig | None:
         return self.configs.newest
 
+    def config_at(self, index: int) -> GroupConfig | None:
+        """What held at this place of the log. Whoever deletes the log below it must keep this, durably and first, to
+        give it back as `config`: the entry that brought it goes with the rest."""
+        return self.configs.at(index)
+
     @property
     def term_confirmed(self) -> bool:
         """Leader: commit_index is the group's, not merely what this replica had heard of."""
@@ -341,6 +346,8 @@ class Raft:
             raise BrokenPromise(f"{self.leader} and {sender} both lead in term {term}")
         if term > self.term or self.leader is None:
             self.follow(now, term, sender)
+            # A term that came from the log alone was never asked to be saved, and without that nothing is answered.
+            self.persist_if_unasked()
         self.heard_at = now
         if self.next_deadline != NEVER:
             self.next_deadline = now + self._timeout

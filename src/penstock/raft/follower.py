@@ -149,7 +149,6 @@ class Follower:
         core = self.core
         if core.saved.term != core.term:
             self.owes_reply = True
-            core.persist_if_unasked()
             return
         received = min(core.log.end_index, self.matched_index)
         match = min(core.log.flushed_index, received)

@@ -91,7 +91,8 @@ class Replication:
         core = self.core
         first_index = core.log.first_index
         term = core.log.term_before(first_index)
-        config = core.configs.at(first_index)
+        # Who joined later never knew the founding configuration; the oldest it knows is committed by the time it leads.
+        config = core.configs.at(first_index) or core.configs.oldest
         assert term is not None
         assert config is not None
         return InstallPrefix(core.term, first_index, term, config, prefix)
