@@ -35,6 +35,7 @@ from tests.swim.village import KEY, meta, replica
 
 T = TypeVar("T")
 ME = replica(1)
+SOMEWHERE = Endpoint("10.0.0.99", 9192)
 
 
 class Said(NamedTuple):
@@ -97,7 +98,7 @@ class Stage:
         data = self.letter(replica(node), *messages, **about)  # type: ignore[arg-type]
         return self.arrives(data, Endpoint(f"10.0.0.{node}", 9192))
 
-    def arrives(self, data: bytes, source: Endpoint = Endpoint("10.0.0.99", 1)) -> list[Said]:
+    def arrives(self, data: bytes, source: Endpoint = SOMEWHERE) -> list[Said]:
         return self.opened(self.happened(self.core.step(self.now, source, data)))
 
     def says_reliably(self, node: int, *messages: Message, **about: object) -> list[Said]:

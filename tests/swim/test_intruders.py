@@ -53,7 +53,7 @@ def test_a_flood_of_rubbish_is_one_notice_a_minute() -> None:
             stage.arrives(b"\x01\x01" + random.randbytes(random.randint(0, 1300)), MALLORY)
         stage.now += 1.0
         assert second < 60 or len(stage.troubles) == 2
-    first, second_notice = stage.troubles
+    _, second_notice = stage.troubles
     assert isinstance(second_notice, Refused)
     assert second_notice.source == str(MALLORY)
     assert second_notice.suppressed == 60 * 20 - 1

@@ -209,7 +209,9 @@ def test_an_accusation_of_this_node_is_outdone_by_its_next_incarnation() -> None
     assert Alive(before + 1, meta(1)) in answer.messages, "the accuser hears it with the ack"
 
 
-@pytest.mark.parametrize("claim", [Dead(40, ME), Left(40, ME), Alive(40, meta(1)), Suspect(40, ME, NodeId(2))])
+@pytest.mark.parametrize(
+    "claim", [Dead(40, ME), Left(40, ME), Alive(40, meta(1)), Suspect(40, ME, NodeId(2))]
+)
 def test_whatever_others_remember_of_an_earlier_life_is_outdone(claim: Dead) -> None:
     stage = Stage().knows(2)
     stage.says(2, claim)
@@ -468,7 +470,9 @@ def test_a_node_of_another_cluster_is_refused_with_one_notice_and_told_why() -> 
     answers = [
         said
         for number in range(50)
-        for said in stage.says(3, Ping(number), Alive(0, meta(3, cluster_id="town")), cluster_id="town", to=ANYBODY)
+        for said in stage.says(
+            3, Ping(number), Alive(0, meta(3, cluster_id="town")), cluster_id="town", to=ANYBODY
+        )
     ]
     assert stage.state(3) is None
     [trouble] = stage.troubles

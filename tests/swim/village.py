@@ -1,5 +1,5 @@
-"""A village of members on a made-up network: one heap of events, one seed, no real time. Packets get lost and late, members
-pause and stop, paths are cut and mended, and everything that anybody came to believe is written down."""
+"""A village of members on a made-up network: one heap of events, one seed, no real time. Packets get lost and late,
+members pause and stop, paths are cut and mended, and everything that anybody came to believe is written down."""
 
 import heapq
 import itertools
@@ -27,7 +27,11 @@ KEY = b"the village's own key"
 
 
 def meta(node: int, folder: int = 0, **about: object) -> MemberMeta:
-    fields: dict[str, object] = {"cluster_id": "village", "cluster": Endpoint(f"10.0.0.{node}", 9192), **about}
+    fields: dict[str, object] = {
+        "cluster_id": "village",
+        "cluster": Endpoint(f"10.0.0.{node}", 9192),
+        **about,
+    }
     return MemberMeta(node=node, folder_incarnation=folder or 1000 + node, **fields)  # type: ignore[arg-type]
 
 
@@ -53,11 +57,16 @@ class Villager:
         self.is_up = False
         self.paused_until = 0.0
         self.wakes_at = float("inf")
+        self.alarm = -1
+        """The only one that still counts: an alarm that is set to earlier leaves the later one to ring in vain."""
+        self.delay = (0.0, 0.0)
+        """Seconds that everything to and from it takes longer: too little CPU, a long queue."""
         self.core: Swim
         self.troubles: list[Refused | Conflict] = []
 
     def boot(self, now: float) -> list[Effect]:
         self.boots += 1
+        self.wakes_at = float("inf")
         self.is_up = True
         self.core = Swim(
             meta=self.meta,
@@ -158,11 +167,10 @@ class Village:
                 self._carry_out(villager, core.step(self.now, source, data))
             case ("frame", sender, data):
                 self._carry_out(villager, core.step_reliable(self.now, sender, data))
-            case ("tick", boot):
-                if boot == villager.boots:
-                    villager.wakes_at = float("inf")
-                    due = core.next_deadline <= self.now
-                    self._carry_out(villager, core.tick(self.now) if due else [])
+            case ("tick", alarm) if alarm == villager.alarm:
+                villager.wakes_at = float("inf")
+                due = core.next_deadline <= self.now
+                self._carry_out(villager, core.tick(self.now) if due else [])
 
     def _carry_out(self, villager: Villager, effects: list[Effect]) -> None:
         for effect in effects:
@@ -179,7 +187,8 @@ class Village:
                     villager.troubles.append(effect)
         if villager.core.next_deadline < villager.wakes_at:
             villager.wakes_at = villager.core.next_deadline
-            self._put(max(self.now, villager.wakes_at), villager.meta.node, ("tick", villager.boots))
+            villager.alarm = next(self._order)
+            self._put(max(self.now, villager.wakes_at), villager.meta.node, ("tick", villager.alarm))
 
     def _send(self, sender: Villager, to: Endpoint, data: bytes) -> None:
         assert len(data) <= self.settings.max_packet_bytes
@@ -188,22 +197,26 @@ class Village:
             self.recorded.append((sender.meta.cluster, to, data))
         for villager in self._reached(sender, to):
             if self.random.random() >= self.loss:
-                self._put(self._arrival(), villager.meta.node, ("packet", sender.meta.cluster, data))
+                arrival = self._arrival(sender, villager)
+                self._put(arrival, villager.meta.node, ("packet", sender.meta.cluster, data))
 
     def _send_reliable(self, sender: Villager, to: NodeId | Endpoint, data: bytes) -> None:
         for villager in self._reached(sender, to) if self.has_reliable else ():
-            self._put(self._arrival(), villager.meta.node, ("frame", NodeId(sender.meta.node), data))
+            frame = ("frame", NodeId(sender.meta.node), data)
+            self._put(self._arrival(sender, villager), villager.meta.node, frame)
 
     def _reached(self, sender: Villager, to: NodeId | Endpoint) -> list[Villager]:
         here = self._sides.get(sender.meta.node)
         return [
             villager
             for villager in self.members.values()
-            if to in (villager.meta.node, villager.meta.cluster) and self._sides.get(villager.meta.node) == here
+            if to in (villager.meta.node, villager.meta.cluster)
+            and self._sides.get(villager.meta.node) == here
         ]
 
-    def _arrival(self) -> float:
-        return self.now + self.random.uniform(*self.latency)
+    def _arrival(self, *both: Villager) -> float:
+        delays = sum(self.random.uniform(*villager.delay) for villager in both)
+        return self.now + self.random.uniform(*self.latency) + delays
 
     def _put(self, time: float, node: int, what: object) -> None:
         heapq.heappush(self._events, (time, next(self._order), node, what))

@@ -1,7 +1,7 @@
 """The seam between the node and the network's datagrams: real UDP here, a simulated one elsewhere.
 
-What an implementation promises, and no more: a datagram arrives whole or not at all, perhaps late, twice or out of order.
-`send` never waits and never raises for what the network does.
+What an implementation promises, and no more: a datagram arrives whole or not at all, perhaps late, twice or out of
+order. `send` never waits and never raises for what the network does.
 """
 
 import asyncio
@@ -44,8 +44,7 @@ class UdpNetwork:
 
     async def open(self, bind: Endpoint, receive: Receive) -> "UdpEndpoint":
         loop = asyncio.get_running_loop()
-        # A host name that stands for several addresses would bind only one of them, so it must be resolved by the caller.
-        transport, protocol = await loop.create_datagram_endpoint(
+        transport, _ = await loop.create_datagram_endpoint(
             lambda: _Receiver(receive), local_addr=(bind.host, bind.port)
         )
         return UdpEndpoint(transport)
@@ -99,7 +98,8 @@ class UdpEndpoint:
         return host
 
     def _look_up(self, to: Endpoint, data: bytes) -> None:
-        """This datagram goes out when the address is known; what else goes there meanwhile is lost, like any datagram."""
+        """This datagram goes out when the address is known; what else goes there meanwhile is lost, like any
+        datagram."""
         if to.host in self._lookups:
             return
         lookup = self._loop.create_task(self._resolve_and_send(to, data))

@@ -1,8 +1,9 @@
 """Drives membership: datagrams in and out, one timer, and the number that must survive a restart.
 
-`meta/gossip` holds a CRC-32C of 4 bytes, big-endian, and behind it a MessagePack array: boot epoch, reserved incarnation.
-It is written once at every start, and again only when this node has had to contradict others some sixty times. A file that is lost or damaged
-harms nobody: the epoch also follows the wall clock, and the others know the last incarnation and are outdone.
+`meta/gossip` holds a CRC-32C of 4 bytes, big-endian, and behind it a MessagePack array: boot epoch, reserved
+incarnation. It is written once at every start, and again only when this node has had to contradict others some sixty
+times. A file that is lost or damaged harms nobody: the epoch also follows the wall clock, and the others know the
+last incarnation and are outdone.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from types import MappingProxyType
 import msgspec
 from crc32c import crc32c
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import StorageError
 from penstock.log.disk import Disk
 from penstock.node.clock import Clock
 from penstock.node.datagrams import DatagramNetwork, Datagrams
@@ -87,8 +88,8 @@ class Gossip:
         on_change: OnChange,
         chance: Random | None = None,
     ) -> None:
-        """`on_change` is called for every member but this one, after `members()` has changed. Without `key`, everybody who
-        can reach the port is believed: for loopback only."""
+        """`on_change` is called for every member but this one, after `members()` has changed. Without `key`,
+        everybody who can reach the port is believed: for loopback only."""
         self._meta = meta
         self._settings = settings
         self._key = key
@@ -102,6 +103,7 @@ class Gossip:
         self._datagrams: Datagrams | None = None
         self._epoch = -1
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0  # not every loop's handles tell
         self._left = asyncio.Event()
 
     async def start(self, bind: Endpoint) -> Endpoint:
@@ -230,12 +232,13 @@ class Gossip:
             return
         due = self._core.next_deadline
         if self._timer is not None:
-            if self._timer.when() == due:
+            if self._timer_due == due:
                 return
             self._timer.cancel()
             self._timer = None
         if due != float("inf"):
             self._timer = self._loop.call_at(due, self._tick)
+            self._timer_due = due
 
 
 def _tell_change(member: Member, state: State) -> None:

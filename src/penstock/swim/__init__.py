@@ -1,4 +1,5 @@
-"""Membership, without I/O: who is there, by gossip. SWIM with the Lifeguard refinements; it hints and decides nothing."""
+"""Membership, without I/O: who is there, by gossip. SWIM with the Lifeguard refinements; it hints and decides
+nothing."""
 
 from penstock.swim.chance import Chance
 from penstock.swim.core import Swim

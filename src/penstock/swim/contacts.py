@@ -1,8 +1,8 @@
 """Contacts: addresses to try although nobody is known to be there.
 
-Gossip alone never heals a cluster that was cut in two for longer than the dead are gossiped to: each half holds the other
-for dead and no longer speaks to it. So seeds and dead members are tried for ever, at a low rate. A node that knows nobody
-at all tries more of them, and more often.
+Gossip alone never heals a cluster that was cut in two for longer than the dead are gossiped to: each half holds the
+other for dead and no longer speaks to it. So seeds and dead members are tried for ever, at a low rate. A node that
+knows nobody at all tries more of them, and more often.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,8 @@ class Contacts:
         self._me = me
         self.own_address = own_address
         self._seeds: dict[Endpoint, Replica | None] = {}
-        """Each with the member that answered there last. A seed may be given by a name that no member uses for itself."""
+        """Each with the member that answered there last. A seed may be given by a name that no member uses for
+        itself."""
         self._open: dict[int, Endpoint] = {}
 
     def add_seeds(self, addresses: Iterable[Endpoint]) -> None:

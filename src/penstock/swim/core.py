@@ -1,24 +1,25 @@
 """SWIM with the Lifeguard refinements, without I/O: facts in, effects out.
 
-Theory of operation. Every node probes one other in each interval (`probing.py`). Who does not answer, neither directly nor to
-others nor over the reliable channel, is suspected; a suspect that does not object in time is dead (`suspicion.py`).
-Whatever is learnt is gossiped: it rides on the probes' own packets, and is sent to a few random members five times a second
-while there is something to tell (`broadcasts.py`). Now and then two nodes compare their whole tables. Every table
-follows one rule of precedence (`table.py`), so all of them converge.
+Theory of operation. Every node probes one other in each interval (`probing.py`). Who does not answer, neither
+directly nor to others nor over the reliable channel, is suspected; a suspect that does not object in time is dead
+(`suspicion.py`). Whatever is learnt is gossiped: it rides on the probes' own packets, and is sent to a few random
+members five times a second while there is something to tell (`broadcasts.py`). Now and then two nodes compare their
+whole tables. Every table follows one rule of precedence (`table.py`), so all of them converge.
 
 What the caller may rely on:
 
 1. Nothing here decides who belongs to the cluster. It is a hint, in real time, of who can be reached.
-2. A member is called dead only by a node that had it under suspicion for the whole of the time it was given, or that heard so
-   from such a node; and it had the chance to hear of that: the accusation goes with the very pings that are sent to it.
+2. A member is called dead only by a node that had it under suspicion for the whole of the time it was given, or that
+   heard so from such a node; and it had the chance to hear of that: the accusation goes with the very pings that are
+   sent to it.
 3. A table from another node never kills: a member that is dead there and alive here becomes a suspect here.
-4. This node's incarnation never goes back, across restarts too: `SaveIncarnation` reserves numbers in blocks, comes before
-   the first packet that uses one of them, and the next start begins above the block.
+4. This node's incarnation never goes back, across restarts too: `SaveIncarnation` reserves numbers in blocks, comes
+   before the first packet that uses one of them, and the next start begins above the block.
 5. While this node was asleep (paused, swapped out) no time passes for the others: deadlines move by as much.
 6. Equal inputs and an equal seed give equal effects.
 
-The caller passes seconds of a clock that never goes back, calls `tick` at `next_deadline` (or earlier; it costs little), and
-carries the effects out in their order.
+The caller passes seconds of a clock that never goes back, calls `tick` at `next_deadline` (or earlier; it costs
+little), and carries the effects out in their order.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,7 +51,7 @@ from penstock.swim.packets import (
     encode_message,
 )
 from penstock.swim.post import Post
-from penstock.swim.probing import MAX_RELAYS, NACK_SHARE, Probe, ProbeOrder, Relay
+from penstock.swim.probing import Prober, accusation
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable, Verdict
 from penstock.swim.values import (
@@ -102,17 +103,19 @@ class Swim:
         self._gate = Gate(me=self.me, seal=seal, post=self._post, settings=settings)
         self._health = LocalHealth(settings.max_health_score)
         self._contacts = Contacts(self.me, meta.cluster)
-        self._order = ProbeOrder(self.me, chance)
-        self._probe: Probe | None = None
-        self._relays: dict[int, Relay] = {}
-        # Where the numbers begin does not matter, only that an ack of an earlier run is not taken for one of this.
-        self._next_number = chance.randrange(2**32)
+        self._prober = Prober(
+            me=self.me,
+            table=self._table,
+            post=self._post,
+            health=self._health,
+            settings=settings,
+            chance=chance,
+            now=now,
+        )
         self._leaving = False
         self._merged = False
         """Whether a table has ever been compared: until then this node has not really joined."""
         self._merge_with: dict[NodeId, Replica] = {}
-        # All nodes of a cluster that starts at once would otherwise probe in step for ever.
-        self._probe_at = now + chance.random() * settings.probe_interval_ms / 1000
         self._push_pull_at = now + chance.random() * settings.join_retry_ms / 1000
         self._gossip_at = now
         self._rejoin_at = now
@@ -166,7 +169,6 @@ class Swim:
         self._begin(now)
         if not self._leaving:
             self._leaving = True
-            self._probe = None
             member = self._table.rows[self.me]
             self._table.put(msgspec.structs.replace(member, state=State.LEFT))
             self._post.broadcasts.add(self.me, encode_message(Left(member.incarnation, self.me)))
@@ -206,8 +208,7 @@ class Swim:
     def tick(self, now: float) -> list[Effect]:
         self._begin(now)
         self._bury()
-        self._advance_probe()
-        self._advance_relays()
+        self._probe()
         self._rejoin()
         self._push_pull()
         self._gossip()
@@ -220,8 +221,7 @@ class Swim:
         self._now = max(self._now, now)
         if overslept * 1000 > self._settings.pause_tolerance_ms:
             self._health.worsen()
-            if self._probe is not None:
-                self._probe.excuse(overslept)
+            self._prober.excuse(overslept)
             for suspicion in self._table.suspicions.values():
                 suspicion.excuse(overslept)
 
@@ -235,13 +235,13 @@ class Swim:
     def _deadlines(self) -> Iterable[float]:
         if self._post.broadcasts and self._audience():
             yield self._gossip_at
-        yield from (relay.next_deadline for relay in self._relays.values())
+        yield from self._prober.deadlines()
         yield from (suspicion.deadline for suspicion in self._table.suspicions.values())
         if self._leaving:
             return
         if self._table.here_count > 1:
             yield self._push_pull_at
-            yield self._probe.next_deadline if self._probe is not None else self._probe_at
+            yield self._prober.next_start
         if self._contacts.has_seeds or self._table.ended_at:
             yield self._rejoin_at
 
@@ -289,39 +289,22 @@ class Swim:
         self._post.send(letter.source, letter.sender, Ack(ping.number), *own)
 
     def _answer_indirect_ping(self, letter: Letter, request: IndirectPing) -> None:
-        target = self._table.rows.get(request.target)
-        if target is None or len(self._relays) >= MAX_RELAYS:
-            return
-        number = self._number()
-        timeout = self._settings.probe_timeout_ms / 1000
-        self._relays[number] = Relay(
-            request.number,
-            letter.sender,
-            letter.source,
-            nack_at=self._now + NACK_SHARE * timeout,
-            ends_at=self._now + self._settings.probe_interval_ms / 1000,
-        )
-        self._post.send(target.meta.cluster, target.replica, Ping(number), *self._accusation(target))
+        self._prober.help(self._now, letter.source, letter.sender, request)
 
     def _answer_ack(self, letter: Letter, ack: Ack) -> None:
-        relay = self._relays.pop(ack.number, None)
-        if relay is not None:
-            self._post.send(relay.source, relay.asker, Ack(relay.number))
-        elif self._probe is not None and ack.number == self._probe.number:
-            self._probe = None
-            self._health.improve()
-        else:
+        if not self._prober.heard_ack(ack):
             self._contacts.answered(ack.number, letter.sender)
 
     def _answer_nack(self, letter: Letter, nack: Nack) -> None:
-        if self._probe is not None and nack.number == self._probe.number:
-            self._probe.heard_nack(letter.sender)
+        self._prober.heard_nack(letter.sender, nack)
 
     def _answer_table(self, letter: Letter, table: Table) -> None:
         if not self._merged:
             self._merged = True
             # Nodes that joined together would otherwise compare in step for ever.
-            self._push_pull_at = self._now + self._chance.random() * self._settings.push_pull_interval_ms / 1000
+            self._push_pull_at = (
+                self._now + self._chance.random() * self._settings.push_pull_interval_ms / 1000
+            )
         for row in table.rows:
             for claim in _claims_of(row, by=letter.sender.node):
                 self._hear(letter, claim)
@@ -369,7 +352,7 @@ class Swim:
         if not member.state.is_here:
             return
         if not was_here:
-            self._order.add(claim.subject)
+            self._prober.order.add(claim.subject)
         for namesake in self._table.namesakes(member.meta):
             self._gate.report_conflict(self._now, namesake.meta, member.meta)
 
@@ -409,43 +392,12 @@ class Swim:
             claim = Dead(member.incarnation, member.replica)
             self._believe(claim, encode_message(claim))
 
-    def _advance_probe(self) -> None:
-        probe = self._probe
-        if probe is not None and not self._table.is_here(probe.target):
-            self._probe = None
-        elif probe is not None and self._now >= probe.deadline:
-            self._probe = None
-            self._health.worsen(probe.own_fault)
-            self._suspect(self._table.rows[probe.target])
-        elif probe is not None and not probe.asked and self._now >= probe.ask_at:
-            self._ask_others(probe)
-        if self._probe is None and self._now >= self._probe_at and not self._leaving:
-            self._start_probe()
-
-    def _start_probe(self) -> None:
-        interval = self._health.stretch(self._settings.probe_interval_ms / 1000)
-        timeout = self._health.stretch(self._settings.probe_timeout_ms / 1000)
-        self._probe_at = self._now + interval
-        target = self._order.next(self._table)
-        if target is not None:
-            number = self._number()
-            self._probe = Probe(
-                number, target, ask_at=self._now + timeout, deadline=self._now + interval
-            )
-            member = self._table.rows[target]
-            self._post.send(member.meta.cluster, target, Ping(number), *self._accusation(member))
-
-    def _ask_others(self, probe: Probe) -> None:
-        others = [each for each in self._table.here(but=self.me) if each.replica != probe.target]
-        # A suspect is likely to be as silent as the target.
-        helpers = [each for each in others if each.state is State.ALIVE]
-        helpers = self._chance.sample(helpers, min(self._settings.indirect_probes, len(helpers)))
-        probe.asks([helper.replica for helper in helpers])
-        for helper in helpers:
-            request = IndirectPing(probe.number, probe.target)
-            self._post.send(helper.meta.cluster, helper.replica, request)
-        if self._settings.reliable_ping:
-            self._post.send_reliable(probe.target.node, probe.target, Ping(probe.number))
+    def _probe(self) -> None:
+        failed = self._prober.take_failed(self._now)
+        if failed is not None:
+            self._suspect(self._table.rows[failed])
+        # Only now: the ping to a new suspect is to tell it so.
+        self._prober.advance(self._now, may_start=not self._leaving)
 
     def _suspect(self, member: Member) -> None:
         claim = Suspect(member.incarnation, member.replica, self.me.node)
@@ -454,24 +406,6 @@ class Swim:
             self._believe(claim, encode_message(claim))
         elif verdict is Verdict.CONFIRMED:
             self._post.broadcasts.add(member.replica, encode_message(claim))
-
-    def _accusation(self, member: Member) -> tuple[Message, ...]:
-        """What is said against a member, told to its face: nobody can contradict it sooner (the paper's buddy system)."""
-        match member.state:
-            case State.SUSPECT:
-                return (Suspect(member.incarnation, member.replica, self.me.node),)
-            case State.DEAD:
-                return (Dead(member.incarnation, member.replica),)
-            case _:
-                return ()
-
-    def _advance_relays(self) -> None:
-        for number, relay in list(self._relays.items()):
-            if self._now >= relay.ends_at:
-                del self._relays[number]
-            elif not relay.nacked and self._now >= relay.nack_at:
-                relay.nacked = True
-                self._post.send(relay.source, relay.asker, Nack(relay.number))
 
     def _rejoin(self) -> None:
         if self._leaving or self._now < self._rejoin_at:
@@ -489,11 +423,11 @@ class Swim:
                 self._post.send_reliable(address, ANYBODY, self._own_table(is_reply=False))
 
     def _contact(self, address: Endpoint, receiver: Replica) -> None:
-        number = self._number()
+        number = self._prober.new_number()
         self._contacts.tried(number, address)
         dead = self._table.rows.get(receiver)
-        accusation = self._accusation(dead) if dead is not None else ()
-        self._post.send(address, receiver, Ping(number), self._own_alive(), *accusation, gossip=False)
+        claims = accusation(dead, self.me.node) if dead is not None else ()
+        self._post.send(address, receiver, Ping(number), self._own_alive(), *claims, gossip=False)
 
     def _push_pull(self) -> None:
         if self._leaving or self._now < self._push_pull_at or self._table.here_count == 1:
@@ -530,10 +464,6 @@ class Swim:
     def _own_table(self, *, is_reply: bool) -> Table:
         rows = self._table.rows.values()
         return Table(is_reply, tuple(Row(each.state, each.incarnation, each.meta) for each in rows))
-
-    def _number(self) -> int:
-        self._next_number += 1
-        return self._next_number
 
 
 def _claims_of(row: Row, by: NodeId) -> list[Claim]:

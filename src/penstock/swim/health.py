@@ -1,8 +1,8 @@
 """Local health: how much this node doubts itself.
 
-A node that is starved of CPU, or whose own link is bad, sees everybody else fail. Lifeguard's remedy: every sign that the
-fault is here (a missed probe whose helpers are silent too, an accusation that had to be refuted, a long sleep) adds to a
-score, every probe that succeeds takes from it, and all patience is multiplied by the score plus one.
+A node that is starved of CPU, or whose own link is bad, sees everybody else fail. Lifeguard's remedy: every sign that
+the fault is here (a missed probe whose helpers are silent too, an accusation that had to be refuted, a long sleep)
+adds to a score, every probe that succeeds takes from it, and all patience is multiplied by the score plus one.
 """
 
 

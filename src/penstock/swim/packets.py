@@ -8,9 +8,9 @@
                 boot epoch, sequence, messages
   message     an array that begins with its kind: see the classes
 
-One form serves datagrams and the reliable channel. The tag proves that the sender has the key; the receiver's name keeps a
-packet from being shown to somebody else; epoch and sequence keep it from being shown twice (`replay.py`). Gossip is not
-secret, so it is not encrypted.
+One form serves datagrams and the reliable channel. The tag proves that the sender has the key; the receiver's name
+keeps a packet from being shown to somebody else; epoch and sequence keep it from being shown twice (`replay.py`).
+Gossip is not secret, so it is not encrypted.
 
 The rules of a receiver, cited in the tests:
 
@@ -149,7 +149,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 _ENVELOPE = msgspec.msgpack.Decoder(Envelope)
-_MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)  # type: ignore[arg-type]
+_MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _ENCODER = msgspec.msgpack.Encoder()
 
 

@@ -57,9 +57,7 @@ class Post:
         return self.broadcasts.take(self._settings.max_packet_bytes - fixed - used, limit)
 
     def _close(self, receiver: Replica, messages: list[bytes]) -> bytes:
-        envelope = Envelope(
-            self._cluster_id, self._me, receiver, self.epoch, self._sequence, pack(messages)
-        )
+        envelope = Envelope(self._cluster_id, self._me, receiver, self.epoch, self._sequence, pack(messages))
         self._sequence += 1
         return self._seal.close(envelope)
 

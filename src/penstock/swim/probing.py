@@ -1,7 +1,8 @@
 """Probing: whose turn it is, what the running probe waits for, and what others asked this node to try for them.
 
-Every member is probed once in each round, in an order that is shuffled anew each round: so a failure is looked at within two
-rounds at worst, and no two nodes probe in step. The timeline of one probe, with health h (times in milliseconds by default):
+Every member is probed once in each round, in an order that is shuffled anew each round: so a failure is looked at
+within two rounds at worst, and no two nodes probe in step. The timeline of one probe, with health h (times in
+milliseconds by default):
 
     0              ping
     500 (h+1)      no ack: `indirect_probes` others are asked to ping, and the ping goes over the reliable channel too
@@ -10,13 +11,20 @@ rounds at worst, and no two nodes probe in step. The timeline of one probe, with
                    this node's own health
 """
 
+from collections.abc import Iterator
+
 from penstock.swim.chance import Chance
+from penstock.swim.health import LocalHealth
+from penstock.swim.packets import Ack, Dead, IndirectPing, Message, Nack, Ping, Suspect
+from penstock.swim.post import Post
+from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable
-from penstock.swim.values import Endpoint
+from penstock.swim.values import Endpoint, Member, State
 from penstock.types import NodeId, Replica
 
 NACK_SHARE = 0.6
-"""Of the probe timeout: how long a helper waits for an ack. The nack then still arrives before the asker's probe ends."""
+"""Of the probe timeout: how long a helper waits for an ack. The nack then still arrives before the asker's probe
+ends."""
 MAX_RELAYS = 256
 """Pings that are under way for others: far more than a thousand members have a use for in one interval."""
 
@@ -105,3 +113,146 @@ class Relay:
     @property
     def next_deadline(self) -> float:
         return self.ends_at if self.nacked else self.nack_at
+
+
+class Prober:
+    """Probes on this node's behalf, and on others'."""
+
+    def __init__(
+        self,
+        *,
+        me: Replica,
+        table: MemberTable,
+        post: Post,
+        health: LocalHealth,
+        settings: SwimSettings,
+        chance: Chance,
+        now: float,
+    ) -> None:
+        self._me = me
+        self._table = table
+        self._post = post
+        self._health = health
+        self._settings = settings
+        self._chance = chance
+        self.order = ProbeOrder(me, chance)
+        self._probe: Probe | None = None
+        self._relays: dict[int, Relay] = {}
+        # Where the numbers begin does not matter, only that an ack of an earlier run is not taken for one of this.
+        self._last_number = chance.randrange(2**32)
+        # All nodes of a cluster that starts at once would otherwise probe in step for ever.
+        self._start_at = now + chance.random() * settings.probe_interval_ms / 1000
+
+    def new_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    @property
+    def next_start(self) -> float:
+        """When the next probe may begin: one is under way at a time."""
+        return self._probe.next_deadline if self._probe is not None else self._start_at
+
+    def deadlines(self) -> Iterator[float]:
+        """Those of others' probes, kept whatever this node is doing itself."""
+        return (relay.next_deadline for relay in self._relays.values())
+
+    def excuse(self, duration: float) -> None:
+        """This node slept for so long: the ack may lie in its post box."""
+        if self._probe is not None:
+            self._probe.excuse(duration)
+
+    # --- its own probes
+
+    def take_failed(self, now: float) -> Replica | None:
+        """The member whose probe has just come to nothing, once."""
+        probe = self._probe
+        if probe is None or now < probe.deadline:
+            return None
+        self._probe = None
+        self._health.worsen(probe.own_fault)
+        return probe.target if self._table.is_here(probe.target) else None
+
+    def advance(self, now: float, *, may_start: bool) -> None:
+        """Whatever else is due."""
+        self._advance_relays(now)
+        probe = self._probe
+        if probe is not None and not probe.asked and now >= probe.ask_at:
+            self._ask_others(probe)
+        if probe is None and now >= self._start_at and may_start:
+            self._start(now)
+
+    def _start(self, now: float) -> None:
+        interval = self._health.stretch(self._settings.probe_interval_ms / 1000)
+        timeout = self._health.stretch(self._settings.probe_timeout_ms / 1000)
+        self._start_at = now + interval
+        target = self.order.next(self._table)
+        if target is not None:
+            self._probe = Probe(self.new_number(), target, ask_at=now + timeout, deadline=now + interval)
+            self._ping(self._table.rows[target], self._probe.number)
+
+    def _ping(self, member: Member, number: int) -> None:
+        claims = accusation(member, self._me.node)
+        self._post.send(member.meta.cluster, member.replica, Ping(number), *claims)
+
+    def _ask_others(self, probe: Probe) -> None:
+        others = [each for each in self._table.here(but=self._me) if each.replica != probe.target]
+        # A suspect is likely to be as silent as the target.
+        helpers = [each for each in others if each.state is State.ALIVE]
+        helpers = self._chance.sample(helpers, min(self._settings.indirect_probes, len(helpers)))
+        probe.asks([helper.replica for helper in helpers])
+        for helper in helpers:
+            request = IndirectPing(probe.number, probe.target)
+            self._post.send(helper.meta.cluster, helper.replica, request)
+        if self._settings.reliable_ping:
+            self._post.send_reliable(probe.target.node, probe.target, Ping(probe.number))
+
+    def heard_ack(self, ack: Ack) -> bool:
+        """Whether it answers something that was asked here."""
+        relay = self._relays.pop(ack.number, None)
+        if relay is not None:
+            self._post.send(relay.source, relay.asker, Ack(relay.number))
+        elif self._probe is not None and ack.number == self._probe.number:
+            self._probe = None
+            self._health.improve()
+        else:
+            return False
+        return True
+
+    def heard_nack(self, helper: Replica, nack: Nack) -> None:
+        if self._probe is not None and nack.number == self._probe.number:
+            self._probe.heard_nack(helper)
+
+    # --- others' probes
+
+    def help(self, now: float, source: Endpoint | NodeId, asker: Replica, request: IndirectPing) -> None:
+        target = self._table.rows.get(request.target)
+        if target is None or len(self._relays) >= MAX_RELAYS:
+            return
+        number = self.new_number()
+        self._relays[number] = Relay(
+            request.number,
+            asker,
+            source,
+            nack_at=now + NACK_SHARE * self._settings.probe_timeout_ms / 1000,
+            ends_at=now + self._settings.probe_interval_ms / 1000,
+        )
+        self._ping(target, number)
+
+    def _advance_relays(self, now: float) -> None:
+        for number, relay in list(self._relays.items()):
+            if now >= relay.ends_at:
+                del self._relays[number]
+            elif not relay.nacked and now >= relay.nack_at:
+                relay.nacked = True
+                self._post.send(relay.source, relay.asker, Nack(relay.number))
+
+
+def accusation(member: Member, accuser: NodeId) -> tuple[Message, ...]:
+    """What is said against a member, told to its face: nobody can contradict it sooner (Lifeguard's buddy system)."""
+    match member.state:
+        case State.SUSPECT:
+            return (Suspect(member.incarnation, member.replica, accuser),)
+        case State.DEAD:
+            return (Dead(member.incarnation, member.replica),)
+        case _:
+            return ()

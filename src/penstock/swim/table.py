@@ -1,12 +1,12 @@
 """The table of members, and when a claim is news.
 
-What is believed of a member is the pair (incarnation, state), and the states are ordered: alive < suspect < dead < left.
-**A claim is news if and only if its pair is greater.** That one rule is the whole of SWIM's precedence:
+What is believed of a member is the pair (incarnation, state), and the states are ordered: alive < suspect < dead <
+left. **A claim is news if and only if its pair is greater.** That one rule is the whole of SWIM's precedence:
 
 1. Beliefs only rise, so all tables that hear the same claims end up equal, in whatever order they come.
 2. At one incarnation, suspicion beats life and death beats suspicion: an accusation cannot be overlooked.
-3. Only a greater incarnation brings a member back, and only the member itself makes one: a stale Alive resurrects nobody.
-   For this the dead stay in the table, until it is full or the caller says that they are to be forgotten.
+3. Only a greater incarnation brings a member back, and only the member itself makes one: a stale Alive resurrects
+   nobody. For this the dead stay in the table, until it is full or the caller says that they are to be forgotten.
 4. A farewell beats death: whoever left is not looked for.
 
 A wiped node that comes back has another folder incarnation, so it is another member, and its incarnations begin anew.
