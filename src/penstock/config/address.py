@@ -1,7 +1,5 @@
 """Where something listens or is reached."""
 
-from ipaddress import ip_address
-
 import msgspec
 
 from penstock.errors import ConfigError
@@ -27,6 +25,8 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it. A name other than localhost is not looked up: it may be anybody's."""
+        from ipaddress import ip_address  # not everybody who has an address asks: it costs some of the start
+
         try:
             return ip_address(self.host).is_loopback
         except ValueError:

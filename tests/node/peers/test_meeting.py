@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 import msgspec
 import pytest
@@ -155,6 +156,18 @@ async def test_a_silent_connection_is_given_up_and_an_idle_one_is_not(town: Town
     await mute.introduce(hello(3), key=key)
     await one.until(lambda: "down 3" in one.said)
     assert one.said == ["up 2", "up 3", "down 3"]
+
+
+async def test_a_node_that_slept_does_not_take_its_own_sleep_for_the_silence_of_others(
+    town: Town, key: bytes | None
+) -> None:
+    one, two = await town.node(1, key=key, silence_ms=200), await town.node(2, key=key, silence_ms=200)
+    one.dial(two)
+    await one.until_connected(2)
+    time.sleep(0.5)  # noqa: ASYNC251 - both are on this loop
+    assert two.network.send(NodeId(1), KIND, b"good morning")
+    await one.until(lambda: one.frames)
+    assert one.said == ["up 2"]
 
 
 async def test_stopping_sends_what_was_taken(town: Town, key: bytes | None) -> None:

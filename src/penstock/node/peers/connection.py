@@ -300,12 +300,11 @@ class PeerConnection(asyncio.BufferedProtocol):
     # --- the end
 
     def close(self, reason: str) -> None:
-        """At once; what waits is dropped."""
+        """At once; what waits is dropped. Also ends a goodbye that takes too long."""
         if not self.closed:
             self.closed = True
             self.reason = reason
-            if self._transport is not None:
-                self._transport.abort()
+        self.abort()
 
     def abort(self) -> None:
         """Nobody waits for a goodbye any more."""

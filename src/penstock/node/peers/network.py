@@ -322,7 +322,7 @@ class PeerNetwork:
             stranger.close(f"no introduction within {self.limits.peer_handshake_timeout_ms} ms")
         for connection in list(self._peers.values()):
             # While this process slept, what its peers sent waited in the sockets: that was not their silence.
-            connection.last_heard += slept
+            connection.last_heard = min(now, connection.last_heard + slept)
             self._tell_facts(connection)
             if connection.last_heard < now - self._silence_seconds:
                 connection.close(f"silent for {self._silence_seconds:g} s")
