@@ -365,6 +365,18 @@ def test_a_seed_that_answers_is_asked_for_its_table_by_its_name() -> None:
     assert [each.to for each in said if only(Table, [each])] == [2]
 
 
+def test_a_connection_with_an_unknown_node_is_used_to_compare_tables() -> None:
+    stage = Stage()
+    [frame] = stage.opened(stage.core.connected(stage.now, NodeId(2)))
+    assert (frame.to, frame.receiver) == (2, ANYBODY)
+    assert [table.is_reply for table in only(Table, [frame])] == [False]
+
+
+def test_a_connection_with_a_known_member_changes_nothing() -> None:
+    stage = Stage().knows(2)
+    assert stage.core.connected(stage.now, NodeId(2)) == []
+
+
 def test_seeds_that_are_not_there_are_tried_again_and_again() -> None:
     stage = Stage()
     stage.happened(stage.core.join(stage.now, [BOBS_PLACE]))

@@ -40,6 +40,7 @@ from penstock.types import NodeId, Replica
 
 log = logging.getLogger("penstock.gossip")
 
+META = "meta"
 GOSSIP_PATH = "meta/gossip"
 CRC_SIZE = 4
 
@@ -108,6 +109,7 @@ class Gossip:
 
     async def start(self, bind: Endpoint) -> Endpoint:
         """Listens, and returns where. A port 0 in the metadata's `cluster` becomes the port that was bound."""
+        self._disk.make_dir(META)
         saved = Saved.load(self._disk)
         self._epoch = max(saved.epoch + 1, self._clock.wall_ms())
         self._loop = asyncio.get_running_loop()
@@ -155,10 +157,15 @@ class Gossip:
         """The metadata group has removed a dead member: it is no longer looked for."""
         self._carry_out(self._running.forget(self._loop.time(), replica))
 
-    def receive_reliable(self, sender: NodeId, data: bytes) -> None:
+    def peer_up(self, node: NodeId) -> None:
+        """The connection with a node has come up: nodes find each other by this where datagrams do not get through."""
+        if self._core is not None:
+            self._carry_out(self._core.connected(self._loop.time(), node))
+
+    def receive_reliable(self, sender: NodeId, data: bytes | memoryview) -> None:
         """A frame of gossip's kind came over the connection with `sender`."""
         if self._core is not None:
-            self._carry_out(self._core.step_reliable(self._loop.time(), sender, data))
+            self._carry_out(self._core.step_reliable(self._loop.time(), sender, bytes(data)))
 
     # --- what is known
 

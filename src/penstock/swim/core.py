@@ -193,6 +193,15 @@ class Swim:
             self._post.broadcasts.forget(replica)
         return self._end()
 
+    def connected(self, now: float, node: NodeId) -> list[Effect]:
+        """The reliable channel to a node has come up. If that is news, tables are compared: so nodes find each other
+        where datagrams do not get through, too."""
+        self._begin(now)
+        known = any(self._table.rows[each].state.is_here for each in self._table.named(node))
+        if not self._leaving and not (known and self._merged):
+            self._merge_with.setdefault(node, ANYBODY)
+        return self._end()
+
     def step(self, now: float, source: Endpoint, packet: bytes) -> list[Effect]:
         """A datagram came."""
         self._begin(now)

@@ -12,7 +12,7 @@ left. **A claim is news if and only if its pair is greater.** That one rule is t
 A wiped node that comes back has another folder incarnation, so it is another member, and its incarnations begin anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 from penstock.swim.packets import Alive, Claim, Dead, Left, Suspect
@@ -68,12 +68,16 @@ class MemberTable:
         found = (self.rows[replica] for replica, ended_at in self.ended_at.items() if ended_at >= since)
         return [member for member in found if member.state is State.DEAD]
 
+    def named(self, node: NodeId) -> Sequence[Replica]:
+        """All members of this node id, whatever their state."""
+        return self._by_node.get(node, ())
+
     def namesakes(self, meta: MemberMeta) -> Iterator[Member]:
         """Other members that are here under the same node id at another place.
 
         One at the same place is the same machine with a new folder; the old member is about to be found dead.
         """
-        for replica in self._by_node.get(NodeId(meta.node), ()):
+        for replica in self.named(NodeId(meta.node)):
             member = self.rows[replica]
             if replica != meta.replica and member.state.is_here and member.meta.cluster != meta.cluster:
                 yield member
