@@ -5,6 +5,7 @@ import pytest
 from penstock.cluster import (
     ClusterState,
     MetadataVoters,
+    MoveLimits,
     MoveReason,
     NodeDecommissioning,
     NodeFenced,
@@ -15,6 +16,7 @@ from penstock.cluster import (
     decommission_node,
     gone_nodes,
     next_moves,
+    plan_rebalance,
     register_node,
     remove_empty_nodes,
     start_moves,
@@ -171,7 +173,7 @@ def test_a_move_to_a_node_that_is_gone_is_sent_elsewhere_even_if_all_places_are_
     assert [move.target for move in moves] == [(1, 2, 4), (1, 2, 4)]
     apply(state, start_moves(state, moves))
     apply(state, [NodeFenced(node_id=4), NodeUnfenced(node_id=5)])
-    redirected = next_moves(state, gone=[3, 4])
+    redirected = next_moves(state, MoveLimits(at_once=2), gone=[3, 4])
     assert [(move.replicas, move.target) for move in redirected] == [((1, 2, 3), (1, 2, 5))] * 2
     apply(state, start_moves(state, redirected))
     settle(state, gone=[3, 4])
@@ -184,6 +186,17 @@ def test_the_partition_with_the_fewest_sound_replicas_is_repaired_first() -> Non
     assign(state, "b", [3, 2])
     apply(state, [NodeFenced(node_id=3)])
     assert [move.topic for move in next_moves(state, gone=[3])] == ["b", "a"]
+
+
+def test_a_repair_does_not_wait_for_a_busy_node_if_another_one_can_take_the_replica() -> None:
+    state = cluster_of(1, 2, 3, 4, 5)
+    assign(state, "orders", [1, 3], [1, 3], [1, 3])
+    assign(state, "other", [4, 2], [4, 2])
+    apply(state, [NodeFenced(node_id=3)])
+    # Node 5 holds nothing, so it would get all three.
+    assert [move.adding for move in plan_rebalance(state, gone=[3])[:2]] == [(5,), (5,)]
+    moves = next_moves(state, MoveLimits(at_once=9, per_node=1), gone=[3])
+    assert sorted(move.adding for move in moves) == [(2,), (4,), (5,)]
 
 
 def test_when_nobody_can_take_a_lost_replica_nothing_moves() -> None:

@@ -1,6 +1,6 @@
 """A sheet to plan moves on: where every replica will be, changed step by step while a plan is made."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
 
 from penstock.cluster.nodes import Rack, rack_of
@@ -19,9 +19,11 @@ class Layout:
         self.names: dict[GroupId, str] = {}
         self.free: dict[GroupId, None] = {}
         self._racks: dict[int, Rack] = {node: rack_of(node, info) for node, info in state.nodes.items()}
+        self._taker_racks = list(dict.fromkeys(self._racks[node] for node in self.takers))
         # By node and topic. Dictionaries serve as ordered sets: plans must not depend on the order of a hash.
         self._held: dict[int, dict[UUID, dict[GroupId, None]]] = {node: {} for node in self.takers}
         self._no_edge: dict[tuple[int, int], None] = {}
+        self._richest: dict[tuple[int, int], list[UUID]] = {}
         for topic, group, assignment in state.groups():
             self.replicas[group] = assignment.future
             self.names[group] = topic.name
@@ -41,19 +43,22 @@ class Layout:
         return self._racks.get(node) or rack_of(node, None)
 
     def crowd(self, replicas: Sequence[int], rack: Rack) -> int:
-        return sum(self.rack(node) == rack for node in replicas)
+        return [self.rack(node) for node in replicas].count(rack)
 
     def held_of_topic(self, node: int, topic_id: UUID) -> int:
         return len(self._held[node].get(topic_id, ()))
 
-    def best_taker(self, group: GroupId, instead_of: int) -> int | None:
-        """Who should hold the partition instead of `instead_of`: on the emptiest rack, with the least load."""
+    def best_taker(
+        self, group: GroupId, instead_of: int, is_busy: Callable[[int], bool] = lambda node: False
+    ) -> int | None:
+        """Who should hold the partition instead of `instead_of`: on the emptiest rack, not busy, least loaded."""
         others = [node for node in self.replicas[group] if node != instead_of]
         candidates = [node for node in self.takers if node not in others and node != instead_of]
         return min(
             candidates,
             key=lambda node: (
                 self.crowd(others, self.rack(node)),
+                is_busy(node),
                 self.load[node],
                 self.held_of_topic(node, group.topic_id),
                 node,
@@ -64,25 +69,45 @@ class Layout:
     def edge(self, giver: int, taker: int, used: Collection[GroupId]) -> GroupId | None:
         """A partition that could go from one node to the other without its racks getting worse.
 
-        Of the topic of which the giver holds the most beyond the taker, so that topics stay spread too.
+        It is of a topic of which the giver holds the most beyond the taker, so that topics stay spread too. Such topics
+        are found for many steps at a time: with thousands of topics, a look at all of them for each step would take
+        most of the time that a plan takes.
         """
         if (giver, taker) in self._no_edge:
             return None
+        topics = self._richest.setdefault((giver, taker), [])
+        while topics:
+            group = self._from_topic(topics.pop(), giver, taker, used)
+            if group is not None:
+                return group
         held = self._held[giver]
-        none = True
-        for topic_id in sorted(held, key=lambda topic: self.held_of_topic(taker, topic) - len(held[topic])):
-            for group in held[topic_id]:
-                if group in self.free and self._may_go(group, giver, taker):
-                    none = False
-                    if group not in used:
-                        return group
-        if none:
+        surplus = {topic: len(held[topic]) - self.held_of_topic(taker, topic) for topic in held}
+        order = sorted(held, key=lambda topic: -surplus[topic])
+        for topic in order:
+            group = self._from_topic(topic, giver, taker, used)
+            if group is not None:
+                topics += [other for other in order if surplus[other] == surplus[topic] and other != topic]
+                topics.reverse()
+                return group
+        if not used or all(self._from_topic(topic, giver, taker, ()) is None for topic in order):
             self._no_edge[giver, taker] = None
+        return None
+
+    def _from_topic(
+        self, topic_id: UUID, giver: int, taker: int, used: Collection[GroupId]
+    ) -> GroupId | None:
+        for group in self._held[giver].get(topic_id, ()):
+            if group in self.free and group not in used and self._may_go(group, giver, taker):
+                return group
         return None
 
     def rack_relief(self, group: GroupId) -> tuple[int, int] | None:
         """A replica and a node that should hold it instead, if that puts the partition on its racks more evenly."""
         replicas = self.replicas[group]
+        racks = [self.rack(node) for node in replicas]
+        fullest = max(racks.count(rack) for rack in racks)
+        if fullest == 1 or all(racks.count(rack) + 1 >= fullest for rack in self._taker_racks):
+            return None
         givers = sorted(
             (node for node in replicas if node in self.load),
             key=lambda node: (-self.crowd(replicas, self.rack(node)), -self.load[node], node),
@@ -100,8 +125,11 @@ class Layout:
         if taker in replicas:
             return False
         old, new = self.rack(giver), self.rack(taker)
+        if old == new:
+            return True
+        racks = [self.rack(node) for node in replicas]
         # The sum of squares of replicas per rack must not grow.
-        return old == new or self.crowd(replicas, new) + 1 <= self.crowd(replicas, old)
+        return racks.count(new) + 1 <= racks.count(old)
 
     def _hold(self, node: int, group: GroupId) -> None:
         if node in self.load:

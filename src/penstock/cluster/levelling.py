@@ -78,19 +78,22 @@ def level_leaders(replicas: dict[K, tuple[int, ...]], load: dict[int, int]) -> I
 
     Only the nodes in `load` take part. Changes both arguments; yields each change: the partition and its new leader.
     """
-    led: dict[int, dict[K, None]] = {node: {} for node in load}
+    # What each node leads that each other one could lead instead. Dictionaries serve as ordered sets.
+    led: dict[tuple[int, int], dict[K, None]] = {}
     for key, nodes in replicas.items():
-        if nodes[0] in led:
-            led[nodes[0]][key] = None
+        for other in nodes[1:]:
+            led.setdefault((nodes[0], other), {})[key] = None
 
     def edge(giver: int, taker: int, used: Collection[K]) -> K | None:
-        return next((key for key in led[giver] if taker in replicas[key] and key not in used), None)
+        return next((key for key in led.get((giver, taker), ()) if key not in used), None)
 
     while (chain := next_chain(load, edge)) is not None:
         for giver, taker, key in chain:
-            del led[giver][key]
-            led[taker][key] = None
             load[giver] -= 1
             load[taker] += 1
+            for other in replicas[key][1:]:
+                del led[giver, other][key]
             replicas[key] = (taker, *(node for node in replicas[key] if node != taker))
+            for other in replicas[key][1:]:
+                led.setdefault((taker, other), {})[key] = None
             yield key, taker

@@ -16,7 +16,7 @@ Plans are made on the layout as it will be when everything under way is done, fr
 The state is the only memory: a plan may be dropped at any point and made again.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.cluster.assignments import Assignment
@@ -46,8 +46,8 @@ def next_moves(
     balance: bool = True,
 ) -> list[Move]:
     """What to begin now, besides what is under way. Without `balance` only repairs are made."""
-    budget = _Budget(state, limits)
-    planner = _Planner(state, gone)
+    budget = _Budget(state, limits, gone)
+    planner = _Planner(state, gone, budget.is_busy)
     chosen: list[Move] = []
     number = 0
     for number, move in enumerate(planner.data_moves(balance=balance), 1):
@@ -63,9 +63,10 @@ def next_moves(
 class _Budget:
     """How many more moves may begin: in all, and of each node that gives or takes."""
 
-    def __init__(self, state: ClusterState, limits: MoveLimits) -> None:
+    def __init__(self, state: ClusterState, limits: MoveLimits, gone: Collection[int]) -> None:
         self._left = limits.at_once
         self._per_node = limits.per_node
+        self._gone = gone
         self._busy: dict[int, int] = {}
         self._begun: dict[GroupId, None] = {}
         self.under_way: dict[GroupId, None] = {}
@@ -82,12 +83,16 @@ class _Budget:
         """One that was counted when it began: it need not wait for others, which may all be stuck like itself."""
         return move.group in self.under_way
 
+    def is_busy(self, node: int) -> bool:
+        """Whether the node has its hands full. One that is gone has none."""
+        return node not in self._gone and self._busy.get(node, 0) >= self._per_node
+
     def take(self, move: Move) -> bool:
         if move.group in self._begun:
             return False
         nodes = move.copies + move.removing
         if not self.is_redirect(move):
-            if any(self._busy.get(node, 0) >= self._per_node for node in nodes):
+            if any(self.is_busy(node) for node in nodes):
                 return False
             self._begin(nodes)
         self._begun[move.group] = None
@@ -115,11 +120,21 @@ class _Repair(NamedTuple):
 
 
 class _Planner:
-    def __init__(self, state: ClusterState, gone: Collection[int]) -> None:
+    """`is_busy` is asked when a repair has to choose: it is urgent, and should not wait for a node that has enough to
+    do as long as there is another."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        gone: Collection[int],
+        is_busy: Callable[[int], bool] = lambda node: False,
+    ) -> None:
         self._state = state
+        self._is_busy = is_busy
         self._gone = dict.fromkeys(sorted(gone))
         takers = [node for node in state.usable_nodes() if node not in self._gone]
         self._layout = Layout(state, takers)
+        self._sound = {node: state.nodes[node].incarnation for node in takers}
         self._repairs: list[_Repair] = []
         for _, group, assignment in state.groups():
             self._inspect(group, assignment)
@@ -151,6 +166,9 @@ class _Planner:
     def _inspect(self, group: GroupId, assignment: Assignment) -> None:
         """Sorts a partition into what must be repaired, what may be moved, and what is to be left alone."""
         moving = assignment.target is not None
+        if not moving and all(map(self._is_sound, assignment.replicas, assignment.incarnations)):
+            self._layout.free[group] = None
+            return
         members = assignment.target_members if moving else assignment.members
         faults = [(member, self._fault(member)) for member in members]
         sound = sum(fault is None and self._state.is_there(member) for member, fault in faults)
@@ -167,6 +185,9 @@ class _Planner:
             self._repairs.append(_Repair(group, broken, moving, sound, waiting))
         elif not moving and sound == len(members):
             self._layout.free[group] = None
+
+    def _is_sound(self, node: int, incarnation: int) -> bool:
+        return self._sound.get(node) == incarnation
 
     def _fault(self, member: Replica) -> MoveReason | None:
         """Why this replica must go, or be made anew; None also where nothing can be done about it."""
@@ -196,11 +217,11 @@ class _Planner:
 
     def _taker(self, group: GroupId, node: int, reason: MoveReason) -> int | None:
         if reason is not MoveReason.WIPED:
-            return self._layout.best_taker(group, node)
+            return self._layout.best_taker(group, node, self._is_busy)
         if node in self._layout.load:
             return node
         # It is about to leave, but where else is no room, a replica there is better than none.
-        other = self._layout.best_taker(group, node)
+        other = self._layout.best_taker(group, node, self._is_busy)
         return node if other is None else other
 
     def _origin(self, group: GroupId) -> tuple[int, ...]:
