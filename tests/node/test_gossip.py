@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from penstock.log import OsDisk
 from penstock.log.disk import Disk
@@ -318,3 +319,42 @@ def test_what_a_node_says_of_itself_reaches_the_others() -> None:
         await street.until(lambda: told(2) and told(3))
 
     play(scene)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as trial:
+            trial.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0", "::"] if has_ipv6() else ["127.0.0.1", "0.0.0.0"])
+def test_sending_to_places_that_cannot_be_raises_nothing(run: Callable[..., None], bind: str) -> None:
+    async def scene() -> None:
+        arrived = asyncio.Event()
+        endpoint = await UdpNetwork().open(Endpoint(bind, 0), lambda source, data: arrived.set())
+        nowhere = [
+            "::1",
+            "fe80::1",
+            "255.255.255.255",
+            "x" * 250,
+            "no name",
+            "ü..",
+            "a\0b",
+            "no-such-host.invalid",
+        ]
+        for host in nowhere:
+            endpoint.send(Endpoint(host, 9), b"lost")
+        endpoint.send(Endpoint("127.0.0.1", 0), b"lost")
+        endpoint.send(Endpoint("127.0.0.1", 9), b"x" * 70_000)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*endpoint._lookups.values())
+            endpoint.send(Endpoint("127.0.0.1", endpoint.local.port), b"to itself")
+            await arrived.wait()
+        endpoint.close()
+        endpoint.send(Endpoint("127.0.0.1", 9), b"after the end")
+
+    run(scene())

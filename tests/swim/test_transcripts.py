@@ -377,6 +377,14 @@ def test_a_connection_with_a_known_member_changes_nothing() -> None:
     assert stage.core.connected(stage.now, NodeId(2)) == []
 
 
+@pytest.mark.parametrize("claim", [Suspect(4, BOB, NodeId(1)), Dead(4, BOB), Left(4, BOB)])
+def test_who_greets_with_an_incarnation_that_is_outdated_is_told_what_to_outdo(claim: Dead) -> None:
+    stage = Stage().knows(2, 3)
+    stage.says(3, claim)
+    [answer] = stage.says(2, Ping(1), Alive(0, meta(2)), to=ANYBODY)
+    assert claim in answer.messages
+
+
 def test_seeds_that_are_not_there_are_tried_again_and_again() -> None:
     stage = Stage()
     stage.happened(stage.core.join(stage.now, [BOBS_PLACE]))

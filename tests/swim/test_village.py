@@ -112,6 +112,42 @@ def test_five_islands_become_one_village() -> None:
     village.passes_until(lambda: village.agrees_that_all_are_alive, limit=90)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_after_any_troubles_everybody_agrees_again(seed: int) -> None:
+    """Members stop, come back, sleep and are cut off, all at random, while packets get lost. Then the troubles end."""
+    village = healthy(8, seed=seed, loss=0.05)
+    dice = village.random
+    for _ in range(25):
+        node = dice.randint(1, 8)
+        match dice.choice(["stop", "start", "pause", "cut", "mend", "leave"]):
+            case "stop":
+                village.stops(node)
+            case "start" if not village.members[node].is_up:
+                village.starts([node])
+            case "pause":
+                village.pauses(node, dice.uniform(0.5, 20))
+            case "cut":
+                border = dice.randint(1, 7)
+                village.is_cut(range(1, border + 1), range(border + 1, 9))
+            case "mend":
+                village.is_mended()
+            case "leave" if village.members[node].is_up:
+                village.leaves(node)
+        village.passes(dice.uniform(0.5, 30))
+        for villager in village.up:
+            assert villager.core.incarnation <= villager.saved_incarnation
+    village.is_mended()
+    village.passes(20)  # who sleeps wakes up
+    for node, villager in village.members.items():
+        if not villager.is_up or villager.core.members[villager.meta.replica].state is State.LEFT:
+            village.stops(node)
+            village.starts([node])
+    village.passes_until(lambda: village.agrees_that_all_are_alive, limit=90)
+    since = village.now
+    village.passes(60)
+    assert village.deaths(since) == []
+
+
 def test_blocked_datagrams_between_two_members_do_not_kill_either() -> None:
     """Others reach them, and so does the reliable channel."""
     village = healthy(3, seed=9)
@@ -129,9 +165,8 @@ def test_blocked_datagrams_between_two_members_do_not_kill_either() -> None:
 
 def test_a_farewell_is_no_death() -> None:
     village = healthy(5, seed=2)
-    leaver = village.members[5]
-    village._carry_out(leaver, leaver.core.leave(village.now))
-    village.passes_until(lambda: leaver.core.has_left, limit=5)
+    village.leaves(5)
+    village.passes_until(lambda: village.members[5].core.has_left, limit=5)
     village.stops(5)
     village.passes_until(lambda: village.everybody_sees(5, State.LEFT), limit=5)
     village.passes(60)
@@ -140,8 +175,7 @@ def test_a_farewell_is_no_death() -> None:
 
 def test_who_left_may_come_back() -> None:
     village = healthy(5, seed=2)
-    leaver = village.members[5]
-    village._carry_out(leaver, leaver.core.leave(village.now))
+    village.leaves(5)
     village.passes(5)
     village.stops(5)
     village.passes(100)

@@ -135,6 +135,10 @@ class Village:
         for node in nodes:
             self.members[node].is_up = False
 
+    def leaves(self, node: int) -> None:
+        villager = self.members[node]
+        self._carry_out(villager, villager.core.leave(self.now))
+
     def pauses(self, node: int, duration: float) -> None:
         """It neither sends nor hears; what comes meanwhile waits in its post box."""
         self.members[node].paused_until = self.now + duration

@@ -7,6 +7,7 @@ order. `send` never waits and never raises for what the network does.
 import asyncio
 import ipaddress
 import logging
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from penstock.swim import Endpoint
 log = logging.getLogger("penstock.gossip")
 
 Receive = Callable[[Endpoint, bytes], None]
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_NAMES = 1000
 """Host names with a known address: as many as there may be members."""
@@ -71,35 +73,44 @@ class UdpEndpoint:
         name = transport.get_extra_info("sockname")
         self.local = Endpoint(name[0], name[1])
         self._is_v6 = ":" in name[0]
-        self._names: dict[str, tuple[str, float]] = {}
+        self._names: dict[str, tuple[IpAddress, float]] = {}
         """Each name's address, and until when it is used."""
         self._lookups: dict[str, asyncio.Task[None]] = {}
 
     def send(self, to: Endpoint, data: bytes) -> None:
-        address = self._address(to.host)
-        if address is None:
+        known = self._names.get(to.host)
+        if known is not None and self._loop.time() < known[1]:
+            self._emit(known[0], to.port, data)
+            return
+        try:
+            literal = ipaddress.ip_address(to.host)
+        except ValueError:
             self._look_up(to, data)
-        elif not self._transport.is_closing():
-            self._transport.sendto(data, (address, to.port))
+        else:
+            self._emit(literal, to.port, data)
 
     def close(self) -> None:
         for lookup in self._lookups.values():
             lookup.cancel()
         self._transport.close()
 
-    def _address(self, host: str) -> str | None:
-        known = self._names.get(host)
-        if known is not None and self._loop.time() < known[1]:
-            return known[0]
+    def _emit(self, address: IpAddress, port: int, data: bytes) -> None:
+        if self._is_v6 and address.version == 4:
+            address = ipaddress.IPv6Address(
+                f"::ffff:{address}"
+            )  # how a socket for both speaks with the old one
+        if (address.version == 6) != self._is_v6 or self._transport.is_closing():
+            return
         try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            return None
-        return host
+            self._transport.sendto(data, (str(address), port))
+        except (
+            OSError,
+            ValueError,
+        ) as problem:  # what the loops do not tell `error_received`, each has its own
+            log.debug("datagram to %s: %s", address, problem)
 
     def _look_up(self, to: Endpoint, data: bytes) -> None:
-        """This datagram goes out when the address is known; what else goes there meanwhile is lost, like any
-        datagram."""
+        """This datagram goes out when the address is known. What else goes there meanwhile is lost, like any other."""
         if to.host in self._lookups:
             return
         lookup = self._loop.create_task(self._resolve_and_send(to, data))
@@ -108,16 +119,18 @@ class UdpEndpoint:
 
     async def _resolve_and_send(self, to: Endpoint, data: bytes) -> None:
         try:
-            found = await self._loop.getaddrinfo(to.host, to.port)
-        except OSError as problem:
+            found = await self._loop.getaddrinfo(to.host, to.port, type=socket.SOCK_DGRAM)
+        except (OSError, UnicodeError) as problem:  # the latter for what cannot be a name at all
             log.debug("gossip cannot resolve %s: %s", to.host, problem)
             return
-        addresses = [str(row[4][0]) for row in found if (":" in str(row[4][0])) == self._is_v6]
-        if not addresses:
-            log.debug("gossip finds no address of %s for %s", to.host, self.local)
+        addresses = [ipaddress.ip_address(row[4][0]) for row in found]
+        # A v4 address can be reached from both kinds of sockets, so it is the second choice of one for v6.
+        fitting = [each for each in addresses if self._is_v6 or each.version == 4]
+        fitting.sort(key=lambda each: (each.version == 6) != self._is_v6)
+        if not fitting:
+            log.debug("gossip finds no address of %s that %s can send to", to.host, self.local)
             return
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
-        self._names[to.host] = addresses[0], self._loop.time() + NAME_LIFETIME_S
-        if not self._transport.is_closing():
-            self._transport.sendto(data, (addresses[0], to.port))
+        self._names[to.host] = fitting[0], self._loop.time() + NAME_LIFETIME_S
+        self._emit(fitting[0], to.port, data)

@@ -295,7 +295,10 @@ class Swim:
     def _answer_ping(self, letter: Letter, ping: Ping) -> None:
         introduce = letter.accuses_me or letter.receiver == ANYBODY
         own = (self._own_alive(),) if introduce and not self._leaving else ()
-        self._post.send(letter.source, letter.sender, Ack(ping.number), *own)
+        # A node that lost its incarnation greets in vain until it hears it has to outdo.
+        sender = self._table.rows.get(letter.sender)
+        against = accusation(sender, self.me.node) if sender is not None else ()
+        self._post.send(letter.source, letter.sender, Ack(ping.number), *own, *against)
 
     def _answer_indirect_ping(self, letter: Letter, request: IndirectPing) -> None:
         self._prober.help(self._now, letter.source, letter.sender, request)

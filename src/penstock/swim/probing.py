@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from penstock.swim.chance import Chance
 from penstock.swim.health import LocalHealth
-from penstock.swim.packets import Ack, Dead, IndirectPing, Message, Nack, Ping, Suspect
+from penstock.swim.packets import Ack, Dead, IndirectPing, Left, Message, Nack, Ping, Suspect
 from penstock.swim.post import Post
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable
@@ -254,5 +254,7 @@ def accusation(member: Member, accuser: NodeId) -> tuple[Message, ...]:
             return (Suspect(member.incarnation, member.replica, accuser),)
         case State.DEAD:
             return (Dead(member.incarnation, member.replica),)
-        case _:
+        case State.LEFT:
+            return (Left(member.incarnation, member.replica),)
+        case State.ALIVE:
             return ()
