@@ -2,16 +2,14 @@
 
 from typing import NamedTuple
 
-from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, set_log_append_time, stamp, zero_width_batch
+from penstock.batch import BatchHeader, Buffer, set_log_append_time, stamp, zero_width_batch
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.log.checkpoint import MAX_CONFIG_BYTES
 from penstock.log.entries import Entry, check_entries
-from penstock.log.layout import CALLERS_OWN, CONTROL_HEAD, TERM_START, control_payload
+from penstock.log.layout import CALLERS_OWN, TERM_START, control_payload
 from penstock.log.parts import LogParts
 from penstock.log.segment import LENGTH_OVERHEAD, Segment, newest_timestamp
 from penstock.types import NO_TIMESTAMP, Offset, Term, TimestampMs
-
-TERM_START_SIZE = HEADER_SIZE + CONTROL_HEAD.size
 
 
 class Appended(NamedTuple):
@@ -27,8 +25,7 @@ class Appended(NamedTuple):
 
 class Appending(LogParts):
     """Each entry goes into the active segment if that has room, else it begins the next: by what the entries say and
-    nothing else, so that replicas have the same segments. (A control entry at a segment's beginning may stand, with
-    another replica, at the end of the one before: it has no width, so the segments begin at the same offsets.)"""
+    nothing else, so that replicas have the same segments."""
 
     # --- as a leader
 
@@ -59,7 +56,8 @@ class Appending(LogParts):
         base_offset = state.end_offset
         next_offset = Offset(base_offset + header.last_offset_delta + 1)
         if term != state.last_term:
-            self._begin_term(term, len(batch), next_offset, timestamp)
+            self._check_size(len(batch))
+            self.begin_term(term)
         segment = self._chain.active
         if segment is None or not segment.has_room(len(batch), next_offset, timestamp):
             self._check_size(len(batch))
@@ -95,15 +93,6 @@ class Appending(LogParts):
         if term <= self.last_term:
             raise ValueError(f"term {term} cannot follow term {self.last_term}")
         self._write_control(TERM_START, term, None)
-
-    def _begin_term(self, term: Term, size: int, next_offset: int, timestamp: int) -> None:
-        """As `begin_term`, in a segment that has room for the batch that follows, too: were they parted, the term of a
-        segment's first batch would be told only by the segment before it."""
-        self._check_size(size)
-        segment = self._chain.active
-        if segment is not None and not segment.has_room(TERM_START_SIZE + size, next_offset, timestamp):
-            self._roll()
-        self.begin_term(term)
 
     def append_control(self, payload: bytes, term: Term) -> None:
         """Stores an entry that clients never see and that takes no offset."""

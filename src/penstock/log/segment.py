@@ -92,6 +92,7 @@ class Segment:
         self._closing = False
         self._unindexed = 0
         self._force_entry = False
+        """The last entry is a control entry: the next one gets an index entry."""
 
     @property
     def has_records(self) -> bool:
@@ -99,13 +100,20 @@ class Segment:
         return self.next_offset > self.base_offset
 
     def has_room(self, size: int, next_offset: int, timestamp: int) -> bool:
-        """Whether a batch of this size, end and time may stand here. Says nothing of clocks: replicas must agree."""
-        return not (
-            self.size + size > self.max_size
-            # A first batch without a time cannot say when to roll.
-            or (timestamp - self.first_timestamp > self.roll_ms and self.first_timestamp >= 0)
-            or self.index_full
-            or next_offset - self.base_offset > MAX_OFFSET_SPAN
+        """Whether a batch of this size, end and time may stand here. Says nothing of clocks: replicas must agree.
+
+        No segment ends with a control entry while it is being written: that takes no offset, so if a crash took it,
+        the next segment would seem to follow without a gap. What comes behind one stands here, full or not.
+        """
+        return (
+            not (
+                self.size + size > self.max_size
+                # A first batch without a time cannot say when to roll.
+                or (timestamp - self.first_timestamp > self.roll_ms and self.first_timestamp >= 0)
+                or self.index_full
+                or next_offset - self.base_offset > MAX_OFFSET_SPAN
+            )
+            or self._force_entry
         )
 
     # --- files

@@ -1,0 +1,293 @@
+"""Two replicas of one log, and what they must hold: lists of entries that anybody can check by eye.
+
+`History` is the model: every entry that ever was in a log and was not truncated, from index 0, whatever the log has
+deleted since. All that the log says of indexes, terms, bytes, producers and payloads is compared with it.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from penstock.batch import check_batch, stamp, zero_width_batch
+from penstock.config import TopicConfig
+from penstock.log import FlushTicket, Log, Prefix
+from penstock.log.layout import CALLERS_OWN, TERM_START, control_payload
+from penstock.log.producers import ProducerStates
+from penstock.sim import SimDisk
+from penstock.types import Index, Offset, Term
+from tests.log.tools import FOLDER, NOW_MS, ProducerFacts, batch, config, flush, producer_state
+
+SMALL = config(segment_bytes=700, index_interval_bytes=150, segment_ms=40, retention_bytes=1500)
+
+
+class Entry(NamedTuple):
+    index: int
+    offset: int
+    width: int
+    term: int
+    data: bytes
+    payload: bytes | None = None
+
+    @property
+    def end(self) -> int:
+        return self.index + max(self.width, 1)
+
+
+class History:
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        self.entries = list(entries or ())
+
+    @property
+    def end(self) -> int:
+        return self.entries[-1].end if self.entries else 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].offset + self.entries[-1].width if self.entries else 0
+
+    @property
+    def last_term(self) -> int:
+        return self.entries[-1].term if self.entries else -1
+
+    def boundaries(self) -> list[int]:
+        return [0, *(entry.end for entry in self.entries)]
+
+    def until(self, index: int) -> "History":
+        return History([entry for entry in self.entries if entry.end <= index])
+
+    def common(self, other: "History") -> int:
+        """The end of what both have."""
+        shared = 0
+        for mine, theirs in zip(self.entries, other.entries, strict=False):
+            if mine != theirs:
+                break
+            shared = mine.end
+        return shared
+
+    def add(self, width: int, term: int, data: bytes, payload: bytes | None = None) -> None:
+        self.entries.append(Entry(self.end, self.end_offset, width, term, data, payload))
+
+    def add_control(self, kind: int, term: int, payload: bytes | None = None) -> None:
+        content = control_payload(kind, term, self.end_offset, payload or b"")
+        data = zero_width_batch(offset=self.end_offset, term=term, payload=content)
+        self.add(0, term, data, payload)
+
+    def producers(self) -> list[ProducerFacts]:
+        states = ProducerStates()
+        for entry in self.entries:
+            header = check_batch(entry.data)
+            if header.producer_id >= 0:
+                states.record(header, entry.offset, 0)
+        return sorted((row[0], row[1], tuple(map(tuple, row[3]))) for row in states.rows())
+
+    def next_sequence(self, producer: int) -> int:
+        known = {row[0]: row for row in self.producers()}
+        return known[producer][2][-1][1] + 1 if producer in known else 0
+
+
+def check(log: Log, history: History) -> None:
+    """Everything the log says, at every index that it may be asked for."""
+    first, end = log.first_index, log.end_index
+    assert (end, log.end_offset, log.last_term) == (history.end, history.end_offset, history.last_term)
+    assert log.start_offset <= log.flushed_offset <= log.end_offset
+    assert first <= log.flushed_index <= end
+    boundaries = [boundary for boundary in history.boundaries() if boundary >= first]
+    assert boundaries[0] == first
+    _check_terms(log, history, boundaries)
+    _check_entries(log, history)
+    for index in range(first, end + 1):
+        assert log.floor(index) == max(boundary for boundary in boundaries if boundary <= index)
+    assert (log.floor(first - 1), log.floor(end + 1)) == (first, end)
+    assert producer_state(log) == history.producers()
+
+
+def _check_terms(log: Log, history: History, boundaries: list[int]) -> None:
+    ends = {entry.end: entry for entry in history.entries}
+    for boundary in boundaries:
+        entry = ends.get(boundary)
+        assert log.term_before(boundary) == (entry.term if entry else -1)
+        assert log.offset_at(boundary) == (entry.offset + entry.width if entry else 0)
+    assert log.term_before(boundaries[0] - 1) is None
+    assert log.term_before(boundaries[-1] + 1) is None
+    for term in range(-1, history.last_term + 2):
+        expected = max((entry.end for entry in history.entries if entry.term <= term), default=0)
+        assert log.end_of_term_index(term) == max(expected, log.first_index)
+
+
+def _check_entries(log: Log, history: History) -> None:
+    first = log.first_index
+    expected = [entry for entry in history.entries if entry.index >= first]
+    index, data = first, b""
+    while index < log.end_index:
+        part, end = log.read_entries(index, 400)
+        assert end > index
+        index, data = end, data + part
+    assert data == b"".join(entry.data for entry in expected)
+    payloads = [(entry.index, entry.payload) for entry in expected if entry.payload is not None]
+    assert log.control_payloads() == payloads
+    gone = [e.payload for e in history.entries if e.payload is not None and e.index < first]
+    assert log.prefix_config == (gone[-1] if gone else b"")
+
+
+class Replica:
+    """A log on a disk of its own, and its history."""
+
+    def __init__(self, seed: int, settings: TopicConfig = SMALL) -> None:
+        self.disk = SimDisk(seed)
+        self.disk.make_dir("topics")
+        self.disk.sync_dir("")
+        self.settings = settings
+        self.log = Log.open(self.disk, FOLDER, settings)
+        self.log.commit_index = Index(0)
+        self.history = History()
+        self.written = self.history
+        """What the log may hold after a power cut: as the history, and what is being written or not yet truncated."""
+        self.other: History | None = None
+        """What it may hold instead, while it is reset."""
+        self.flushed = 0
+        """What a power cut cannot take."""
+        self.ticket: FlushTicket | None = None
+        self.clock = NOW_MS
+
+    # --- as a leader
+
+    def append(self, *values: bytes, producer: int | None = None) -> None:
+        term = max(self.log.last_term, 0)
+        sequence = self.history.next_sequence(producer) if producer is not None else 0
+        self.clock += 7
+        data, header = batch(
+            *values, timestamp=self.clock, producer=(producer, 0, sequence) if producer is not None else None
+        )
+        history = History(self.history.entries)
+        if self.history.last_term != term:
+            history.add_control(TERM_START, term)
+        stamp(data, 0, history.end_offset, term)
+        history.add(len(values), term, bytes(data))
+        self.written = history
+        self.log.append(data, header, Term(term), self.clock)
+        self.history = history
+
+    def begin_term(self, term: int) -> None:
+        self.written = History(self.history.entries)
+        self.written.add_control(TERM_START, term)
+        self.log.begin_term(Term(term))
+        self.history = self.written
+
+    def append_control(self, payload: bytes) -> None:
+        term = self.history.last_term
+        self.written = History(self.history.entries)
+        self.written.add_control(CALLERS_OWN, term, payload)
+        self.log.append_control(payload, Term(term))
+        self.history = self.written
+
+    # --- as a follower
+
+    def fetch(self, leader: "Replica", max_bytes: int) -> None:
+        """One exchange as Raft has it: what differs goes, then what comes next is taken."""
+        common = self.history.common(leader.history)
+        if common < leader.log.first_index:
+            self.reset(leader.log.prefix(), leader.history)
+            return
+        if common < self.history.end:
+            self.truncate(common)
+        data, end = leader.log.read_entries(self.log.end_index, max_bytes)
+        self.written = leader.history.until(end)
+        self.log.append_entries(data, self.clock)
+        self.history = self.written
+        assert self.log.end_index == end
+
+    def reset(self, prefix: Prefix, history: History) -> None:
+        self.other = history.until(prefix.index)
+        self.flushed = 0
+        self.log.reset(prefix)
+        self.history = self.written = self.other
+        self.other = None
+        self.flushed = self.log.flushed_index
+        self.ticket = None
+        assert (self.log.first_index, self.log.end_index) == (prefix.index, prefix.index)
+
+    # --- as both
+
+    def truncate(self, index: int) -> None:
+        self.flushed = min(self.flushed, index)
+        self.log.truncate_to_index(index)
+        self.history = self.written = self.history.until(index)
+
+    def flush(self) -> None:
+        if self.ticket is not None:
+            self.finish_flush()
+        flush(self.log)
+        self.flushed = self.log.flushed_index
+        assert self.flushed == self.log.end_index
+
+    def begin_flush(self) -> None:
+        if self.ticket is None:
+            self.ticket = self.log.begin_flush()
+
+    def finish_flush(self) -> None:
+        if self.ticket is not None:
+            self.ticket.run()
+            self.log.finish_flush(self.ticket)
+            self.ticket = None
+            self.flushed = self.log.flushed_index
+
+    def commit(self, index: int) -> None:
+        if self.log.commit_index is not None and index > self.log.commit_index:
+            self.log.commit_index = Index(index)
+
+    def delete_prefix(self, random: Random) -> None:
+        limit = min(self.log.flushed_offset, self.log.commit_offset or 0)
+        if limit > self.log.start_offset:
+            self.log.delete_prefix(Offset(random.randint(self.log.start_offset, limit)))
+
+    def tidy(self) -> None:
+        chores = self.log.take_garbage()
+        if chores is not None:
+            chores()
+
+    def reopen(self) -> None:
+        self.finish_flush()
+        self.log.close()
+        commit = self.log.commit_index
+        self.log = Log.open(self.disk, FOLDER, self.settings)
+        self.log.commit_index = commit
+        self.flushed = self.log.flushed_index
+        assert self.flushed == self.history.end
+
+    def crash(self, seed: int) -> None:
+        """The power goes, and comes back."""
+        commit = self.log.commit_index
+        self.disk = self.disk.after_power_cut(seed)
+        self.log = Log.open(self.disk, FOLDER, self.settings)
+        self.log.commit_index = commit
+        self.ticket = None
+        assert self.log.end_index >= self.flushed
+        self.history = self.written = self.history.until(self.log.end_index)
+        self.flushed = self.log.flushed_index
+        assert self.flushed == self.log.end_index
+        assert commit is None or self.log.first_index <= commit
+
+    def check_survivor(self, after: SimDisk) -> None:
+        """After a power cut right now the log holds what was flushed, and nothing that was not written."""
+        log = Log.open(after, FOLDER, self.settings)
+        assert log.end_index >= self.flushed
+        if self.other is not None and log.first_index == log.end_index == self.other.end:
+            check(log, self.other)
+            return
+        history = self.written if self.written.end > self.history.end else self.history
+        check(log, history.until(log.end_index))
+        commit = self.log.commit_index
+        assert self.other is not None or commit is None or log.first_index <= commit
+
+
+def settled(replicas: list[Replica]) -> int:
+    """The end of what all have flushed, and have in common."""
+    common = min(replica.log.flushed_index for replica in replicas)
+    for replica in replicas[1:]:
+        common = min(common, replicas[0].history.common(replica.history))
+    return common
+
+
+def sizes(random: Random) -> Iterator[bytes]:
+    for _ in range(random.choice((1, 1, 2, 4))):
+        yield b"v" * random.choice((1, 30, 90, 135))

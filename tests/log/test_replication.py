@@ -1,0 +1,162 @@
+"""Two replicas, driven at random as Raft would: whatever the order of steps, both are what the model says."""
+
+from random import Random
+
+import pytest
+
+from penstock.sim import SimDisk
+from tests.log.replicas import Replica, check, settled, sizes
+
+
+class Group:
+    """A leader and two followers that change roles, lag, diverge, crash and forget their beginnings. What two of them
+    have flushed is committed, so the third may be left behind."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.replicas = [Replica(seed * 3 + number) for number in range(3)]
+        self.leader = self.replicas[0]
+        self.term = 0
+        self.committed = 0
+        self.resets = 0
+
+    def step(self) -> None:
+        steps = [self.append] * 10 + [self.fetch] * 14 + [self.flush] * 10 + [self.tidy] * 6
+        steps += [self.commit, self.delete_prefix] * 4 + [self.begin_flush, self.finish_flush]
+        steps += [
+            self.append_control,
+            self.begin_term,
+            self.change_roles,
+            self.truncate,
+            self.reopen,
+            self.crash,
+        ]
+        self.random.choice(steps)()
+
+    def a_follower(self) -> Replica:
+        """One of them lags."""
+        followers = [replica for replica in self.replicas if replica is not self.leader]
+        return followers[0 if self.random.random() < 0.92 else 1]
+
+    def any(self) -> Replica:
+        return self.random.choice(self.replicas)
+
+    def append(self) -> None:
+        producer = self.random.choice((None, 7, 8))
+        self.leader.append(*sizes(self.random), producer=producer)
+        self.term = max(self.term, self.leader.log.last_term)
+
+    def begin_term(self) -> None:
+        self.term += 1
+        self.leader.begin_term(self.term)
+
+    def append_control(self) -> None:
+        if self.leader.history.entries:
+            for _ in range(self.random.choice((1, 1, 3))):
+                self.leader.append_control(b"members %d" % self.random.randrange(100))
+
+    def fetch(self) -> None:
+        self.fetch_to(self.a_follower())
+
+    def fetch_to(self, follower: Replica) -> None:
+        self.resets += follower.history.common(self.leader.history) < self.leader.log.first_index
+        follower.fetch(self.leader, self.random.choice((1, 200, 1000)))
+        follower.commit(min(self.committed, follower.history.end))
+
+    def change_roles(self) -> None:
+        """Only one that has all that is committed may lead: else what is committed would be truncated."""
+        candidate = self.any()
+        if candidate.history.common(self.leader.history) >= self.committed:
+            self.leader = candidate
+        self.begin_term()
+
+    def truncate(self) -> None:
+        """Of what one of them has and the leader has not."""
+        replica = self.any()
+        common = replica.history.common(self.leader.history)
+        if common < replica.log.first_index:
+            return
+        least = max(self.committed if replica is self.leader else common, replica.log.first_index)
+        ends = [boundary for boundary in replica.history.boundaries() if boundary >= least]
+        replica.truncate(self.random.choice(ends))
+
+    def commit(self) -> None:
+        for replica in self.replicas:
+            if replica is not self.leader:
+                self.committed = max(self.committed, settled([self.leader, replica]))
+        self.leader.commit(self.committed)
+
+    def delete_prefix(self) -> None:
+        self.any().delete_prefix(self.random)
+
+    def flush(self) -> None:
+        self.any().flush()
+
+    def begin_flush(self) -> None:
+        self.any().begin_flush()
+
+    def finish_flush(self) -> None:
+        self.any().finish_flush()
+
+    def tidy(self) -> None:
+        self.any().tidy()
+
+    def reopen(self) -> None:
+        self.any().reopen()
+
+    def crash(self) -> None:
+        self.any().crash(self.random.getrandbits(32))
+
+
+@pytest.mark.usefixtures("small_intervals")
+@pytest.mark.parametrize("seed", range(40))
+def test_all_replicas_hold_what_the_model_says(seed: int) -> None:
+    group = Group(seed)
+    for _ in range(150):
+        group.step()
+        for replica in group.replicas:
+            check(replica.log, replica.history)
+    for replica in group.replicas:
+        while replica.history.entries != group.leader.history.entries:
+            group.fetch_to(replica)
+        check(replica.log, group.leader.history)
+
+
+@pytest.mark.usefixtures("small_intervals")
+@pytest.mark.parametrize("seed", range(16))
+def test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flushed(seed: int) -> None:
+    group = Group(1000 + seed)
+    chance = Random(seed)
+    looked = 0
+
+    def watch(replica: Replica) -> None:
+        disk = replica.disk
+
+        def look(number: int, kind: str, path: str) -> None:
+            nonlocal looked
+            if replica.disk is disk and chance.random() < 0.4:
+                looked += 1
+                after: SimDisk = disk.after_power_cut(number)
+                try:
+                    replica.check_survivor(after)
+                except BaseException as problem:
+                    problem.add_note(f"power cut before operation {number}: {kind} {path}")
+                    raise
+
+        disk.on_operation = look
+
+    for _ in range(100):
+        for replica in group.replicas:
+            if replica.disk.on_operation is None:
+                watch(replica)
+        group.step()
+    assert looked > 50
+
+
+def test_the_random_groups_meet_a_follower_that_has_to_begin_anew() -> None:
+    """Else the tests above would hold because nothing of the kind happens in them."""
+    groups = [Group(seed) for seed in range(40)]
+    for group in groups:
+        for _ in range(150):
+            group.step()
+    assert sum(group.resets for group in groups) > 10
