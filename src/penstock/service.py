@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,10 @@ from penstock.errors import ConfigError
 from penstock.kafka.server import KafkaListener
 from penstock.log import Disk
 from penstock.node import Node
+from penstock.node.datagrams import UdpNetwork
+from penstock.node.links import Links, MakeLinks
+from penstock.node.network import BoundNetwork, Network
+from penstock.node.peers import PeerHello, PeerNetwork, TransportEvents, read_cluster_key
 
 if TYPE_CHECKING:
     from penstock.web import WebPort
@@ -28,20 +33,24 @@ class Service:
         self._eager_http = eager_http
         self._listener: KafkaListener | None = None
         self._http_socket: socket.socket | None = None
+        self._cluster_socket: socket.socket | None = None
         self._web: WebPort | None = None
         self._web_starting: asyncio.Task[None] | None = None
         self.kafka_address = config.kafka
         self.http_address = config.http
+        self.cluster_address = config.cluster
 
     async def start(self) -> None:
-        """Ready to serve when it returns. Ports are bound first: a port in use must not cost a recovery."""
+        """Alone, ready to serve when it returns; in a cluster, `wait_ready` tells when. Ports are bound first: a port
+        in use must not cost a recovery."""
         kafka_socket = _listen(self.config.kafka, "kafka")
         self.kafka_address = _bound(kafka_socket, self.config.kafka)
         try:
+            links = self._bind_cluster() if self.config.cluster is not None else None
             if self.config.http is not None:
                 self._http_socket = _listen(self.config.http, "http")
                 self.http_address = _bound(self._http_socket, self.config.http)
-            node = Node(self._with_bound_ports(), disk=self._disk)
+            node = Node(self._with_bound_ports(), disk=self._disk, links=links)
             await node.start()
             self.node = node
             self._listener = KafkaListener(node)
@@ -49,8 +58,41 @@ class Service:
             await self._open_http()
         except BaseException:
             kafka_socket.close()
+            if self._cluster_socket is not None:
+                self._cluster_socket.close()
             await self.stop()
             raise
+
+    async def wait_ready(self) -> None:
+        """Returns when clients are served; raises if they never will be."""
+        assert self.node is not None
+        await self.node.wait_ready()
+
+    def _bind_cluster(self) -> MakeLinks:
+        """Opens the inter-node port, and says how a node gets its links through it."""
+        assert self.config.cluster is not None
+        key = read_cluster_key(self.config.cluster_key_file)
+        listening = self._cluster_socket = _listen(self.config.cluster, "cluster")
+        bind = self.cluster_address = _bound(listening, self.config.cluster)
+        settings, limits, random = self.config.replication, self.config.limits, Random()
+
+        def make_network(hello: PeerHello, events: TransportEvents) -> Network:
+            network = PeerNetwork(
+                hello, events, key=key, limits=limits, silence_ms=settings.peer_silence_ms, random=random
+            )
+            return BoundNetwork(network, listening)
+
+        def make_links(node: Node) -> Links:
+            return Links(
+                node,
+                make_network=make_network,
+                datagrams=UdpNetwork(),
+                bind=bind,
+                key=key,
+                random=random,
+            )
+
+        return make_links
 
     async def stop(self) -> None:
         """Stops taking requests, flushes, closes. Safe after a failed start."""
@@ -74,7 +116,17 @@ class Service:
         advertised = self.config.advertised
         if advertised.port == 0:
             advertised = Address(advertised.host, self.kafka_address.port)
-        return msgspec.structs.replace(self.config, kafka=self.kafka_address, advertise=advertised)
+        reached = self.config.cluster_advertised
+        if reached is not None and reached.port == 0 and self.cluster_address is not None:
+            reached = Address(reached.host, self.cluster_address.port)
+        return msgspec.structs.replace(
+            self.config,
+            kafka=self.kafka_address,
+            advertise=advertised,
+            http=self.http_address,
+            cluster=self.cluster_address,
+            cluster_advertise=reached,
+        )
 
     async def _open_http(self) -> None:
         """The web stack takes twice as long to import as the broker takes to start: embedded, it waits for a caller."""

@@ -24,7 +24,7 @@ async def create_topics(node: Node) -> None:
     for name in TOPICS:
         wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
         await node.metadata.change(
-            lambda state, wish=wish: decisions.create_topic(state, wish, node.metadata.rules)
+            lambda state, wish=wish: decisions.create_topic(state, wish, node.controller.rules)
         )
 
 

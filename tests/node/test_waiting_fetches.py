@@ -23,8 +23,8 @@ def play(scene: Callable[[Node, Partition], Awaitable[None]]) -> None:
     async def run() -> None:
         node = Node(NodeConfig(memory=True, http=None))
         await node.start()
-        await node.metadata.auto_create_topic("t")
-        await scene(node, node.partition("t", 0))
+        await node.controller.create_topic("t")
+        await scene(node, node.leader("t", 0))
         await node.stop()
 
     asyncio.run(run())
@@ -63,7 +63,7 @@ def test_bytes_appended_during_a_flush_wake_whoever_waits_when_they_are_flushed_
         assert first is not None
         first.run()
         stored.finish_flush(first)
-        partition.advance()
+        partition.flushed()
         assert partition.high_watermark == 1
         waiter = FetchWaiter(1, asyncio.get_running_loop().create_future())
         partition.add_waiter(waiter)

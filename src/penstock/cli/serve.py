@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,6 +27,9 @@ from penstock.errors import (
     StorageError,
     UnknownFormat,
 )
+
+if TYPE_CHECKING:
+    from penstock.service import Service
 
 START_HINTS: dict[type[PenstockError], str] = {
     DataFolderInUse: "another broker has this folder: stop it, or choose another with --data-dir",
@@ -181,18 +185,34 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     except OSError as failure:  # before the first log is open nobody has made a StorageError of it
         raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:
-        _announce(config, service.kafka_address, service.http_address, time.perf_counter() - began_seconds)
-        await stop.wait()
+        _announce(config, service)
+        if await _is_ready(service, stop):
+            click.echo(f"ready   in {(time.perf_counter() - began_seconds) * 1000:.0f} ms; Ctrl-C stops it")
+            await stop.wait()
     finally:
         await service.stop()
     click.echo("stopped")
 
 
-def _announce(config: NodeConfig, kafka: object, http: object, seconds: float) -> None:
-    click.echo(f"kafka   {kafka}")
+async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:
+    """Waits until clients are served, or until somebody wants no more."""
+    loop = asyncio.get_running_loop()
+    ready, stopped = loop.create_task(service.wait_ready()), loop.create_task(stop.wait())
+    await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not ready.done():
+        ready.cancel()
+        return False
+    ready.result()
+    return True
+
+
+def _announce(config: NodeConfig, service: "Service") -> None:
+    click.echo(f"kafka   {service.kafka_address}")
     if config.advertise is not None:
         click.echo(f"        clients are told {config.advertise}")
-    if http is not None:
-        click.echo(f"http    http://{http}")
+    if service.http_address is not None:
+        click.echo(f"http    http://{service.http_address}")
+    if service.cluster_address is not None:
+        click.echo(f"cluster {service.cluster_address}")
     click.echo(f"data    {'in memory' if config.memory else os.path.abspath(config.data_dir)}")
-    click.echo(f"ready   in {seconds * 1000:.0f} ms; Ctrl-C stops it")

@@ -3,7 +3,7 @@ and carries out what they decide."""
 
 from penstock.node.metadata import MetadataLog
 from penstock.node.node import Node
-from penstock.node.partition import Partition
+from penstock.node.partition import Partition, ReplicaFacts
 from penstock.node.waiter import FetchWaiter
 
-__all__ = ["FetchWaiter", "MetadataLog", "Node", "Partition"]
+__all__ = ["FetchWaiter", "MetadataLog", "Node", "Partition", "ReplicaFacts"]

@@ -11,34 +11,30 @@ system is synced instead.
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from penstock.errors import CorruptLog, StorageError
 from penstock.log import FlushTicket
 from penstock.log.disk import Disk
 from penstock.node.partition import Partition
+from penstock.node.threads import JobThread
 
 log = logging.getLogger("penstock.node")
 
 SYNC_ALL_FROM_FILES = 4
 
-_Job = Callable[[], None]
-
 
 class Flusher:
     """Owns the flush thread. Everything except `_flush` runs on the event loop."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, thread: JobThread) -> None:
         self._disk = disk
+        self._thread = thread
         self._dirty: dict[Partition, None] = {}
         self._running = False
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
         self.cycles = 0
         self.seconds_total = 0.0
@@ -60,10 +56,7 @@ class Flusher:
 
     async def stop(self) -> None:
         await self.drain()
-        if self._thread is not None:
-            self._jobs.put(None)
-            thread, self._thread = self._thread, None
-            await self._loop.run_in_executor(None, thread.join)
+        await self._thread.stop()
 
     # --- the cycle
 
@@ -79,7 +72,7 @@ class Flusher:
                 work.append((partition, ticket))
         if any(ticket.files for _, ticket in work):
             self._running = True
-            self._submit(lambda: self._flush(work))
+            self._thread.submit(lambda: self._flush(work))
         else:
             self._finish_cycle(work, None, 0.0)
 
@@ -91,18 +84,8 @@ class Flusher:
             partition.fail(trouble)
             return None
         if ticket is None:
-            partition.advance()
+            partition.flushed()
         return ticket
-
-    def _submit(self, job: _Job) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run_jobs, name="penstock-flush", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
-
-    def _run_jobs(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
 
     def _flush(self, work: list[tuple[Partition, FlushTicket]]) -> None:
         """In the flush thread. The cycle must end whatever happens, or nothing would ever be flushed again."""
@@ -149,7 +132,7 @@ class Flusher:
         if error is not None:
             partition.fail(error)
         else:
-            partition.advance()
+            partition.flushed()
 
 
 def _attempt(flush: Callable[[], None]) -> StorageError | None:

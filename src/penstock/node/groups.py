@@ -1,18 +1,14 @@
 """Drives the group coordinators: one per partition of the offsets topic, each deciding for the groups that hash to it.
 
-A coordinator takes facts and gives effects back. Here the effects are carried out: replies end the waiting requests,
-records are appended to the coordinator's partition and reported back once they are committed, and one timer per
-coordinator wakes it at its next deadline.
+The leader of such a partition is the coordinator's home. `partition_moved` starts one where this node begins to lead,
+and stops it where it no longer does.
 """
 
-import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import OFFSETS_TOPIC
+from penstock.cluster import OFFSETS_TOPIC, ClusterState
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.groups import (
@@ -22,31 +18,24 @@ from penstock.groups import (
     Coordinator,
     DeleteGroupsResult,
     DeleteOffsetsResult,
-    Effect,
     GroupDescription,
     GroupListing,
     JoinRequest,
     JoinResult,
     LeaveResult,
     LeavingMember,
-    Persist,
-    Reply,
     SyncRequest,
     SyncResult,
     offsets_partition,
 )
 from penstock.node.clock import Clock
-from penstock.node.metadata import MetadataLog
+from penstock.node.controller import Controller
+from penstock.node.coordinating import CoordinatorDriver
 from penstock.node.partition import Partition
-from penstock.node.partitions import PartitionTable
-from penstock.node.replay import stored_records
+from penstock.node.view import ClusterView
 from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.groups")
-
-T = TypeVar("T")
-Question = Callable[[int, object], Iterable[Effect]]
-"""Takes the time and a token for the reply."""
 
 
 class GroupManager:
@@ -55,37 +44,45 @@ class GroupManager:
     def __init__(
         self,
         *,
-        metadata: MetadataLog,
-        partitions: PartitionTable,
+        state: ClusterState,
+        controller: Controller,
+        view: ClusterView,
         clock: Clock,
         settings: GroupSettings,
         limits: Limits,
     ) -> None:
-        self._metadata = metadata
-        self._partitions = partitions
+        self._state = state
+        self._controller = controller
+        self._view = view
         self._clock = clock
         self._settings = settings
         self._limits = limits
-        self._drivers: dict[int, _Driver] = {}
+        self._drivers: dict[int, CoordinatorDriver] = {}
 
-    def load(self) -> None:
-        """Reads what is stored. Called before clients are served, and when the offsets topic was made."""
-        topic = self._metadata.state.topics.get(OFFSETS_TOPIC)
-        for index in range(topic.partitions if topic is not None else 0):
-            if index not in self._drivers and self._partitions.is_online(OFFSETS_TOPIC, index):
-                partition = self._partitions.get(OFFSETS_TOPIC, index)
-                driver = _Driver(Coordinator(self._settings, self._limits), partition, self._clock)
-                try:
-                    driver.load()
-                except (PenstockError, ValueError) as trouble:
-                    log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
-                else:
-                    self._drivers[index] = driver
+    def partition_moved(self, partition: Partition) -> None:
+        """This node began or ceased to lead a partition of the offsets topic."""
+        index = partition.name.partition
+        driver = self._drivers.get(index)
+        if driver is not None and not (partition.serves and partition.term == driver.term):
+            self._drivers.pop(index).stop()
+        if partition.serves and index not in self._drivers:
+            self._load(partition)
+
+    def _load(self, partition: Partition) -> None:
+        driver = CoordinatorDriver(Coordinator(self._settings, self._limits), partition, self._clock)
+        try:
+            driver.load()
+        except (PenstockError, ValueError) as trouble:
+            log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
+        else:
+            self._drivers[partition.name.partition] = driver
 
     async def ensure_topic(self) -> None:
-        """Creates the offsets topic when the first group shows up. The node calls `load` once it is there."""
-        if OFFSETS_TOPIC not in self._metadata.state.topics:
-            await self._metadata.create_internal_topic(OFFSETS_TOPIC, self._settings.offsets_topic_partitions)
+        """Creates the offsets topic when the first group shows up."""
+        if OFFSETS_TOPIC not in self._state.topics:
+            await self._controller.create_internal_topic(
+                OFFSETS_TOPIC, self._settings.offsets_topic_partitions
+            )
 
     def stop(self) -> None:
         for driver in self._drivers.values():
@@ -96,16 +93,16 @@ class GroupManager:
     async def join(self, request: JoinRequest) -> JoinResult:
         try:
             driver = await self._home(request.group_id)
+            return await driver.ask(JoinResult, lambda now, token: driver.core.join(now, token, request))
         except KafkaError as refusal:
             return JoinResult(error=refusal.code, member_id=request.member_id)
-        return await driver.ask(JoinResult, lambda now, token: driver.core.join(now, token, request))
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         try:
             driver = await self._home(request.group_id)
+            return await driver.ask(SyncResult, lambda now, token: driver.core.sync(now, token, request))
         except KafkaError as refusal:
             return SyncResult(error=refusal.code)
-        return await driver.ask(SyncResult, lambda now, token: driver.core.sync(now, token, request))
 
     async def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
@@ -119,23 +116,23 @@ class GroupManager:
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveResult:
         try:
             driver = await self._home(group_id)
+            return await driver.ask(
+                LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members)
+            )
         except KafkaError as refusal:
             return LeaveResult(error=refusal.code)
-        return await driver.ask(
-            LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members)
-        )
 
     # --- offsets
 
     async def commit(self, request: CommitRequest) -> CommitResult:
         try:
             driver = await self._home(request.group_id)
+            return await driver.ask(
+                CommitResult, lambda now, token: driver.core.commit_offsets(now, token, request)
+            )
         except KafkaError as refusal:
             partitions = (TopicPartition(offset.topic, offset.partition) for offset in request.offsets)
             return CommitResult(errors=dict.fromkeys(partitions, refusal.code))
-        return await driver.ask(
-            CommitResult, lambda now, token: driver.core.commit_offsets(now, token, request)
-        )
 
     def committed(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
@@ -152,12 +149,12 @@ class GroupManager:
     ) -> DeleteOffsetsResult:
         try:
             driver = await self._home(group_id)
+            return await driver.ask(
+                DeleteOffsetsResult,
+                lambda now, token: driver.core.delete_offsets(now, token, group_id, partitions),
+            )
         except KafkaError as refusal:
             return DeleteOffsetsResult(error=refusal.code)
-        return await driver.ask(
-            DeleteOffsetsResult,
-            lambda now, token: driver.core.delete_offsets(now, token, group_id, partitions),
-        )
 
     def topic_deleted(self, topic: str) -> None:
         """Offsets of a topic that is gone would be taken for those of the next one of that name."""
@@ -186,7 +183,7 @@ class GroupManager:
     @property
     def all_online(self) -> bool:
         """Whether every coordinator there should be is at work."""
-        topic = self._metadata.state.topics.get(OFFSETS_TOPIC)
+        topic = self._state.topics.get(OFFSETS_TOPIC)
         return len(self._drivers) == (topic.partitions if topic is not None else 0)
 
     def describe(self, group_id: str) -> GroupDescription | None:
@@ -203,35 +200,39 @@ class GroupManager:
     async def _delete_one(self, group_id: str) -> DeleteGroupsResult:
         try:
             driver = await self._home(group_id)
+            return await driver.ask(
+                DeleteGroupsResult, lambda now, token: driver.core.delete_groups(now, token, [group_id])
+            )
         except KafkaError as refusal:
             return DeleteGroupsResult(errors={group_id: refusal.code})
-        return await driver.ask(
-            DeleteGroupsResult, lambda now, token: driver.core.delete_groups(now, token, [group_id])
-        )
 
     # --- inside
 
     def _index(self, group_id: str) -> int:
-        topic = self._metadata.state.topics.get(OFFSETS_TOPIC)
+        topic = self._state.topics.get(OFFSETS_TOPIC)
         return offsets_partition(group_id, topic.partitions) if topic is not None else -1
 
-    def _known_home(self, group_id: str) -> "_Driver | None":
+    def _known_home(self, group_id: str) -> CoordinatorDriver | None:
         """The group's coordinator; None while there are no groups at all."""
         index = self._index(group_id)
         if index >= 0 and index not in self._drivers:
+            home = self._view.coordinator(group_id).node_id
+            if home != self._state.node_id:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{group_id!r} is coordinated by node {home}")
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is offline"
             )
         return self._drivers.get(index)
 
-    async def _home(self, group_id: str) -> "_Driver":
+    async def _home(self, group_id: str) -> CoordinatorDriver:
         """The group's coordinator; KafkaError tells the client to look for it again later."""
         try:
             await self.ensure_topic()
         except StorageError as refused:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)) from refused
         driver = self._known_home(group_id)
-        assert driver is not None  # there is a topic now
+        if driver is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic is being made")
         return driver
 
 
@@ -242,99 +243,3 @@ class GroupSummary(NamedTuple):
     state: str
     member_count: int
     offsets: Mapping[TopicPartition, int]
-
-
-class _Driver:
-    """One coordinator and the partition that keeps its state."""
-
-    def __init__(self, core: Coordinator, partition: Partition, clock: Clock) -> None:
-        self.core = core
-        self._partition = partition
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
-        self._writes: deque[_Write] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
-
-    @property
-    def now_ms(self) -> int:
-        """Wall time that never jumps: sessions must not end because somebody set the clock."""
-        return self._epoch_ms + int(self._loop.time() * 1000)
-
-    def load(self) -> None:
-        """Replays the partition into the coordinator."""
-        for record in stored_records(self._partition):
-            self.core.replay(record.key or b"", record.value)
-        self.core.loaded(self.now_ms)
-        self._set_timer()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def ask(self, kind: type[T], question: Question) -> T:
-        """Puts a question and waits for its reply, which may come much later."""
-        future: asyncio.Future[object] = self._loop.create_future()
-        self.carry_out(question(self.now_ms, future))
-        return cast(T, await future)
-
-    def carry_out(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(token=token, result=result):
-                    future = cast("asyncio.Future[object]", token)
-                    if not future.done():  # its client may have gone
-                        future.set_result(result)
-                case Persist():
-                    self._persist(effect)
-        self._set_timer()
-
-    def _persist(self, effect: Persist) -> None:
-        """Appends the records. Outcomes are reported in the order of the writes, whenever they become known."""
-        write = _Write(effect.id)
-        self._writes.append(write)
-        stamp_ms = self._clock.wall_ms()
-        rows = [Record(i, stamp_ms, key, value, ()) for i, (key, value) in enumerate(effect.records)]
-        batch = memoryview(bytearray(build_batch(rows)))
-        try:
-            committed = self._partition.committed(self._partition.append(batch, check_batch(batch)))
-        except PenstockError as refused:
-            log.error("%s: %s", self._partition.name, refused)
-            self._loop.call_soon(self._settle, write, False)
-            return
-        if committed is None:
-            self._loop.call_soon(self._settle, write, True)
-        else:
-            committed.add_done_callback(lambda done: self._settle(write, done.exception() is None))
-
-    def _settle(self, write: "_Write", ok: bool) -> None:
-        write.ok = ok
-        while self._writes and self._writes[0].ok is not None:
-            settled = self._writes.popleft()
-            self.carry_out(self.core.persisted(self.now_ms, settled.id, bool(settled.ok)))
-
-    def _set_timer(self) -> None:
-        due_ms = self.core.next_deadline_ms
-        if due_ms == self._timer_due_ms:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_ms = due_ms
-        if due_ms is not None:
-            delay = max(0.0, (due_ms - self.now_ms) / 1000)
-            self._timer = self._loop.call_later(delay, self._tick)
-
-    def _tick(self) -> None:
-        self._timer_due_ms = None
-        self.carry_out(self.core.tick(self.now_ms))
-
-
-class _Write:
-    """A write that is under way: `ok` once its outcome is known."""
-
-    __slots__ = ("id", "ok")
-
-    def __init__(self, persist_id: int) -> None:
-        self.id = persist_id
-        self.ok: bool | None = None

@@ -70,7 +70,9 @@ class Housekeeping:
                 log.exception("%s: a bug in housekeeping; the other partitions go on", partition.name)
 
     async def _tidy(self, partition: Partition) -> None:
-        self._retain(partition, self._clock.wall_ms())
+        """Where a log starts is its leader's decision, and the others follow; compaction is everybody's own."""
+        if partition.leads:
+            self._retain(partition, self._clock.wall_ms())
         plan = partition.log.plan_compaction(self._clock.wall_ms())
         if plan is not None:
             await self._workers.run(plan.run)
@@ -89,7 +91,8 @@ class Housekeeping:
             if now_ms - since_ms < min(config.retention_ms, RETENTION_GRACE_MS):
                 return
         self._expired_since_ms.pop(partition, None)
-        stored.apply_retention(now_ms)
+        if stored.apply_retention(now_ms):
+            partition.consensus.prefix_deleted()
 
     async def _pulse(self) -> None:
         """How late the loop runs a timer: the delay that every request suffers too."""

@@ -1,53 +1,92 @@
-"""One broker without its ports: a data folder, its partitions, and everything that keeps them going."""
+"""One broker without its ports: a data folder, its replicas, and everything that keeps them going.
+
+Alone it is a cluster of one: it leads everything and waits for nobody. With an inter-node port it first finds its
+cluster (`membership`), then follows the metadata group like every other node.
+"""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
+from random import Random
 
 from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterState, PlacementRules
-from penstock.config import NodeConfig, TopicConfig, static_broker_configs
-from penstock.errors import StorageError
+from penstock.config import ClusterSettings, NodeConfig, TopicConfig, static_broker_configs
+from penstock.errors import ErrorCode, KafkaError
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
+from penstock.log.votes import VoteStore
+from penstock.node import frame_kinds
+from penstock.node.announcing import Announcer
+from penstock.node.assembly import Assembly
+from penstock.node.caretaker import Caretaker
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.controller import Controller
 from penstock.node.flusher import Flusher
+from penstock.node.following import Following
 from penstock.node.groups import GroupManager
+from penstock.node.hard_states import HardStates
 from penstock.node.housekeeping import Housekeeping
+from penstock.node.leaders import LeaderTable
+from penstock.node.links import Links, MakeLinks
 from penstock.node.metadata import MetadataLog
 from penstock.node.metrics import NodeMetrics
+from penstock.node.network import NoNetwork
+from penstock.node.overseer import Overseer
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
+from penstock.node.threads import JobThread, SystemThread
+from penstock.node.view import METADATA_GROUP, ClusterView
 from penstock.node.workers import Workers
-from penstock.types import NodeId, Term, TopicPartition
+from penstock.raft import GroupConfig, RaftSettings, Refused
+from penstock.types import GroupId, NodeId, Replica, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 METADATA_CONFIG = TopicConfig(cleanup_delete=False, retention_ms=-1, max_message_bytes=2**31 - 1)
+VOTES_PATH = "meta/votes"
 
 
 class Node:
     """Start it, ask it for partitions, stop it. Everything happens on the loop that started it."""
 
     folder: DataFolder
+    me: Replica
     partitions: PartitionTable
     metadata: MetadataLog
+    controller: Controller
     groups: GroupManager
     flusher: Flusher
+    view: ClusterView
 
-    def __init__(self, config: NodeConfig, *, clock: Clock | None = None, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        links: MakeLinks | None = None,
+        threads: Callable[[str], JobThread] = SystemThread,
+        random: Random | None = None,
+    ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.node_id = NodeId(config.node_id)
         self.metrics = NodeMetrics(started_seconds=time.time())
         self.ready = False
+        """Whether this node serves clients: its cluster has taken it in."""
+        self.leaders = LeaderTable()
+        self.links: Links | None = None
         self._disk: Disk = disk or (MemoryDisk() if config.memory else OsDisk(config.data_dir))
+        self._make_links = links
+        self._threads = threads
+        self._random = random or Random()
         self._workers = Workers()
-        self._housekeeping: Housekeeping | None = None
-        self._slow: set[asyncio.Task[None]] = set()
+        self._ready = asyncio.Event()
+        self._entering: asyncio.Task[None] | None = None
         self._opened: list[Callable[[], object]] = []
         """What to undo, last first, when the node stops or its start fails half way."""
 
@@ -58,22 +97,26 @@ class Node:
         return self.folder.cluster_id
 
     @property
-    def advertised(self) -> tuple[str, int]:
-        """The address that clients are led to."""
-        address = self.config.advertised
-        return address.host, address.port
+    def is_alone(self) -> bool:
+        """Whether it has no inter-node port."""
+        return self.links is None
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
 
     @property
     def log_dir(self) -> str:
         return "memory" if self.config.memory else self.config.data_dir
 
-    def partition(self, topic: str, index: int) -> Partition:
-        """Raises KafkaError when there is none, or when it is offline."""
-        return self.partitions.get(topic, index)
-
-    def leadership(self, topic: str, index: int) -> tuple[bool, Term]:
-        """Whether the partition is served here, and under which leader epoch."""
-        return self.partitions.is_online(topic, index), self.partitions.term
+    def leader(self, topic: str, index: int) -> Partition:
+        """The partition, which this node leads; KafkaError tells clients what else is the case."""
+        known = self.metadata.state.topics.get(topic)
+        if known is None or not 0 <= index < known.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        partition = self.partitions.get(topic, index)
+        partition.check_leads()
+        return partition
 
     def disk_space(self) -> tuple[int, int]:
         """Total and usable bytes of the disk; -1 where that means nothing."""
@@ -82,41 +125,150 @@ class Node:
     # --- life
 
     async def start(self) -> None:
-        """Recovers what the data folder holds. Partitions that cannot be opened stay offline; all else serves."""
+        """Recovers what the data folder holds. Partitions that cannot be opened stay offline; all else serves. A node
+        of a cluster goes on to find the others in the background: `wait_ready` tells when it has."""
         try:
             await self._start()
         except BaseException:
-            self._undo()
+            await self._give_up()
             raise
 
+    async def wait_ready(self) -> None:
+        """Returns when this node serves clients; raises if it never will."""
+        waiting = asyncio.get_running_loop().create_task(self._ready.wait())
+        tasks = {waiting} if self._entering is None else {waiting, self._entering}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._entering is not None and self._entering.done() and not self._ready.is_set():
+                self._entering.result()
+                await waiting
+        finally:
+            waiting.cancel()
+
     async def _start(self) -> None:
-        self.folder = DataFolder.open(self._disk, node_id=self.node_id)
+        config = self.config
+        clustered = self._make_links is not None
+        self.folder = DataFolder.open(self._disk, node_id=self.node_id, wait_for_cluster=clustered)
         self._opened.append(self.folder.release)
-        self.flusher = Flusher(self._disk)
+        self.me = Replica(self.node_id, self.folder.incarnation)
+        if self._make_links is not None:
+            self.links = self._make_links(self)
+        self.flusher = Flusher(self._disk, self._threads("penstock-flush"))
+        adopts = not self._disk.exists(f"{VOTES_PATH}.0") and bool(self._disk.list_dir(self.folder.topics_dir))
+        self._hard_states = HardStates(
+            VoteStore(self._disk, VOTES_PATH),
+            self._threads("penstock-votes"),
+            volatile=self._disk.volatile,
+            adopts=adopts,
+        )
+        self._assembly = Assembly(
+            me=self.me,
+            transport=self.links.network if self.links is not None else NoNetwork(),
+            hard_states=self._hard_states,
+            settings=_raft_settings(config.replication),
+            clock=self.clock,
+            random=self._random,
+        )
         self.partitions = PartitionTable(
             disk=self._disk,
             topics_dir=self.folder.topics_dir,
             clock=self.clock,
-            term=self.folder.next_term(),
+            assembly=self._assembly,
             mark_dirty=self.flusher.mark,
+            on_role=self._role_changed,
         )
         self._opened.append(self.partitions.close)
-        metadata_partition = self.partitions.open_own(METADATA_PARTITION, METADATA_CONFIG)
-        state = ClusterState(self.node_id, static_broker_configs(self.config))
-        self.metadata = MetadataLog(metadata_partition, state, self._placement_rules(), follower=self)
-        self.metadata.replay()
-        self._open_topics()
-        self.groups = GroupManager(
-            metadata=self.metadata,
-            partitions=self.partitions,
-            clock=self.clock,
-            settings=self.config.groups,
-            limits=self.config.limits,
+        state = ClusterState(self.node_id, static_broker_configs(config))
+        self.metadata = MetadataLog(state, follower=self)
+        self._following = Following(
+            me=self.me, state=state, partitions=self.partitions, workers=self._workers
         )
-        self.groups.load()
+        self._announcer = Announcer(
+            node_id=self.node_id, leaders=self.leaders, transport=self._assembly.transport
+        )
+        self.controller = Controller(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            leaders=self.leaders,
+            rules=self._placement_rules(),
+            rpc=self.links.rpc if self.links is not None else None,
+            seen=self.links.seen if self.links is not None else dict,
+            transfer=self._hand_over,
+        )
+        self.view = ClusterView(
+            node_id=self.node_id,
+            advertised=config.advertised,
+            rack=config.rack,
+            state=state,
+            leaders=self.leaders,
+        )
+        self.groups = GroupManager(
+            state=state,
+            controller=self.controller,
+            view=self.view,
+            clock=self.clock,
+            settings=config.groups,
+            limits=config.limits,
+        )
         self._housekeeping = Housekeeping(self.partitions, self._workers, self.clock, self.metrics)
+        if self.links is None:
+            await self._start_alone()
+        else:
+            await self._start_clustered(self.links)
+
+    async def _start_alone(self) -> None:
+        self._open_metadata(GroupConfig(voters=(self.me,)))
+        await self._hard_states.drain()
+        self._following.orphans()
         self._housekeeping.start()
+        self._set_ready()
+
+    async def _start_clustered(self, links: Links) -> None:
+        links.events.take(frame_kinds.RAFT, self._assembly.on_messages)
+        links.events.take(frame_kinds.BEAT, self._assembly.on_beat)
+        links.events.take(frame_kinds.LEADERS, self._announcer.heard)
+        links.events.watch(up=self._peer_up)
+        await links.start()
+        self._caretaker = Caretaker(
+            me=self.me,
+            state=self.metadata.state,
+            partitions=self.partitions,
+            controller=self.controller,
+            announcer=self._announcer,
+            alive=links.seen,
+            hands_over=self.config.replication.auto_rebalance,
+        )
+        self._overseer = Overseer(
+            me=self.me, metadata=self.metadata, settings=self.config.replication, seen=links.seen
+        )
+        self._entering = asyncio.get_running_loop().create_task(self._enter(links))
+
+    async def _enter(self, links: Links) -> None:
+        """Finds the cluster, then takes part in it."""
+        await links.membership.find()
+        founders = tuple(self.folder.founders)
+        self._open_metadata(GroupConfig(voters=founders) if self.me in founders else None)
+        self._assembly.start()
+        self._housekeeping.start()
+        self._caretaker.start()
+        self._overseer.start()
+        links.membership.register(self.controller, self.metadata, self._set_ready)
+
+    def _open_metadata(self, founding: GroupConfig | None) -> None:
+        self.metadata.partition = self.partitions.open_own(
+            METADATA_PARTITION, METADATA_GROUP, METADATA_CONFIG, founding, self.metadata.apply_committed
+        )
+        self.metadata.partition.start()
+
+    def _set_ready(self) -> None:
+        if self.links is not None:
+            self._following.orphans()
         self.ready = True
+        self._ready.set()
+
+    def _peer_up(self, node: NodeId) -> None:
+        self._assembly.peer_up(node)
+        self._announcer.peer_up(node)
 
     def _placement_rules(self) -> PlacementRules:
         return PlacementRules(
@@ -129,14 +281,29 @@ class Node:
     async def stop(self) -> None:
         """Flushes everything that was written, then closes cleanly: the next start has nothing to recover."""
         self.ready = False
-        if self._housekeeping is not None:
-            await self._housekeeping.stop()
+        if self.links is not None:
+            await self._leave(self.links)
+        await self._housekeeping.stop()
         self.groups.stop()
         await self.metadata.drain()
         await self.flusher.stop()
-        if self._slow:
-            await asyncio.wait(self._slow)
+        await self._following.drain()
+        await self._hard_states.stop()
         self._workers.stop()
+        self._undo()
+
+    async def _leave(self, links: Links) -> None:
+        if self._entering is not None:
+            self._entering.cancel()
+            await asyncio.wait([self._entering])
+        await self._overseer.stop()
+        await self._caretaker.stop()
+        self._assembly.stop()
+        await links.stop()
+
+    async def _give_up(self) -> None:
+        if self.links is not None:
+            await self.links.stop()
         self._undo()
 
     def _undo(self) -> None:
@@ -150,45 +317,50 @@ class Node:
         if problems:
             raise problems[0]
 
-    # --- acting on metadata
+    # --- acting on what the groups decide
 
-    def topics_changed(self, names: Collection[str]) -> None:
-        """A change of metadata is committed: carry it out here."""
-        for name in names:
-            try:
-                self._follow(name)
-            except StorageError as trouble:
-                log.error("topic %s: %s", name, trouble)
-        if OFFSETS_TOPIC in names:
-            self.groups.load()
+    def _role_changed(self, partition: Partition) -> None:
+        self._announcer.role_changed(partition)
+        if partition.name.topic == OFFSETS_TOPIC:
+            self.groups.partition_moved(partition)
 
-    def _follow(self, name: str) -> None:
-        """Brings the partitions of one topic to what the metadata says of it."""
-        topic = self.metadata.state.topics.get(name)
-        if topic is None:
-            self._destroy_topic(name)
-        else:
-            self.partitions.open_topic(name, topic.partitions, topic.config, new=True)
-            self.partitions.reconfigure(name, topic.config)
-
-    def _open_topics(self) -> None:
-        topics = self.metadata.state.topics.values()
-        known = {TopicPartition(topic.name, index) for topic in topics for index in range(topic.partitions)}
-        self.partitions.move_orphans(known | {METADATA_PARTITION})
-        for topic in topics:
-            self.partitions.open_topic(topic.name, topic.partitions, topic.config, new=False)
-
-    def _destroy_topic(self, name: str) -> None:
-        self.groups.topic_deleted(name)
-        for delete_files in self.partitions.destroy_topic(name):
-            task = asyncio.get_running_loop().create_task(self._delete(name, delete_files))
-            self._slow.add(task)
-            task.add_done_callback(self._slow.discard)
-
-    async def _delete(self, name: str, delete_files: Callable[[], None]) -> None:
+    def _hand_over(self, group: GroupId, to: int) -> None:
+        """Lets another replica lead, if it can."""
+        member = self._assembly.find(group)
+        config = member.core.config if member is not None else None
+        if member is None or config is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead {group}")
         try:
-            await self._workers.run(delete_files)
-        except StorageError as trouble:
-            log.error(
-                "files of the deleted topic %s are left, the next start removes them: %s", name, trouble
-            )
+            for replica in config.voters:
+                if replica.node == to:
+                    member.transfer(replica)
+        except Refused as refused:
+            raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, str(refused)) from refused
+
+    def metadata_changed(self, changed: Collection[str], vanished: Collection[str]) -> None:
+        """A change of metadata is committed: carries it out here."""
+        for name in vanished:
+            self._following.set_aside(name)
+        for name in changed:
+            if name not in self.metadata.state.topics:
+                self.groups.topic_deleted(name)
+            self._following.bring(name)
+        if self.links is not None:
+            self.links.membership.follow_nodes(self.metadata)
+
+
+    async def settled(self) -> None:
+        """Alone, a node leads a new partition as soon as that is saved: clients should not have to ask twice."""
+        if self.links is None:
+            await self._hard_states.drain()
+
+
+def _raft_settings(settings: ClusterSettings) -> RaftSettings:
+    return RaftSettings(
+        election_timeout_s=settings.election_timeout_ms / 1000,
+        beat_interval_s=settings.heartbeat_interval_ms / 1000,
+        max_append_bytes=settings.max_append_bytes,
+        max_inflight_messages=settings.max_in_flight_messages,
+        max_inflight_bytes=settings.max_in_flight_bytes,
+        max_uncommitted_bytes=settings.max_uncommitted_bytes,
+    )

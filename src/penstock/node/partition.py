@@ -1,47 +1,77 @@
 """One partition as the rest of the broker sees it: append, wait until committed, read, watermark.
 
-Handlers and coordinators reach a log only through this interface, so that Raft can stand behind it without their
-noticing: `append` puts a batch into the local log under the leader's term, `committed` waits until it can never be lost
-(one node: flushed; a cluster: flushed by a majority), `read` gives stored bytes below the high watermark.
+Handlers and coordinators reach a log only through this interface and never see Raft behind it: `append` puts a batch
+into the leader's log under its term, `committed` waits until it can never be lost (flushed by a majority of the
+replicas; a lone replica is its own majority), `read` gives stored bytes below the high watermark. On a node that
+follows, all three refuse, and clients look for the leader.
 
 Invariants:
- 1. high_watermark only grows while this node leads, and never passes what is flushed.
- 2. An append is answered as committed only if its (term, last offset) is committed, not when some offset passed.
- 3. Readers see no byte at or above the high watermark.
+ 1. high_watermark only grows, and never passes what a majority has flushed.
+ 2. An append is answered as committed only if its (term, last offset) is committed, not when some offset passed:
+    whoever waits is told so when the term ends, and whether the append survived is the next leader's to say.
+ 3. Readers see no byte at or above the high watermark, and nothing at all from a leader that may have been replaced
+    without knowing (it lost its lease) or does not know yet what was committed before it (it confirms its term first).
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.batch import BatchHeader
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended, Log
+from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
+from penstock.node.consensus import Consensus, Halt
 from penstock.node.waiter import FetchWaiter
-from penstock.types import Offset, Term, TopicPartition
+from penstock.raft import GroupConfig, Role
+from penstock.types import NO_TERM, GroupId, Index, Offset, Replica, Term, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
+NO_LEADER = -1
+
+
+class ReplicaFacts(NamedTuple):
+    """One replica of a partition: the offset up to which it has flushed, how far it is behind (Raft's count), for how
+    long it has been silent."""
+
+    node_id: int
+    end_offset: int
+    lag: int
+    silent_ms: int
+    learner: bool
+
 
 class Partition:
-    """A partition that this node leads."""
+    """A partition of which this node holds a replica."""
 
     __slots__ = (
         "__weakref__",
+        "_announced",
+        "_assembly",
         "_clock",
+        "_halted",
         "_loop",
         "_mark_dirty",
+        "_on_commit",
+        "_on_role",
         "_pending",
         "_pending_sizes",
         "_refusing",
+        "_sampled_commit",
         "_waiters",
         "closed",
         "config",
+        "consensus",
+        "group",
         "high_watermark",
-        "in_sync_replicas",
+        "is_replicated",
+        "leader",
+        "leads",
         "log",
         "name",
         "term",
@@ -51,39 +81,67 @@ class Partition:
         self,
         *,
         name: TopicPartition,
+        group: GroupId,
         log: Log,
         config: TopicConfig,
-        term: Term,
+        founding: GroupConfig | None,
+        assembly: Assembly,
         clock: Clock,
         mark_dirty: Callable[["Partition"], None],
+        on_role: Callable[["Partition"], None] | None = None,
+        on_commit: Callable[["Partition"], None] | None = None,
     ) -> None:
         self.name = name
+        self.group = group
         self.log = log
         self.config = config
-        self.term = term
         self.closed = False
-        self.in_sync_replicas = 1
+        self.leads = False
+        """Whether this node leads it and may append."""
+        self.leader: Replica | None = None
+        self.term = NO_TERM
+        """Of the leader that is known here."""
+        self.is_replicated = False
+        self.high_watermark: Offset = log.start_offset
+        """Exclusive: the first offset that readers may not see yet. What is committed is learned from the group."""
+        self._announced = (False, NO_TERM)
+        """What `on_role` was told last: whether this node serves, and the term."""
+        self._halted: Halt | None = None
         self._refusing = False
-        self.high_watermark: Offset = log.end_offset
-        """Exclusive: the first offset that readers may not see yet. What recovery kept is on the disk."""
+        self._sampled_commit = 0
         self._loop = asyncio.get_running_loop()
         self._clock = clock
+        self._assembly = assembly
         self._mark_dirty = mark_dirty
+        self._on_role = on_role
+        self._on_commit = on_commit
         self._pending: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self._pending_sizes: deque[tuple[Offset, int]] = deque()
         """Last offset and bytes of each batch that is not committed: what waiting fetches are told when it is."""
         self._waiters: dict[FetchWaiter, None] = {}
+        self.consensus = Consensus(group=group, stored=log, assembly=assembly, seat=self, founding=founding)
+        self.config_changed(self.consensus.core.config)
+
+    def start(self) -> None:
+        """Takes its seat in the group."""
+        self.consensus.start()
+
+    @property
+    def label(self) -> str:
+        return str(self.name)
 
     # --- writing
 
     def append(self, batch: bytearray | memoryview, header: BatchHeader) -> Appended:
-        """Writes a checked batch to the local log; it is not committed yet. `batch` is stamped in place."""
-        if self.closed:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was deleted")
+        """Writes a checked batch to the leader's log; it is not committed yet. `batch` is stamped in place."""
+        if not self.leads:
+            raise self._refusal()
+        if self.is_replicated and (refused := self.consensus.core.may_propose()) is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: {refused}")
         try:
             appended = self.log.append(batch, header, self.term, self._clock.wall_ms())
-        except StorageError as refused:
-            self._note_refusal(refused)
+        except StorageError as refused_write:
+            self._note_refusal(refused_write)
             raise
         if self._refusing:
             self._refusing = False
@@ -91,7 +149,19 @@ class Partition:
         if not appended.duplicate:
             self._pending_sizes.append((appended.last_offset, header.size))
             self._mark_dirty(self)
+            if self.is_replicated:
+                self.consensus.appended(header.size)
         return appended
+
+    def _refusal(self) -> KafkaError:
+        """Why this node serves nobody here now."""
+        if self.closed:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was deleted")
+        if self._halted is not None:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self._halted}")
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by {self.leader or 'nobody yet'}"
+        )
 
     def _note_refusal(self, refused: StorageError) -> None:
         """One line when it begins, not one per batch: the log of a full disk may lie on that disk."""
@@ -99,53 +169,164 @@ class Partition:
             self._refusing = True
             log.error("%s refuses writes: %s", self.name, refused)
 
+    def progress(self) -> list["ReplicaFacts"]:
+        """How far each replica is, as its leader sees it."""
+        now, core = self._assembly.now(), self.consensus.core
+        if not self.is_replicated:
+            return [ReplicaFacts(self._assembly.me.node, self.log.end_offset, 0, 0, False)]
+        return [
+            ReplicaFacts(
+                one.replica.node,
+                self.log.offset_at(min(one.match_index, self.log.end_index)),
+                self.log.end_index - one.match_index,
+                0 if one.replica == self._assembly.me else int((now - one.last_contact) * 1000),
+                one.learner,
+            )
+            for one in core.progress()
+        ]
+
+    def in_sync_nodes(self) -> tuple[int, ...]:
+        """The leader's view of who keeps up, itself included: whoever has flushed all that was committed when this was
+        looked at before, and has been heard of lately."""
+        core = self.consensus.core
+        config = core.config
+        if config is None or not self.is_replicated:
+            return (self._assembly.me.node,)
+        lately = self._assembly.now() - core.settings.election_timeout_s
+        return tuple(
+            one.replica.node
+            for one in core.progress()
+            if not one.learner
+            and one.match_index >= self._sampled_commit
+            and (one.last_contact >= lately or one.replica == self._assembly.me)
+        )
+
+    def sample_in_sync(self) -> tuple[int, ...]:
+        """The same, and from now on what is committed by now counts."""
+        found = self.in_sync_nodes()
+        self._sampled_commit = self.consensus.core.commit_index
+        return found
+
     def check_in_sync(self) -> None:
         """Refuses acks=all where the topic wants more replicas than there are: the promise could not be kept."""
-        if self.config.min_insync_replicas > self.in_sync_replicas:
+        wanted = self.config.min_insync_replicas
+        if wanted > 1 and wanted > (found := len(self.in_sync_nodes())):
             raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.name}: min.insync.replicas={self.config.min_insync_replicas}, in sync: {self.in_sync_replicas}",
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.name}: min.insync.replicas={wanted}, in sync: {found}"
             )
 
-    def committed(self, appended: Appended) -> asyncio.Future[None] | None:
+    def committed_at(self, appended: Appended) -> asyncio.Future[None] | None:
         """A future for the moment this append can no longer be lost, or None when that has come already."""
         if appended.last_offset < self.high_watermark:
             return None
         future = self._loop.create_future()
         if self.log.failed is not None:
             future.set_exception(self.log.failed)
+        elif not self.leads:
+            future.set_exception(self._refusal())
         else:
             self._pending.append((appended.last_offset, future))
         return future
 
-    def advance(self) -> None:
-        """The log flushed further: moves the watermark, answers what is committed, wakes waiting fetches."""
-        flushed = self.log.flushed_offset
-        if flushed <= self.high_watermark:
+    # --- what the group decides
+
+    def dirty(self) -> None:
+        self._mark_dirty(self)
+
+    def flushed(self) -> None:
+        """The log flushed further."""
+        self.consensus.flushed()
+
+    def committed(self, index: int) -> None:
+        """Moves the watermark, answers what is committed, wakes waiting fetches."""
+        watermark = self.log.offset_at(Index(index))
+        if self.is_replicated:
+            self.log.commit_index = Index(index)
+        if watermark <= self.high_watermark:
             return
-        self.high_watermark = flushed
+        self.high_watermark = watermark
+        if self._on_commit is not None:
+            self._on_commit(self)
         pending = self._pending
-        while pending and pending[0][0] < flushed:
+        while pending and pending[0][0] < watermark:
             future = pending.popleft()[1]
             if not future.done():
                 future.set_result(None)
         size_bytes = 0
         sizes = self._pending_sizes
-        while sizes and sizes[0][0] < flushed:
+        while sizes and sizes[0][0] < watermark:
             size_bytes += sizes.popleft()[1]
         for waiter in self._waiters:
             waiter.committed(size_bytes)
 
+    def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None:
+        self.leads = role is Role.LEADER
+        self.term = term
+        self.leader = leader
+        self._end_pending(self._refusal())
+        self._pending_sizes.clear()
+        for waiter in self._waiters:
+            waiter.wake()
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients may be led here: this node leads and knows what is committed."""
+        return self.leads and self.is_confirmed
+
+    def settled(self) -> None:
+        """The group has decided all there was to decide now: tells whom it concerns if that changed anything."""
+        now = (self.serves, self.term)
+        if now != self._announced:
+            self._announced = now
+            if self._on_role is not None:
+                self._on_role(self)
+
+    def config_changed(self, config: GroupConfig | None) -> None:
+        self.is_replicated = config is None or config.members != (self._assembly.me,)
+        self.log.commit_index = Index(self.consensus.core.commit_index) if self.is_replicated else None
+
+    def halted(self, error: Halt) -> None:
+        """A lone replica goes on to be read: nobody has more than it has. Its log takes no more appends."""
+        self._halted = error
+        self.leads = self.leads and not self.is_replicated
+        log.error("%s takes no more part until the next start: %s", self.name, error)
+        self._end_pending(error)
+        for waiter in self._waiters:
+            waiter.wake()
+        self.settled()
+
     def fail(self, error: StorageError | CorruptLog) -> None:
         """A flush failed: nothing pending will ever be committed here."""
-        log.error("%s takes no more writes until the next start: %s", self.name, error)
-        self._end_pending(error)
+        self.consensus.halt(error)
 
     # --- reading
 
     @property
     def start_offset(self) -> Offset:
         return self.log.start_offset
+
+    @property
+    def is_confirmed(self) -> bool:
+        """A leader knows what is committed once an entry of its own term is."""
+        return not self.is_replicated or self.consensus.core.term_confirmed
+
+    def check_leads(self) -> None:
+        if not self.leads:
+            raise self._refusal()
+
+    def check_readable(self) -> None:
+        """Refuses unless this node is sure to lead and to know the watermark."""
+        self.check_leads()
+        if self.is_replicated:
+            core = self.consensus.core
+            if not core.has_lease(self._assembly.now()):
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas"
+                )
+            if not core.term_confirmed:
+                raise KafkaError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.name}: its new leader is not confirmed yet"
+                )
 
     def read(self, offset: Offset, max_bytes: int, *, at_least_one: bool) -> bytes:
         """Stored batches from the one that holds `offset`, below the watermark."""
@@ -191,6 +372,7 @@ class Partition:
                 f"{self.name} holds offsets {self.log.start_offset} to {self.high_watermark}, not {target}",
             )
         self.log.delete_prefix(target)
+        self.consensus.prefix_deleted()
         return self.log.start_offset
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -200,6 +382,8 @@ class Partition:
     def close(self) -> None:
         """No more appends; whoever waits is told so."""
         self.closed = True
+        self.leads = False
+        self.consensus.stop()
         self._end_pending(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.name} was closed"))
         for waiter in self._waiters:
             waiter.wake()

@@ -1,20 +1,25 @@
-"""All partitions of this node: opened, found by name, closed, destroyed.
+"""All partitions of which this node holds a replica: opened, found by name, closed, destroyed.
 
 A folder is never deleted because nobody knows it: one that belongs to no topic is moved to `orphans/` with a warning,
-since the metadata may be what was lost. Only a topic that was deleted by decision loses its files.
+since the metadata may be what was lost. Only a topic that was deleted by decision, or a replica that was moved
+elsewhere by decision, loses its files. Whose a folder is tells the store of terms and votes, which knows groups by
+their topic's id: the folder of a topic that was deleted and made again while this node was away is not mistaken for the
+new one's.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.log import Log
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
+from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
-from penstock.types import Term, TopicPartition
+from penstock.raft import GroupConfig
+from penstock.types import GroupId, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
@@ -33,40 +38,55 @@ class PartitionTable:
         disk: Disk,
         topics_dir: str,
         clock: Clock,
-        term: Term,
+        assembly: Assembly,
         mark_dirty: Callable[[Partition], None],
+        on_role: Callable[[Partition], None],
     ) -> None:
         self._disk = disk
         self._memory = disk if isinstance(disk, MemoryDisk) else MemoryDisk()
         self._topics_dir = topics_dir
         self._clock = clock
-        self.term = term
+        self._assembly = assembly
         self._mark_dirty = mark_dirty
-        self._topics: dict[str, list[Partition | Offline]] = {}
+        self._on_role = on_role
+        self._topics: dict[str, dict[int, Partition | Offline]] = {}
         self._own: list[Partition] = []
 
     # --- finding
 
-    def get(self, topic: str, index: int) -> Partition:
-        partitions = self._topics.get(topic)
-        if partitions is None or not 0 <= index < len(partitions):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
-        partition = partitions[index]
-        if isinstance(partition, Partition):
-            return partition
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {partition}")
+    def find(self, topic: str, index: int) -> Partition | None:
+        """The replica that this node holds and could open."""
+        found = self._topics.get(topic, {}).get(index)
+        return found if isinstance(found, Partition) else None
 
-    def is_online(self, topic: str, index: int) -> bool:
-        partitions = self._topics.get(topic, [])
-        return index < len(partitions) and isinstance(partitions[index], Partition)
+    def offline_reason(self, topic: str, index: int) -> Offline | None:
+        """Why the replica that this node holds cannot serve."""
+        found = self._topics.get(topic, {}).get(index)
+        return found if not isinstance(found, Partition) else None
+
+    def get(self, topic: str, index: int) -> Partition:
+        """The replica; KafkaError says why there is none."""
+        found = self._topics.get(topic, {}).get(index)
+        if isinstance(found, Partition):
+            return found
+        if found is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is on other nodes")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {found}")
 
     def offline_count(self) -> int:
-        rows = (partition for partitions in self._topics.values() for partition in partitions)
+        rows = (partition for partitions in self._topics.values() for partition in partitions.values())
         return sum(not isinstance(partition, Partition) for partition in rows)
+
+    def held(self, topic: str) -> list[int]:
+        """Indexes of the topic's partitions of which a replica is here."""
+        return sorted(self._topics.get(topic, ()))
+
+    def names(self) -> list[str]:
+        return list(self._topics)
 
     def online(self) -> Iterator[Partition]:
         for partitions in self._topics.values():
-            for partition in partitions:
+            for partition in partitions.values():
                 if isinstance(partition, Partition):
                     yield partition
 
@@ -76,50 +96,104 @@ class PartitionTable:
 
     # --- opening and closing
 
-    def open_topic(self, topic: str, count: int, config: TopicConfig, *, new: bool) -> None:
-        """Opens the partitions of `topic` up to `count`; those that are open stay as they are. A folder that is there
-        although the partition is `new` holds somebody else's records: it is moved out of the way."""
-        partitions = self._topics.setdefault(topic, [])
-        for index in range(len(partitions), count):
-            name = TopicPartition(topic, index)
-            if new and not config.memory and self._disk.exists(f"{self._topics_dir}/{name}"):
-                self._move_aside(str(name))
-            partitions.append(self._open(name, config))
+    def open(
+        self, name: TopicPartition, group: GroupId, config: TopicConfig, founding: GroupConfig | None
+    ) -> Partition | None:
+        """Opens a replica and lets it take part. None: it cannot be opened, and stays offline."""
+        partitions = self._topics.setdefault(name.topic, {})
+        try:
+            partition = self._open(name, group, config, founding)
+        except (CorruptLog, StorageError) as trouble:
+            log.error("%s stays offline: %s", name, trouble)
+            partitions[name.partition] = trouble
+            return None
+        partitions[name.partition] = partition
+        partition.start()
+        return partition
 
-    def open_own(self, name: TopicPartition, config: TopicConfig) -> Partition:
-        """A partition of the node itself, outside all topics: the metadata log. Raises if it cannot be opened."""
-        partition = self._open_log(name, config)
+    def _open(
+        self, name: TopicPartition, group: GroupId, config: TopicConfig, founding: GroupConfig | None
+    ) -> Partition:
+        path = f"{self._topics_dir}/{name}"
+        hard_states = self._assembly.hard_states
+        there = not config.memory and self._disk.exists(path)
+        if there and not hard_states.is_known(group):
+            # Somebody else's records: an earlier topic of this name.
+            self._move_aside(str(name))
+        elif hard_states.had_log(group) and not there and not config.memory:
+            raise StorageError(
+                f"{path} is missing, and with it records that this node had acknowledged; bring it back, or "
+                "replace this replica"
+            )
+        return self._partition(name, group, config, founding, on_commit=None)
+
+    def open_own(
+        self,
+        name: TopicPartition,
+        group: GroupId,
+        config: TopicConfig,
+        founding: GroupConfig | None,
+        on_commit: Callable[[Partition], None],
+    ) -> Partition:
+        """A partition of the node itself, outside all topics: the metadata log. Raises if it cannot be opened. The
+        caller starts it."""
+        partition = self._partition(name, group, config, founding, on_commit)
         self._own.append(partition)
         return partition
 
-    def _open_log(self, name: TopicPartition, config: TopicConfig) -> Partition:
+    def _partition(
+        self,
+        name: TopicPartition,
+        group: GroupId,
+        config: TopicConfig,
+        founding: GroupConfig | None,
+        on_commit: Callable[[Partition], None] | None,
+    ) -> Partition:
         stored = Log.open(self._disk_of(config), f"{self._topics_dir}/{name}", config)
         for cut in stored.cuts:
             log.warning("recovered %s: %s", name, cut)
         return Partition(
             name=name,
+            group=group,
             log=stored,
             config=config,
-            term=self.term,
+            founding=founding,
+            assembly=self._assembly,
             clock=self._clock,
             mark_dirty=self._mark_dirty,
+            on_role=self._on_role,
+            on_commit=on_commit,
         )
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
-        for partition in self._topics.get(topic, []):
+        for partition in self._topics.get(topic, {}).values():
             if isinstance(partition, Partition):
                 partition.reconfigure(config)
 
-    def destroy_topic(self, topic: str) -> list[Callable[[], None]]:
-        """Closes the topic's partitions for good; returns the slow part of deleting them, for a thread."""
+    def destroy(self, topic: str, indexes: Iterable[int]) -> list[Callable[[], None]]:
+        """Closes these replicas for good; returns the slow part of deleting them, for a thread."""
+        partitions = self._topics.get(topic, {})
         slow = []
-        for index, partition in enumerate(self._topics.pop(topic, [])):
+        for index in indexes:
+            partition = partitions.pop(index)
             if isinstance(partition, Partition):
                 partition.close()
                 slow.append(partition.log.destroy())
+                self._assembly.hard_states.forget(partition.group)
             else:  # its log could not be opened, but its name must be free for the next topic
                 slow.append(Log(self._disk, f"{self._topics_dir}/{topic}-{index}", TopicConfig()).destroy())
+        if not partitions:
+            self._topics.pop(topic, None)
         return slow
+
+    def set_aside(self, topic: str) -> None:
+        """Closes the topic's replicas and moves their folders out of the way."""
+        for index, partition in self._topics.pop(topic, {}).items():
+            if isinstance(partition, Partition):
+                partition.close()
+                partition.log.close()
+            if self._disk.exists(f"{self._topics_dir}/{topic}-{index}"):
+                self._move_aside(f"{topic}-{index}")
 
     def close(self) -> None:
         """Closes every log; one that cannot save what would make the next start quicker keeps none from closing."""
@@ -134,9 +208,11 @@ class PartitionTable:
         self._topics.clear()
         self._own.clear()
 
+    # --- folders
+
     def move_orphans(self, known: set[TopicPartition]) -> None:
         """Moves folders that belong to no known partition out of the way of topics that may take their names."""
-        names = {str(name) for name in known}
+        names = {str(name) for name in known} | {str(partition.name) for partition in self._own}
         for folder in sorted(self._disk.list_dir(self._topics_dir)):
             if folder not in names:
                 self._move_aside(folder)
@@ -149,13 +225,6 @@ class PartitionTable:
         log.warning(
             "%s belongs to no topic: moved to %s/ (delete it there if you do not miss it)", folder, ORPHANS
         )
-
-    def _open(self, name: TopicPartition, config: TopicConfig) -> Partition | Offline:
-        try:
-            return self._open_log(name, config)
-        except (CorruptLog, StorageError) as trouble:
-            log.error("%s stays offline: %s", name, trouble)
-            return trouble
 
     def _disk_of(self, config: TopicConfig) -> Disk:
         return self._memory if config.memory else self._disk

@@ -1,4 +1,4 @@
-"""Reading an internal topic from its beginning, to rebuild the state that it stands for."""
+"""Reading an internal topic, to rebuild the state that it stands for."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,17 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 def stored_records(partition: Partition) -> Iterator[Record]:
-    """Every record, checked. CorruptLog names the batch that is not what it was: nothing after it can be trusted."""
-    offset = partition.start_offset
-    while offset < partition.high_watermark:
-        chunk = partition.read(offset, READ_BYTES, at_least_one=True)
+    """Every record that is committed, checked."""
+    yield from records_between(partition, partition.start_offset, partition.high_watermark)
+
+
+def records_between(partition: Partition, offset: Offset, end: Offset) -> Iterator[Record]:
+    """Records of batches from `offset` on and below `end`, checked. CorruptLog names the batch that is not what it was:
+    nothing after it can be trusted."""
+    while offset < end:
+        chunk = partition.log.read(offset, READ_BYTES, limit=end)
+        if not chunk:  # compaction took all that was left
+            return
         for position, header in iter_headers(chunk):
             try:
                 yield from read_records(chunk, position)

@@ -30,12 +30,14 @@ async def describe_cluster(
             error_message=f"endpoint_type={request.endpoint_type}: only brokers ({BROKERS_ENDPOINT}) can be reached",
             cluster_id=node.cluster_id,
         )
-    host, port = node.advertised
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
-        brokers=[DescribeClusterBroker(broker_id=node.node_id, host=host, port=port)],
+        controller_id=node.view.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+            for one in node.view.brokers()
+        ],
         cluster_authorized_operations=permissions.ON_CLUSTER if asked else permissions.NOT_ASKED,
     )
 

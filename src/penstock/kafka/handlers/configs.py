@@ -87,17 +87,27 @@ def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigs
 
 
 def _node_id(node: Node, resource_type: int, name: str) -> int | None:
-    """The node that a broker resource names; None for all of them."""
+    """The node that a broker resource names; None for all of them. Only the node itself knows its configs."""
+    node_id = _known_node_id(node, resource_type, name)
+    if node_id is not None and node_id != node.node_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {node.node_id}, the node asked"
+        )
+    return node_id
+
+
+def _known_node_id(node: Node, resource_type: int, name: str) -> int | None:
+    """Any node of the cluster."""
     if resource_type != BROKER:
         message = f"resource type {resource_type}: expected {TOPIC} (topic) or {BROKER} (broker)"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if name == ALL_NODES:
         return None
-    if name != str(node.node_id):
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {node.node_id}, the node asked"
-        )
-    return node.node_id
+    known = {str(node.node_id): int(node.node_id)} | {str(one): one for one in node.metadata.state.nodes}
+    if name not in known:
+        expected = ", ".join(sorted(known))
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected one of {expected}")
+    return known[name]
 
 
 # --- ListConfigResources
@@ -112,7 +122,11 @@ def list_config_resources(
         wanted = {CLIENT_METRICS}
     if not wanted <= RESOURCE_TYPES:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    names = {TOPIC: sorted(context.node.metadata.state.topics), BROKER: [str(context.node.node_id)]}
+    node = context.node
+    names = {
+        TOPIC: sorted(node.metadata.state.topics),
+        BROKER: [str(one.node_id) for one in node.view.brokers()],
+    }
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=kind)
@@ -182,7 +196,7 @@ def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decis
     changes = [_config_change(config) for config in resource.configs]
     if resource.resource_type == TOPIC:
         return lambda state: alterations.alter_topic_configs(state, resource.resource_name, changes)
-    node_id = _node_id(node, resource.resource_type, resource.resource_name)
+    node_id = _known_node_id(node, resource.resource_type, resource.resource_name)
     return lambda state: alterations.alter_node_configs(state, node_id, changes)
 
 
@@ -199,5 +213,5 @@ def _replacement(node: Node, resource: plain.AlterConfigsResource) -> Decision:
     configs = {config.name: config.value for config in resource.configs}
     if resource.resource_type == TOPIC:
         return lambda state: alterations.replace_topic_configs(state, resource.resource_name, configs)
-    node_id = _node_id(node, resource.resource_type, resource.resource_name)
+    node_id = _known_node_id(node, resource.resource_type, resource.resource_name)
     return lambda state: alterations.replace_node_configs(state, node_id, configs)

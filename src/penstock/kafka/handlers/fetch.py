@@ -110,8 +110,9 @@ class _Attempt:
     def _read_one(self, name: str, topic_id: UUID, wanted: FetchPartition) -> PartitionData:
         try:
             topic = resolve_topic(self._node, name, topic_id)
-            partition = self._node.partition(topic, wanted.partition)
+            partition = self._node.leader(topic, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
+            partition.check_readable()
             return self._read_partition(partition, wanted)
         except KafkaError as mistake:
             code = mistake.code

@@ -57,6 +57,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
             message = f"key type {key_type}: only groups ({GROUP_KEY}) have coordinators on this broker"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         await context.node.groups.ensure_topic()
+        home = context.node.view.coordinator(key)
     except KafkaError as mistake:
         return Coordinator(
             key=key, node_id=NO_NODE, port=-1, error_code=mistake.code, error_message=mistake.message
@@ -64,8 +65,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
     except StorageError as refused:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=NO_NODE, port=-1, error_code=code, error_message=str(refused))
-    host, port = context.node.advertised
-    return Coordinator(key=key, node_id=context.node.node_id, host=host, port=port)
+    return Coordinator(key=key, node_id=home.node_id, host=home.host, port=home.port)
 
 
 # --- JoinGroup

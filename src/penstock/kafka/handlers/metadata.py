@@ -40,12 +40,14 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
         topics = [await _find(node, topic, request.allow_auto_topic_creation) for topic in wanted]
     if request.include_topic_authorized_operations:
         _tell_permissions(topics)
-    host, port = node.advertised
     ask_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=None)],
+        brokers=[
+            MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+            for one in node.view.brokers()
+        ],
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
+        controller_id=node.view.controller_id,
         topics=topics,
         cluster_authorized_operations=permissions.ON_CLUSTER if ask_cluster else permissions.NOT_ASKED,
     )
@@ -62,7 +64,7 @@ async def _find(node: Node, wanted: MetadataRequestTopic, may_create: bool) -> M
     try:
         missing = wanted.topic_id == NO_UUID and wanted.name not in node.metadata.state.topics
         if missing and may_create and node.config.auto_create_topics:
-            await node.metadata.auto_create_topic(wanted.name or "")
+            await node.controller.create_topic(wanted.name or "")
         return _describe(node, resolve_topic(node, wanted.name, wanted.topic_id))
     except KafkaError as mistake:
         code = mistake.code
@@ -83,16 +85,15 @@ def _describe(node: Node, name: str) -> MetadataResponseTopic:
 
 
 def _describe_partition(node: Node, topic: str, index: int) -> MetadataResponsePartition:
-    online, term = node.leadership(topic, index)
-    replicas: list[int] = [node.node_id]
+    facts = node.view.partition(node.metadata.state.topics[topic], index)
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if facts.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
-        leader_id=node.node_id if online else NO_LEADER,
-        leader_epoch=term,
-        replica_nodes=replicas,
-        isr_nodes=replicas if online else [],
-        offline_replicas=[] if online else replicas,
+        leader_id=facts.leader,
+        leader_epoch=facts.term,
+        replica_nodes=list(facts.replicas),
+        isr_nodes=list(facts.in_sync),
+        offline_replicas=list(facts.offline),
     )
 
 

@@ -44,8 +44,9 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 def _list_one(node: Node, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
     try:
-        partition = node.partition(resolve_topic(node, topic, NO_UUID), wanted.partition_index)
+        partition = node.leader(resolve_topic(node, topic, NO_UUID), wanted.partition_index)
         partition.check_epoch(wanted.current_leader_epoch)
+        partition.check_readable()
         answer.timestamp, answer.offset, answer.leader_epoch = _locate(partition, wanted.timestamp)
     except KafkaError as mistake:
         answer.error_code = mistake.code
@@ -90,7 +91,7 @@ async def offset_for_leader_epoch(
 def _end_of_epoch(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.NONE)
     try:
-        partition = node.partition(resolve_topic(node, topic, NO_UUID), wanted.partition)
+        partition = node.leader(resolve_topic(node, topic, NO_UUID), wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.end_of_term(Term(wanted.leader_epoch))
     except KafkaError as mistake:

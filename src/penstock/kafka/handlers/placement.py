@@ -1,12 +1,19 @@
 """Where replicas are and who leads them: ElectLeaders, Alter- and ListPartitionReassignments, AlterReplicaLogDirs,
 DescribeQuorum.
 
-With one node each of these has only one possible outcome: the node leads all it holds, in its only folder, and nothing
-is ever on its way elsewhere. Tools ask nevertheless, and get that outcome instead of an API that is missing.
+What may happen is decided in the `cluster` room. With one node each of these has only one possible outcome: the node
+leads all it holds, in its only folder, and nothing is ever on its way elsewhere. Tools ask nevertheless, and get that
+outcome.
 """
 
-from penstock.cluster import METADATA_TOPIC
-from penstock.errors import ErrorCode
+from penstock.cluster import (
+    METADATA_TOPIC,
+    check_unclean,
+    elect_preferred,
+    list_reassignments,
+    reassign,
+)
+from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages import describe_quorum as quorum
 from penstock.kafka.wire.messages.alter_partition_reassignments import (
@@ -32,8 +39,11 @@ from penstock.kafka.wire.messages.elect_leaders import (
 from penstock.kafka.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
-from penstock.node import Node
+from penstock.node import Node, ReplicaFacts
+from penstock.types import GroupId
 
 LISTENER_NAME = "PLAINTEXT"
 PREFERRED, UNCLEAN = 0, 1
@@ -47,29 +57,50 @@ def _exists(node: Node, topic: str, index: int) -> bool:
 # --- ElectLeaders
 
 
-def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Null asks for an election wherever one is needed: nowhere."""
+async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """Null asks for the preferred leaders of all partitions that have another one."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    node = context.node
+    if request.topic_partitions is None:
+        wanted = _not_preferred(node)
+    else:
+        wanted = {row.topic: row.partitions for row in request.topic_partitions}
     return ElectLeadersResponse(
         replica_election_results=[
             ReplicaElectionResult(
-                topic=row.topic,
-                partition_result=[_election(context.node, row.topic, index) for index in row.partitions],
+                topic=topic,
+                partition_result=[
+                    await _election(node, topic, index, unclean=request.election_type == UNCLEAN)
+                    for index in indexes
+                ],
             )
-            for row in request.topic_partitions or []
+            for topic, indexes in wanted.items()
         ]
     )
 
 
-def _election(node: Node, topic: str, index: int) -> PartitionResult:
-    if not _exists(node, topic, index):
-        code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
-    elif not node.partitions.is_online(topic, index):
-        code, message = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{topic}-{index} is offline"
-    else:
-        code, message = ErrorCode.ELECTION_NOT_NEEDED, f"{topic}-{index} has the only leader it can have"
-    return PartitionResult(partition_id=index, error_code=code, error_message=message)
+def _not_preferred(node: Node) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, group, assignment in node.metadata.state.groups():
+        if node.view.partition(topic, group.partition).leader != assignment.leader:
+            found.setdefault(topic.name, []).append(group.partition)
+    return found
+
+
+async def _election(node: Node, topic: str, index: int, *, unclean: bool) -> PartitionResult:
+    state = node.metadata.state
+    try:
+        if not _exists(node, topic, index):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        facts = node.view.partition(state.topics[topic], index)
+        if unclean:
+            check_unclean(state, topic, index, facts.leader)
+        to = elect_preferred(state, topic, index, facts.leader, ready=facts.in_sync)
+        await node.controller.hand_over(GroupId(state.topics[topic].topic_id, index), facts.leader, to)
+    except KafkaError as refused:
+        return PartitionResult(partition_id=index, error_code=refused.code, error_message=refused.message)
+    return PartitionResult(partition_id=index, error_code=ErrorCode.NONE, error_message=None)
 
 
 # --- reassignments
@@ -78,10 +109,24 @@ def _election(node: Node, topic: str, index: int) -> PartitionResult:
 def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse()
+    wanted = (
+        None if request.topics is None else {topic.name: topic.partition_indexes for topic in request.topics}
+    )
+    topics: dict[str, OngoingTopicReassignment] = {}
+    for one in list_reassignments(context.node.metadata.state, wanted):
+        row = topics.setdefault(one.topic, OngoingTopicReassignment(name=one.topic, partitions=[]))
+        row.partitions.append(
+            OngoingPartitionReassignment(
+                partition_index=one.partition,
+                replicas=list(one.replicas),
+                adding_replicas=list(one.adding),
+                removing_replicas=list(one.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(topics=list(topics.values()))
 
 
-def alter_partition_reassignments(
+async def alter_partition_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     return AlterPartitionReassignmentsResponse(
@@ -89,25 +134,38 @@ def alter_partition_reassignments(
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[_reassignment(context.node, topic.name, row) for row in topic.partitions],
+                partitions=[
+                    await _reassignment(
+                        context.node, topic.name, row, request.allow_replication_factor_change
+                    )
+                    for row in topic.partitions
+                ],
             )
             for topic in request.topics
         ],
     )
 
 
-def _reassignment(node: Node, topic: str, wanted: ReassignablePartition) -> ReassignablePartitionResponse:
-    """Moving a partition to where it is succeeds, as it does in Kafka; null would cancel a move."""
+async def _reassignment(
+    node: Node, topic: str, wanted: ReassignablePartition, may_change_factor: bool
+) -> ReassignablePartitionResponse:
+    """Moving a partition to where it is succeeds, as it does in Kafka; null cancels a move."""
     answer = ReassignablePartitionResponse(partition_index=wanted.partition_index)
-    if not _exists(node, topic, wanted.partition_index):
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        answer.error_message = f"there is no partition {topic}-{wanted.partition_index}"
-    elif wanted.replicas is None:
-        answer.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        answer.error_message = f"{topic}-{wanted.partition_index} is not being moved"
-    elif wanted.replicas != [node.node_id]:
-        answer.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        answer.error_message = f"replicas {wanted.replicas}: the only node is {node.node_id}"
+    try:
+        await node.metadata.change(
+            lambda state: reassign(
+                state,
+                topic,
+                wanted.partition_index,
+                wanted.replicas,
+                nodes=(node.node_id,),
+                may_change_factor=may_change_factor,
+            )
+        )
+    except KafkaError as refused:
+        answer.error_code, answer.error_message = refused.code, refused.message
+    except StorageError as refused:
+        answer.error_code, answer.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
     return answer
 
 
@@ -136,8 +194,6 @@ def describe_quorum(
     context: RequestContext, request: quorum.DescribeQuorumRequest
 ) -> quorum.DescribeQuorumResponse:
     node = context.node
-    host, port = node.advertised
-    listener = quorum.Listener(name=LISTENER_NAME, host=host, port=port)
     return quorum.DescribeQuorumResponse(
         topics=[
             quorum.ResponseTopicData(
@@ -146,7 +202,13 @@ def describe_quorum(
             )
             for topic in request.topics
         ],
-        nodes=[quorum.Node(node_id=node.node_id, listeners=[listener])],
+        nodes=[
+            quorum.Node(
+                node_id=one.node_id,
+                listeners=[quorum.Listener(name=LISTENER_NAME, host=one.host, port=one.port)],
+            )
+            for one in node.view.brokers()
+        ],
     )
 
 
@@ -154,17 +216,26 @@ def _quorum(node: Node, topic: str, index: int) -> quorum.ResponsePartitionData:
     if (topic, index) != (METADATA_TOPIC, 0):
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return quorum.ResponsePartitionData(partition_index=index, error_code=code, leader_id=-1)
-    partition, now_ms = node.metadata.partition, node.clock.wall_ms()
-    voter = quorum.ReplicaState(
-        replica_id=node.node_id,
-        log_end_offset=partition.log.end_offset,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
-    )
+    partition = node.metadata.partition
+    if not partition.leads:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return quorum.ResponsePartitionData(partition_index=index, error_code=code, leader_id=-1)
+    rows = partition.progress()
     return quorum.ResponsePartitionData(
         partition_index=index,
         leader_id=node.node_id,
         leader_epoch=partition.term,
         high_watermark=partition.high_watermark,
-        current_voters=[voter],
+        current_voters=[_replica_state(node, row) for row in rows if not row.learner],
+        observers=[_replica_state(node, row) for row in rows if row.learner],
+    )
+
+
+def _replica_state(node: Node, row: ReplicaFacts) -> quorum.ReplicaState:
+    heard_ms = node.clock.wall_ms() - row.silent_ms
+    return quorum.ReplicaState(
+        replica_id=row.node_id,
+        log_end_offset=row.end_offset,
+        last_fetch_timestamp=heard_ms,
+        last_caught_up_timestamp=heard_ms if row.lag == 0 else -1,
     )

@@ -75,7 +75,7 @@ def _answer(
     try:
         _check_request(request, context.api_version)
         topic = resolve_topic(context.node, name, topic_id, internal=False)
-        partition = context.node.partition(topic, data.index)
+        partition = context.node.leader(topic, data.index)
         if request.acks == ACKS_ALL:
             partition.check_in_sync()
         batch, header = _checked(data, partition, context.api_version)
@@ -99,7 +99,7 @@ def _answer(
         log_append_time_ms=appended.timestamp_ms,
         log_start_offset=partition.start_offset,
     )
-    if request.acks == ACKS_ALL and (committed := partition.committed(appended)) is not None:
+    if request.acks == ACKS_ALL and (committed := partition.committed_at(appended)) is not None:
         waiting.append((answer, committed))
     return answer
 
@@ -185,7 +185,9 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
             producer_epoch=-1,
         )
     try:
-        producer_id = await context.node.metadata.next_producer_id()
+        producer_id = await context.node.controller.next_producer_id()
+    except KafkaError as mistake:
+        return InitProducerIdResponse(error_code=mistake.code, producer_id=-1, producer_epoch=-1)
     except StorageError:
         return InitProducerIdResponse(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, producer_id=-1, producer_epoch=-1

@@ -55,12 +55,30 @@ _TABLE: dict[ApiKey, tuple[int, int, str, str]] = {
 }
 
 
+_CONTROLLERS = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.DESCRIBE_QUORUM,
+    }
+)
+"""Only the controller can answer these; other nodes forward them."""
+
+
 class Api(NamedTuple):
     """One API as it is served."""
 
     min_version: int
     max_version: int
     handler: Handler
+    controllers: bool
+    """Whether it is for the controller."""
 
 
 class Advertised(NamedTuple):
@@ -79,7 +97,7 @@ def find_api(api_key: int) -> Api | None:
     except (KeyError, ValueError):
         return None
     handlers = importlib.import_module(f"penstock.kafka.handlers.{module}")
-    return Api(lowest, highest, getattr(handlers, function))
+    return Api(lowest, highest, getattr(handlers, function), api_key in _CONTROLLERS)
 
 
 def advertised() -> list[Advertised]:

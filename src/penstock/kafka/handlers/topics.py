@@ -66,6 +66,8 @@ class _Change:
     async def commit(self) -> None:
         try:
             await self._node.metadata.change(self._decide_all)
+        except KafkaError as refused:  # not the controller, or no longer
+            self.errors |= {index: refused for index, _ in self._wanted if index not in self.errors}
         except StorageError as refused:
             error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(refused))
             self.errors |= dict.fromkeys(self.decided, error)
@@ -121,7 +123,7 @@ def _creation(node: Node, topic: CreatableTopic) -> Callable[[ClusterState], Rec
         assignments={row.partition_index: row.broker_ids for row in topic.assignments},
         configs={config.name: config.value for config in topic.configs},
     )
-    return lambda state: decisions.create_topic(state, wish, node.metadata.rules)
+    return lambda state: decisions.create_topic(state, wish, node.controller.rules)
 
 
 def _created(node: Node, topic: CreatableTopic, index: int, change: _Change) -> CreatableTopicResult:
@@ -215,7 +217,7 @@ async def create_partitions(
 def _growth(node: Node, topic: CreatePartitionsTopic) -> Callable[[ClusterState], Records]:
     assignments = None if topic.assignments is None else [row.broker_ids for row in topic.assignments]
     return lambda state: decisions.create_partitions(
-        state, topic.name, topic.count, node.metadata.rules, assignments
+        state, topic.name, topic.count, node.controller.rules, assignments
     )
 
 
@@ -243,9 +245,7 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
 def _delete_before(node: Node, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
     try:
-        partition = node.partition(
-            resolve_topic(node, topic, NO_UUID, internal=False), wanted.partition_index
-        )
+        partition = node.leader(resolve_topic(node, topic, NO_UUID, internal=False), wanted.partition_index)
         if not partition.config.cleanup_delete:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.kafka")
 
 Buffers = list[bytes | bytearray | memoryview]
-Response = Coroutine[None, None, Message | None]
+Response = Coroutine[None, None, Message | Buffers | None]
 
 WRITE_HIGH_WATER = 512 * 1024
 """Bytes that wait in user space for a client before nothing new is started for it."""

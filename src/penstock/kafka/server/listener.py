@@ -1,6 +1,7 @@
 """The listening Kafka port: admits connections, sweeps out those that hold too much, dispatches requests."""
 
 import asyncio
+import inspect
 import logging
 import resource
 import socket
@@ -8,12 +9,19 @@ import sys
 from collections.abc import Coroutine
 
 from penstock.config import Limits
-from penstock.errors import ErrorCode, ProtocolViolation
+from penstock.errors import ErrorCode, KafkaError, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.server.frames import SCRATCH_SIZE
-from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request, encode_response
+from penstock.kafka.wire import (
+    ApiKey,
+    Message,
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    encode_response,
+)
 from penstock.node import Node
 
 log = logging.getLogger("penstock.kafka")
@@ -25,6 +33,13 @@ STOP_SECONDS = 2.0
 """How long clients may take to read what they were answered when the broker stops."""
 
 Buffers = list[bytes | bytearray | memoryview]
+
+
+class _Elsewhere:
+    """The connection of a request that came by way of another node."""
+
+    peer = "another node"
+    client_software = ""
 
 
 class KafkaListener:
@@ -42,6 +57,7 @@ class KafkaListener:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
+        node.controller.forwarded = self._serve_forwarded
 
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`."""
@@ -121,7 +137,7 @@ class KafkaListener:
 
     def dispatch(
         self, context: RequestContext, header: RequestHeader, frame: memoryview
-    ) -> Buffers | Coroutine[None, None, Message | None] | None:
+    ) -> Buffers | Coroutine[None, None, Message | Buffers | None] | None:
         """Decodes and handles one request. Gives the answer, None if the client wants none, or a coroutine for the
         response (to be encoded then) if that has to wait for something."""
         api = find_api(header.api_key)
@@ -132,15 +148,47 @@ class KafkaListener:
             raise ProtocolViolation(
                 f"API {header.api_key} version {version} is not offered (see ApiVersions)"
             )
-        response: Message | Coroutine[None, None, Message | None] | None
+        response: Message | Buffers | Coroutine[None, None, Message | Buffers | None] | None
+        if api.controllers and not self.node.is_alone and not self.node.metadata.is_controller:
+            return self._forward(context, header, frame)
         response = api.handler(context, decode_request(header, frame))
-        if response is None or isinstance(response, Message):
+        if response is None or isinstance(response, Message | list):
             return self.encode(header, response)
         return response
 
-    def encode(self, header: RequestHeader, response: Message | None) -> Buffers | None:
-        if response is None:
-            return None
+    async def _forward(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview
+    ) -> Message | Buffers | None:
+        """The controller answers. Without one this node does, which can only say so."""
+        try:
+            return [bytes(await self.node.controller.forward(frame))]
+        except PenstockError as trouble:
+            log.info("API %s of %s was not forwarded: %s", header.api_key, context.connection.peer, trouble)
+        api = find_api(header.api_key)
+        assert api is not None
+        response = api.handler(context, decode_request(header, frame))
+        answer: Message | None = await response if inspect.isawaitable(response) else response
+        return answer
+
+    async def _serve_forwarded(self, frame: memoryview) -> bytes:
+        """A request that a client sent to another node: this one is the controller."""
+        header = decode_request_header(frame)
+        context = RequestContext(
+            node=self.node,
+            connection=_Elsewhere(),
+            client_id=header.client_id or "",
+            api_version=header.api_version,
+        )
+        api = find_api(header.api_key)
+        if api is None or not api.controllers or not api.min_version <= header.api_version <= api.max_version:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} v{header.api_version}")
+        response = api.handler(context, decode_request(header, frame))
+        answer = await response if inspect.isawaitable(response) else response
+        return b"".join(self.encode(header, answer) or [])
+
+    def encode(self, header: RequestHeader, response: Message | Buffers | None) -> Buffers | None:
+        if response is None or isinstance(response, list):
+            return response
         return encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:

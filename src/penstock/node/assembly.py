@@ -1,0 +1,206 @@
+"""Connects the groups of this node with their peers: what all cores say in one turn of the loop goes to a peer in one
+frame.
+
+One timer looks at all groups' deadlines, and one beat per peer and interval speaks for all groups that this node leads.
+So a thousand idle groups cost a node a few frames a second and a glance at a thousand numbers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+import msgspec
+
+from penstock.errors import ProtocolViolation
+from penstock.node import frame_kinds
+from penstock.node.clock import Clock
+from penstock.node.consensus import Consensus
+from penstock.node.hard_states import HardStates
+from penstock.node.peers import Transport
+from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
+from penstock.types import GroupId, NodeId, Replica
+
+log = logging.getLogger("penstock.node")
+
+TICKS_PER_BEAT = 3
+"""How much finer than a beat deadlines are looked at."""
+UUID_BYTES = 16
+FRAME_BYTES = 4 * 1024 * 1024
+"""A frame is sent when it holds this much: a peer should get something to do while the rest is being read."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One message to one group's member on the node that the frame goes to."""
+
+    topic_id: bytes
+    partition: int
+    incarnation: int
+    """Of the replica that it is meant for: a node that lost its data since is somebody else."""
+    message: Message
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[Envelope])
+
+
+class Assembly:
+    """All cores of one node. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        me: Replica,
+        transport: Transport,
+        hard_states: HardStates,
+        settings: RaftSettings,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.me = me
+        self.hard_states = hard_states
+        self.settings = settings
+        self.jitter: Callable[[], float] = random.random
+        self.transport = transport
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[GroupId, Consensus] = {}
+        self._outbox: dict[Replica, list[Envelope]] = {}
+        self._outbox_bytes = 0
+        self._scheduled = False
+        self._senders: dict[Replica, beats.BeatSender] = {}
+        self._receivers: dict[Replica, beats.BeatReceiver] = {}
+        self._session: Callable[[], int] = lambda: random.getrandbits(62)
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0
+
+    # --- facts that cores ask for
+
+    def now(self) -> float:
+        """Seconds, of a clock that never goes back."""
+        return self._loop.time()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def find(self, group: GroupId) -> Consensus | None:
+        return self._groups.get(group)
+
+    # --- life
+
+    def start(self) -> None:
+        """Begins to tick. A node that is alone has nothing to wait for and never calls this."""
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def add(self, consensus: Consensus) -> None:
+        self._groups[consensus.group] = consensus
+
+    def remove(self, consensus: Consensus) -> None:
+        self._groups.pop(consensus.group, None)
+
+    @property
+    def _tick_seconds(self) -> float:
+        return self.settings.beat_interval_s / TICKS_PER_BEAT
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+        now = self.now()
+        due = [member for member in self._groups.values() if member.core.next_deadline <= now]
+        for member in due:
+            member.tick(now)
+        self._ticks += 1
+        if self._ticks % TICKS_PER_BEAT == 0:
+            self._beat()
+
+    # --- messages
+
+    def post(self, to: Replica, group: GroupId, message: Message) -> None:
+        """Goes out when this turn of the loop is over, together with all else for that node."""
+        envelope = Envelope(group.topic_id.bytes, group.partition, to.incarnation, message)
+        self._outbox.setdefault(to, []).append(envelope)
+        if type(message) is Append:
+            self._outbox_bytes += len(message.entries)
+        if self._outbox_bytes >= FRAME_BYTES:
+            self._send_all()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._send_all)
+
+    def _send_all(self) -> None:
+        self._scheduled = False
+        outbox, self._outbox = self._outbox, {}
+        self._outbox_bytes = 0
+        for to, envelopes in outbox.items():
+            self.transport.send(to.node, frame_kinds.RAFT, _ENCODER.encode(envelopes))
+
+    def on_messages(self, sender: NodeId, body: memoryview) -> None:
+        """Raft messages of a peer. ProtocolViolation if they make no sense: the connection is closed then."""
+        try:
+            envelopes = _DECODER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            raise ProtocolViolation(f"messages of node {sender}: {wrong}") from None
+        replica = self.transport.connected()[sender].replica
+        for envelope in envelopes:
+            member = self._addressee(envelope)
+            # One that is not known here yet was made a moment ago: its leader asks again.
+            if member is not None:
+                member.step(replica, envelope.message)
+
+    def _addressee(self, envelope: Envelope) -> Consensus | None:
+        if envelope.incarnation != self.me.incarnation or len(envelope.topic_id) != UUID_BYTES:
+            return None
+        return self._groups.get(GroupId(UUID(bytes=envelope.topic_id), envelope.partition))
+
+    # --- beats
+
+    def peer_up(self, node: NodeId) -> None:
+        """A connection begins: nothing that was said before counts."""
+        for replica in [known for known in self._senders if known.node == node]:
+            del self._senders[replica]
+
+    def _beat(self) -> None:
+        """Speaks to every peer for all groups that this node leads and that it is a member of."""
+        connected = {hello.replica for hello in self.transport.connected().values()}
+        led: dict[Replica, list[tuple[GroupId, Beat]]] = {replica: [] for replica in self._senders}
+        for group, member in self._groups.items():
+            core = member.core
+            if core.role is Role.LEADER and core.config is not None:
+                beat = core.beat()
+                for replica in core.config.members:
+                    if replica in connected:
+                        led.setdefault(replica, []).append((group, beat))
+        for replica, rows in led.items():
+            self._beat_to(replica, rows)
+
+    def _beat_to(self, replica: Replica, rows: list[tuple[GroupId, Beat]]) -> None:
+        sender = self._senders.get(replica)
+        if sender is None:
+            sender = self._senders[replica] = beats.BeatSender(replica, self._session())
+        frame = sender.frame(self.now(), rows)
+        if frame is not None:
+            self.transport.send(replica.node, frame_kinds.BEAT, beats.encode(frame))
+
+    def on_beat(self, sender: NodeId, body: memoryview) -> None:
+        frame = beats.decode(body)
+        replica = self.transport.connected()[sender].replica
+        if isinstance(frame, beats.BeatFrame):
+            receiver = self._receivers.get(replica)
+            if receiver is None:
+                receiver = self._receivers[replica] = beats.BeatReceiver(replica)
+            reply, effects = receiver.receive(self.now(), frame, self._core)
+            if reply is not None:
+                self.transport.send(sender, frame_kinds.BEAT, beats.encode(reply))
+        else:
+            speaker = self._senders.get(replica)
+            effects = speaker.receive(self.now(), frame, self._core) if speaker is not None else []
+        for group, some in effects:
+            self._groups[group].carry_out(some)
+
+    def _core(self, group: GroupId) -> Raft | None:
+        member = self._groups.get(group)
+        return member.core if member is not None else None

@@ -1,0 +1,260 @@
+"""One group's Raft core at work: gives it the facts, carries out what it decides.
+
+The core returns effects and this carries them out at once and in order, so that the core always looks at a log that is
+what it decided. What takes time (a flush, a saved vote) is started here and told to the core when it is done.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.errors import BatchError, CorruptLog, DiskFull, ErrorCode, KafkaError, StorageError
+from penstock.log import Log, Prefix
+from penstock.raft import (
+    AppendControl,
+    AppendEntries,
+    BrokenPromise,
+    Committed,
+    ConfigChanged,
+    ControlKind,
+    Effect,
+    GroupConfig,
+    Install,
+    Message,
+    Persist,
+    Raft,
+    Role,
+    RoleChanged,
+    Send,
+    SendPrefix,
+    StartAt,
+    Truncate,
+)
+from penstock.raft.config import decode as decode_config
+from penstock.raft.config import encode as encode_config
+from penstock.types import GroupId, Offset, Replica, Term
+
+if TYPE_CHECKING:
+    from penstock.node.assembly import Assembly
+
+log = logging.getLogger("penstock.node")
+
+NOWHERE, EVERYWHERE = Offset(0), Offset(2**63 - 1)
+"""Where entries that a leader sends may leave offsets out: compaction does, and happens only to topics that want it."""
+
+Halt = StorageError | CorruptLog | BrokenPromise
+"""Why a replica takes no part any more."""
+
+
+class Seat(Protocol):
+    """Whoever uses the group's log: it is told what the group decides."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        ...
+
+    def dirty(self) -> None:
+        """The log has bytes that are not flushed."""
+        ...
+
+    def committed(self, index: int) -> None: ...
+
+    def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None: ...
+
+    def config_changed(self, config: GroupConfig | None) -> None: ...
+
+    def settled(self) -> None:
+        """All that was decided in one go has been told."""
+        ...
+
+    def halted(self, error: Halt) -> None:
+        """This replica takes no part any more, until it is opened anew."""
+        ...
+
+
+class Consensus:
+    """A member of one group."""
+
+    def __init__(
+        self,
+        *,
+        group: GroupId,
+        stored: Log,
+        assembly: "Assembly",
+        seat: Seat,
+        founding: GroupConfig | None,
+        eager: bool = False,
+    ) -> None:
+        """`eager`: followers act on what is committed and should hear of it at once."""
+        self.group = group
+        self.log = stored
+        self._assembly = assembly
+        self._seat = seat
+        self._stopped = False
+        self._full = False
+        installed = stored.prefix_config
+        self.core = Raft(
+            me=assembly.me,
+            log=stored,
+            hard=assembly.hard_states.get(group),
+            config=decode_config(installed) if installed else founding,
+            history=[(index, decode_config(payload)) for index, payload in stored.control_payloads()],
+            settings=replace(assembly.settings, eager_commit=eager),
+            jitter=assembly.jitter,
+            now=assembly.now(),
+        )
+
+    # --- what happens to it
+
+    def start(self) -> None:
+        self._assembly.add(self)
+        self.tick(self._assembly.now())
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._assembly.remove(self)
+
+    def step(self, sender: Replica, message: Message) -> None:
+        self._feed(lambda now: self.core.step(now, sender, message))
+
+    def tick(self, now: float) -> None:
+        if not self._stopped:
+            self.carry_out(self.core.tick(now))
+
+    def appended(self, size_bytes: int) -> None:
+        """The leader's own append."""
+        self.carry_out(self.core.appended(self._assembly.now(), size_bytes))
+
+    def flushed(self) -> None:
+        if not self._stopped:
+            self.carry_out(self.core.durable(self._assembly.now()))
+
+    def campaign(self) -> None:
+        self._feed(self.core.campaign)
+
+    def transfer(self, to: Replica) -> None:
+        self._feed(lambda now: self.core.transfer(now, to))
+
+    def change_config(self, voters: tuple[Replica, ...], learners: tuple[Replica, ...] = ()) -> None:
+        self._feed(lambda now: self.core.change_config(now, voters, learners))
+
+    def prefix_deleted(self) -> None:
+        self._feed(self.core.prefix_deleted)
+
+    def _feed(self, question: Callable[[float], list[Effect]]) -> None:
+        if not self._stopped:
+            self.carry_out(question(self._assembly.now()))
+
+    def halt(self, error: Halt) -> None:
+        """The disk failed: what this replica says of its log can no longer be trusted, so it says nothing."""
+        if not self._stopped:
+            self.stop()
+            self._seat.halted(error)
+
+    # --- what it decides
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        if not effects:
+            return
+        try:
+            for effect in effects:
+                if self._stopped:
+                    return
+                _CARRY_OUT[type(effect)](self, effect)
+        except DiskFull as refused:
+            self._no_space(refused)
+        except (StorageError, CorruptLog, BrokenPromise) as trouble:
+            self.halt(trouble)
+        except (BatchError, KafkaError) as wrong:
+            log.error("%s: what its leader sent cannot be stored: %s", self._seat.label, wrong)
+        if not self._stopped:
+            self._seat.settled()
+
+    def _no_space(self, refused: DiskFull) -> None:
+        """Nothing was acknowledged. A follower is sent it again, and there may be space by then; a leader that cannot
+        write what it decided lets another one lead."""
+        if not self._full:
+            self._full = True
+            log.error("%s: %s", self._seat.label, refused)
+        if self.core.role is Role.LEADER:
+            self.carry_out(self.core.resign(self._assembly.now()))
+
+    def _send(self, effect: Send) -> None:
+        self._assembly.post(effect.to, self.group, effect.message)
+
+    def _persist(self, effect: Persist) -> None:
+        def saved(error: StorageError | None) -> None:
+            if self._stopped or error is not None:
+                return
+            for send in effect.then:
+                self._send(send)
+            self.carry_out(self.core.hard_state_saved(self._assembly.now(), effect.hard))
+
+        has_log = self.log.end_index > 0
+        self._assembly.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
+
+    def _truncate(self, effect: Truncate) -> None:
+        log.info("%s: drops what its leader never had, from index %d on", self._seat.label, effect.end_index)
+        self.log.truncate_to_index(effect.end_index)
+
+    def _append_entries(self, effect: AppendEntries) -> None:
+        gaps_below = EVERYWHERE if self.log.config.cleanup_compact else NOWHERE
+        self.log.append_entries(effect.data, self._assembly.wall_ms(), gaps_below=gaps_below)
+        self._full = False
+        self._seat.dirty()
+
+    def _append_control(self, effect: AppendControl) -> None:
+        if effect.kind is ControlKind.TERM_START:
+            self.log.begin_term(Term(self.core.term))
+        else:
+            self.log.append_control(effect.payload, Term(self.core.term))
+        self._seat.dirty()
+        self.carry_out(self.core.appended(self._assembly.now(), 0))
+
+    def _committed(self, effect: Committed) -> None:
+        self._seat.committed(effect.index)
+
+    def _role_changed(self, effect: RoleChanged) -> None:
+        self._seat.role_changed(effect.role, Term(effect.term), effect.leader)
+
+    def _config_changed(self, effect: ConfigChanged) -> None:
+        self._seat.config_changed(effect.config)
+
+    def _send_prefix(self, effect: SendPrefix) -> None:
+        prefix = msgspec.msgpack.encode(self.log.prefix())
+        self._assembly.post(effect.to, self.group, self.core.install_prefix(prefix))
+
+    def _install(self, effect: Install) -> None:
+        message = effect.message
+        try:
+            prefix = msgspec.msgpack.decode(message.prefix, type=Prefix)
+            self.log.reset(replace(prefix, config=encode_config(message.config)))
+        except (msgspec.DecodeError, ValueError) as wrong:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"a prefix that cannot be: {wrong}") from wrong
+        log.info("%s: begins anew at offset %d", self._seat.label, self.log.start_offset)
+        self.carry_out(self.core.durable(self._assembly.now()))
+
+    def _start_at(self, effect: StartAt) -> None:
+        offset = min(
+            Offset(effect.offset), self.log.offset_at(self.core.commit_index), self.log.flushed_offset
+        )
+        self.log.delete_prefix(Offset(offset))
+
+
+_CARRY_OUT: dict[type, Callable[[Consensus, Any], None]] = {
+    Send: Consensus._send,
+    Persist: Consensus._persist,
+    Truncate: Consensus._truncate,
+    AppendEntries: Consensus._append_entries,
+    AppendControl: Consensus._append_control,
+    Committed: Consensus._committed,
+    RoleChanged: Consensus._role_changed,
+    ConfigChanged: Consensus._config_changed,
+    SendPrefix: Consensus._send_prefix,
+    Install: Consensus._install,
+    StartAt: Consensus._start_at,
+}

@@ -1,0 +1,264 @@
+"""What any node asks of the controller, wherever that is.
+
+The controller is the leader of the metadata group. A question goes to it directly if it is this node, else over the
+inter-node port; when the controller changes meanwhile, the question goes to the next one, if asking twice does no harm.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID, uuid4
+
+import msgspec
+
+from penstock.cluster import (
+    ClusterState,
+    MetadataRecord,
+    NodeRegistered,
+    PlacementRules,
+    ProducerIdsReserved,
+    TopicWish,
+    decisions,
+    register_node,
+    report_moved,
+)
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.leaders import NO_LEADER, LeaderTable
+from penstock.node.metadata import MetadataLog
+from penstock.node.peers import CallFailed, CallProblem, Rpc
+from penstock.node.view import METADATA_GROUP
+from penstock.types import GroupId, NodeId, Replica
+
+FORWARD = 1
+"""A Kafka request of a client, as it came."""
+CREATE_TOPIC = 2
+CREATE_INTERNAL_TOPIC = 3
+PRODUCER_IDS = 4
+REGISTER = 5
+MOVED = 6
+HAND_OVER = 7
+"""Of the lead: the only one that is asked of a partition's leader and not of the controller."""
+
+PATIENCE_SECONDS = 10.0
+"""How long a question waits for a controller: an election, and then some."""
+ANSWER_MS = 10_000
+RETRY_SECONDS = 0.1
+
+Seen = Callable[[], dict[int, int]]
+"""Nodes that are there and their incarnations, as gossip has it."""
+Forwarded = Callable[[memoryview], Awaitable[bytes]]
+
+
+class InternalTopic(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    partitions: int
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True):
+    """A leader's report: its group is now these, by the entry that ends at `index` of the group's log."""
+
+    topic_id: bytes
+    partition: int
+    voters: list[tuple[int, int]]
+    index: int
+
+
+class HandOver(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: bytes
+    partition: int
+    to: int
+
+
+class IdBlock(msgspec.Struct, frozen=True, array_like=True):
+    first: int
+    end: int
+
+
+_pack = msgspec.msgpack.encode
+_registered = msgspec.msgpack.Decoder(NodeRegistered)
+_packed = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+Serve = Callable[[memoryview], Awaitable[bytes]]
+
+
+def _without_sender(serve: Serve) -> Callable[[NodeId, memoryview], Awaitable[bytes]]:
+    return lambda sender, question: serve(question)
+
+
+class Controller:
+    """Asks the controller, and answers where this node is it."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        metadata: MetadataLog,
+        leaders: LeaderTable,
+        rules: PlacementRules,
+        rpc: Rpc | None,
+        seen: Seen,
+        transfer: Callable[[GroupId, int], None],
+    ) -> None:
+        """`transfer` hands over a group that this node leads; KafkaError says why not."""
+        self.rules = rules
+        self._node_id = node_id
+        self._metadata = metadata
+        self._leaders = leaders
+        self._rpc = rpc
+        self._seen = seen
+        self._transfer = transfer
+        self._producer_ids = range(0)
+        self._reserving: asyncio.Task[None] | None = None
+        self.forwarded: Forwarded | None = None
+        """How a client's request that another node forwards is answered; whoever serves clients sets it."""
+        self._serve: dict[int, Serve] = {
+            FORWARD: self._serve_forwarded,
+            CREATE_TOPIC: self._serve_create_topic,
+            CREATE_INTERNAL_TOPIC: self._serve_create_internal_topic,
+            PRODUCER_IDS: self._serve_producer_ids,
+            REGISTER: self._serve_register,
+            MOVED: self._serve_moved,
+            HAND_OVER: self._serve_hand_over,
+        }
+        if rpc is not None:
+            for method, serve in self._serve.items():
+                rpc.handle(method, _without_sender(serve))
+
+    # --- asking
+
+    async def create_topic(self, name: str) -> None:
+        """Creates a topic because somebody used it; that two did so at once is no error."""
+        await self._ask(CREATE_TOPIC, name.encode())
+        await self._applied(name)
+
+    async def create_internal_topic(self, name: str, partitions: int) -> None:
+        """Creates one of the broker's own topics unless it is there."""
+        await self._ask(CREATE_INTERNAL_TOPIC, _pack(InternalTopic(name, partitions)))
+        await self._applied(name)
+
+    async def next_producer_id(self) -> int:
+        """An id that no producer has had; blocks of them are reserved in the log, so most calls write nothing."""
+        while not self._producer_ids:
+            if self._reserving is None:
+                self._reserving = asyncio.get_running_loop().create_task(self._reserve())
+            await asyncio.shield(self._reserving)
+        producer_id = self._producer_ids[0]
+        self._producer_ids = self._producer_ids[1:]
+        return producer_id
+
+    async def _reserve(self) -> None:
+        try:
+            question = self._node_id.to_bytes(4, "big")
+            block = msgspec.msgpack.decode(await self._ask(PRODUCER_IDS, question), type=IdBlock)
+            self._producer_ids = range(block.first, block.end)
+        finally:
+            self._reserving = None
+
+    async def register(self, node: NodeRegistered) -> None:
+        await self._ask(REGISTER, _packed.encode(node))
+
+    async def report_moved(self, group: GroupId, voters: Sequence[Replica], index: int) -> None:
+        rows = [(int(voter.node), voter.incarnation) for voter in voters]
+        await self._ask(MOVED, _pack(Moved(group.topic_id.bytes, group.partition, rows, index)))
+
+    async def hand_over(self, group: GroupId, leader: int, to: int) -> None:
+        """Asks a partition's leader to let another replica lead. KafkaError says why not."""
+        question = _pack(HandOver(group.topic_id.bytes, group.partition, to))
+        if leader == self._node_id or self._rpc is None:
+            await self._serve_hand_over(memoryview(question))
+            return
+        try:
+            await self._rpc.call(NodeId(leader), HAND_OVER, question, ANSWER_MS)
+        except CallFailed as failed:
+            raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, str(failed)) from failed
+
+    async def forward(self, request: bytes | memoryview) -> memoryview:
+        """A client's request, answered by the controller. Not sent twice: it may have been carried out."""
+        return await self._ask(FORWARD, request, twice=False)
+
+    async def _ask(self, method: int, question: bytes | memoryview, *, twice: bool = True) -> memoryview:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await self._ask_once(method, question)
+            except CallFailed as failed:
+                reason: Exception = failed
+                if not twice and failed.problem is not CallProblem.NOT_CONNECTED:
+                    raise
+            except KafkaError as refused:
+                if refused.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                    raise
+                reason = refused
+            if self._rpc is None or loop.time() > deadline:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, f"there is no controller: {reason}")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ask_once(self, method: int, question: bytes | memoryview) -> memoryview:
+        leader = self._leaders.get(METADATA_GROUP).leader
+        if leader == self._node_id or self._rpc is None:
+            return memoryview(await self._serve[method](memoryview(question)))
+        if leader == NO_LEADER:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "none is elected")
+        return await self._rpc.call(NodeId(leader), method, question, ANSWER_MS)
+
+    async def _applied(self, topic: str) -> None:
+        """The controller knows the topic; this node soon does."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while topic not in self._metadata.state.topics:
+                    await self._metadata.next_change()
+        except TimeoutError:
+            message = f"{topic} was created and is not known here yet"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from None
+
+    # --- answering
+
+    async def _serve_forwarded(self, question: memoryview) -> bytes:
+        self._metadata.check_controller()
+        assert self.forwarded is not None
+        return await self.forwarded(question)
+
+    async def _serve_create_topic(self, question: memoryview) -> bytes:
+        wish = TopicWish(name=str(question, "utf-8"), topic_id=uuid4())
+        try:
+            await self._metadata.change(lambda state: decisions.create_topic(state, wish, self.rules))
+        except KafkaError as refused:
+            if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        return b""
+
+    async def _serve_create_internal_topic(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=InternalTopic)
+        topic_id = uuid4()
+
+        def decide(state: ClusterState) -> Sequence[MetadataRecord]:
+            if wish.name in state.topics:
+                return []
+            return decisions.create_internal_topic(state, wish.name, topic_id, wish.partitions, self.rules)
+
+        await self._metadata.change(decide)
+        return b""
+
+    async def _serve_producer_ids(self, question: memoryview) -> bytes:
+        node_id = int.from_bytes(question, "big")
+        records = await self._metadata.change(lambda state: decisions.reserve_producer_ids(state, node_id))
+        block = next(record for record in records if isinstance(record, ProducerIdsReserved))
+        return _pack(IdBlock(block.first, block.end))
+
+    async def _serve_register(self, question: memoryview) -> bytes:
+        node = _registered.decode(question)
+        await self._metadata.change(lambda state: register_node(state, node, self._seen()))
+        return b""
+
+    async def _serve_moved(self, question: memoryview) -> bytes:
+        report = msgspec.msgpack.decode(question, type=Moved)
+        group = GroupId(UUID(bytes=report.topic_id), report.partition)
+        voters = [Replica(NodeId(node), incarnation) for node, incarnation in report.voters]
+        await self._metadata.change(lambda state: report_moved(state, group, voters, report.index))
+        return b""
+
+    async def _serve_hand_over(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=HandOver)
+        self._transfer(GroupId(UUID(bytes=wish.topic_id), wish.partition), wish.to)
+        return b""

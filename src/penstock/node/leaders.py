@@ -1,0 +1,83 @@
+"""Who leads which partition, as far as this node has heard.
+
+Every group elects its own leader, and clients may ask any node for it, also one that holds no replica. So leaders tell
+all nodes about themselves: when they are elected, when their in-sync set changes, and everything again to a node that
+has just been connected. It is hearsay and may lag; a client that was led to the wrong node is told so there and asks
+again. The higher term is right, whoever says it first.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from penstock.types import NO_TERM, GroupId, NodeId, Term
+
+NO_LEADER = NodeId(-1)
+MAX_ROWS = 100_000
+"""In one frame: as many as a cluster may have partitions."""
+
+
+class Leadership(msgspec.Struct, frozen=True, array_like=True):
+    """One group's leader. `in_sync` are the nodes that have kept up with it."""
+
+    leader: int
+    term: int
+    in_sync: tuple[int, ...]
+
+
+UNKNOWN = Leadership(NO_LEADER, NO_TERM, ())
+
+
+class LeaderRow(msgspec.Struct, frozen=True, array_like=True):
+    """On the wire."""
+
+    topic_id: bytes
+    partition: int
+    leadership: Leadership
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[LeaderRow])
+
+
+class LeaderTable:
+    """What was heard last of each group."""
+
+    def __init__(self) -> None:
+        self._rows: dict[GroupId, Leadership] = {}
+
+    def get(self, group: GroupId) -> Leadership:
+        return self._rows.get(group, UNKNOWN)
+
+    def learn(self, group: GroupId, heard: Leadership) -> bool:
+        """Whether this is news. Of one term only its leader speaks, so what comes later is newer."""
+        known = self._rows.get(group)
+        if known is not None and (heard.term < known.term or heard == known):
+            return False
+        self._rows[group] = heard
+        return True
+
+    def lost(self, group: GroupId, term: Term) -> None:
+        """The leader of this term has stepped down, and nobody has followed yet."""
+        known = self._rows.get(group)
+        if known is not None and known.term == term:
+            self._rows[group] = Leadership(NO_LEADER, term, ())
+
+    def forget(self, groups: Iterable[GroupId]) -> None:
+        for group in groups:
+            self._rows.pop(group, None)
+
+    def led_by(self, node: NodeId) -> Iterator[tuple[GroupId, Leadership]]:
+        return ((group, row) for group, row in self._rows.items() if row.leader == node)
+
+
+def encode_rows(rows: Collection[tuple[GroupId, Leadership]]) -> bytes:
+    return _ENCODER.encode([LeaderRow(group.topic_id.bytes, group.partition, row) for group, row in rows])
+
+
+def decode_rows(data: bytes | memoryview) -> list[LeaderRow]:
+    """Raises msgspec.DecodeError, or ValueError for more than MAX_ROWS."""
+    rows = _DECODER.decode(data)
+    if len(rows) > MAX_ROWS:
+        raise ValueError(f"{len(rows)} leaders in one frame: expected {MAX_ROWS} at most")
+    return rows

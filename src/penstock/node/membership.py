@@ -1,0 +1,166 @@
+"""How a node comes to its cluster, stays registered in it, and leaves.
+
+    an empty folder   dials the seeds until they agree on founding one, or one of them has a cluster to join
+    afterwards        the folder knows the cluster; the seeds are only where to look first
+    registered        the controller knows the node's id, incarnation and addresses, and all nodes learn them from the
+    metadata
+
+What this node tells of itself (the hello, gossip's metadata) changes once, when it has found its cluster.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from penstock.cluster import Endpoint, NodeRegistered
+from penstock.config import Address, NodeConfig
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.log import DataFolder
+from penstock.node import frame_kinds
+from penstock.node.controller import Controller
+from penstock.node.gossip import Gossip
+from penstock.node.metadata import MetadataLog
+from penstock.node.network import Network
+from penstock.node.peers import Founding, PeerHello, Switchboard, Wait
+from penstock.swim import Endpoint as GossipEndpoint
+from penstock.types import NodeId
+
+log = logging.getLogger("penstock.node")
+
+CHECK_SECONDS = 1.0
+TELL_SECONDS = 5.0
+"""How often a node that waits for others says so."""
+
+
+class Membership:
+    """This node's place in its cluster."""
+
+    def __init__(
+        self,
+        *,
+        config: NodeConfig,
+        hello: PeerHello,
+        folder: DataFolder,
+        events: Switchboard,
+        network: Network,
+        gossip: Gossip,
+    ) -> None:
+        self._config = config
+        self._hello = hello
+        self._folder = folder
+        self._network = network
+        self._gossip = gossip
+        self._founding = Founding(hello) if hello.cluster_id is None else None
+        self._heard = asyncio.Event()
+        self._registering: asyncio.Task[None] | None = None
+        events.watch(hello=self._on_hello, down=self._on_down)
+        events.take(frame_kinds.GOSSIP, lambda sender, body: gossip.receive_reliable(sender, bytes(body)))
+
+    # --- finding the cluster
+
+    async def find(self) -> None:
+        """Returns when the folder knows its cluster."""
+        self._network.dial_seeds(self._config.seeds)
+        self._gossip.join(GossipEndpoint(seed.host, seed.port) for seed in self._config.seeds)
+        if self._founding is None:
+            return
+        decision = self._founding.decide()
+        told_at = 0.0
+        while isinstance(decision, Wait):
+            now = asyncio.get_running_loop().time()
+            if now - told_at >= TELL_SECONDS:
+                told_at = now
+                log.info("no cluster yet: %s", decision.reason)
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(TELL_SECONDS):
+                    await self._heard.wait()
+            except TimeoutError:
+                pass
+            decision = self._founding.decide()
+        self._founding = None
+        self._folder.found(decision.cluster_id, decision.founders)
+        log.info("cluster %s: %s", decision.cluster_id, type(decision).__name__.lower())
+        self._hello = replace(self._hello, cluster_id=decision.cluster_id, founders=decision.founders)
+        self._network.introduce(self._hello)
+        self._gossip.set_meta(replace(self._gossip.meta, cluster_id=decision.cluster_id))
+
+    def _on_hello(self, hello: PeerHello, dialled: Address | None) -> None:
+        if self._founding is not None:
+            self._founding.heard(hello, dialled)
+            self._heard.set()
+
+    def _on_down(self, node: NodeId) -> None:
+        if self._founding is not None:
+            self._founding.lost(node)
+            self._heard.set()
+
+    # --- staying in it
+
+    def seen(self) -> dict[int, int]:
+        """Nodes that gossip sees, with their incarnations; this one is among them."""
+        return {
+            replica.node: replica.incarnation
+            for replica, member in self._gossip.members().items()
+            if member.state.is_here
+        }
+
+    def register(self, controller: Controller, metadata: MetadataLog, done: Callable[[], None]) -> None:
+        """Keeps this node registered; calls `done` when the metadata shows it for the first time."""
+        self._registering = asyncio.get_running_loop().create_task(
+            self._stay_registered(controller, metadata, done)
+        )
+
+    async def _stay_registered(
+        self, controller: Controller, metadata: MetadataLog, done: Callable[[], None]
+    ) -> None:
+        registration = _registration(self._hello)
+        was_registered = False
+        while True:
+            known = metadata.state.nodes.get(registration.node_id)
+            if known is not None and known.as_record() == registration:
+                if not was_registered:
+                    was_registered = True
+                    done()
+            else:
+                await self._register(controller, registration)
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await metadata.next_change()
+            except TimeoutError:
+                pass
+
+    async def _register(self, controller: Controller, registration: NodeRegistered) -> None:
+        try:
+            await controller.register(registration)
+        except KafkaError as refused:
+            level = logging.DEBUG if refused.code == ErrorCode.NOT_CONTROLLER else logging.ERROR
+            log.log(level, "this node could not be registered: %s", refused)
+        except PenstockError as trouble:
+            log.info("this node could not be registered, again soon: %s", trouble)
+
+    def follow_nodes(self, metadata: MetadataLog) -> None:
+        """The metadata says where the other nodes are."""
+        nodes = metadata.state.nodes.values()
+        self._network.set_peers(
+            {NodeId(node.node_id): Address(node.cluster.host, node.cluster.port) for node in nodes}
+        )
+
+    async def stop(self) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.wait([self._registering])
+
+
+def _registration(hello: PeerHello) -> NodeRegistered:
+    return NodeRegistered(
+        node_id=hello.node,
+        incarnation=hello.incarnation,
+        kafka=Endpoint(hello.kafka.host, hello.kafka.port),
+        cluster=Endpoint(hello.cluster.host, hello.cluster.port),
+        http=None if hello.http is None else Endpoint(hello.http.host, hello.http.port),
+        rack=hello.rack,
+        version=hello.version,
+    )
