@@ -47,9 +47,20 @@ def test_a_place_of_the_kafka_connector_is_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [{}, {"orders": 5}, {"orders": {"x": 1}}, {"version": 9, "topics": {}}, {"logOffset": 3}]
+    "text",
+    [
+        {},
+        {"orders": 5},
+        {"orders": {"x": 1}},
+        {"version": 9, "topics": {}},
+        {"logOffset": 3},
+        5,
+        [1],
+        "x",
+        None,
+    ],
 )
-def test_any_other_place_is_refused_with_a_word_on_what_to_do(text: dict[str, object]) -> None:
+def test_any_other_place_is_refused_with_a_word_on_what_to_do(text: object) -> None:
     with pytest.raises(ConfigError, match="Start with a new checkpoint"):
         stream_offset.from_json(text)
 

@@ -56,11 +56,13 @@ class StreamOffset:
         return replace(self, positions=positions, topic_ids=topic_ids, since=since)
 
 
-def from_json(value: Mapping[str, Any]) -> StreamOffset:
-    """Our own places, and those of Spark's Kafka connector: {"orders": {"0": 120}}. ConfigError for any other."""
-    if "version" not in value and value and all(map(_is_connectors, value.values())):
-        return StreamOffset(positions=_flat(value), group="")
-    if value.get("version") != VERSION or not isinstance(value.get("topics"), dict):
+def from_json(value: Any) -> StreamOffset:
+    """Our own places, and those of Spark's Kafka connector: {"orders": {"0": 120}}. ConfigError for any other, which
+    may be any JSON: other sources write plain numbers."""
+    found = value if isinstance(value, dict) else {}
+    if "version" not in found and found and all(map(_is_connectors, found.values())):
+        return StreamOffset(positions=_flat(found), group="")
+    if found.get("version") != VERSION or not isinstance(found.get("topics"), dict):
         raise ConfigError(
             "checkpointLocation",
             str(value)[:200],
@@ -68,10 +70,10 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
             "Start with a new checkpoint, and say with startingOffsets where",
         )
     return StreamOffset(
-        positions=_flat(value["topics"]),
-        group=value["group"],
-        topic_ids=value.get("ids", {}),
-        since=_flat(value.get("since", {})),
+        positions=_flat(found["topics"]),
+        group=found["group"],
+        topic_ids=found.get("ids", {}),
+        since=_flat(found.get("since", {})),
     )
 
 
