@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for
+from penstock.spark.payloads import PayloadError, PayloadOptions, decoder_for, infer_schema
 from penstock.spark.payloads.csv_read import CsvDecoder
 from penstock.spark.payloads.ddl import parse_schema
 
@@ -51,6 +51,17 @@ def test_other_dialects() -> None:
     for delimiter in " ^]|\t\\-":
         value = f'"a\nb"{delimiter}1'.encode()
         assert decode("a string, b int", value, value, csv_delimiter=delimiter)[0] == [("a\nb", 1)] * 2
+
+
+def test_the_types_of_a_sample_are_guessed_without_a_reason_for_every_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bytes] = []
+    monkeypatch.setattr(CsvDecoder, "_why", lambda self, value: asked.append(value) or "")
+    sample = [b"name %d,%d,%d.5,2026-01-01" % (n, n, n) for n in range(100)]
+    found = infer_schema("csv", sample, PayloadOptions(value_format="csv"))
+    assert [field.dataType.simpleString() for field in found] == ["string", "bigint", "double", "date"]
+    assert asked == []
 
 
 def test_one_column_may_be_empty() -> None:

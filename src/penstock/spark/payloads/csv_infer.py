@@ -59,6 +59,6 @@ def _type_of(column: tuple[str | None, ...]) -> DataType:
     found = ['"' + text.replace('"', '""') + '"' for text in column if text is not None]
     values = pa.array(found, pa.string()).cast(pa.binary())
     for kind in TRIED if found else ():
-        if not CsvDecoder(StructType([StructField("_", kind())]), ",", '"').decode(values).bad:
+        if CsvDecoder(StructType([StructField("_", kind())]), ",", '"').takes(values):
             return kind()
     return StringType()
