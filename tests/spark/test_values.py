@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -30,6 +31,12 @@ def records_of(broker: Broker, topic: str, count: int) -> list[Any]:
         found += consumer.consume(count - len(found), timeout=20)
     consumer.close()
     return found
+
+
+def config_of(broker: Broker, topic: str, name: str) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    return str(admin.describe_configs([asked])[asked].result(20)[name].value)
 
 
 def test_json_becomes_a_struct(make_topic: Make, produce: Produce, read: Read) -> None:
@@ -148,6 +155,8 @@ def test_a_bad_record_goes_to_the_dead_letters_whole(
     ]
     assert second.value() == b'{"id": "x"}'
     assert b"id" in dict(second.headers())["penstock-error"]
+    # The first is years old, and must not be gone as soon as the broker looks at its age.
+    assert config_of(broker, f"{topic}.dlq", "retention.ms") == "-1"
 
 
 def test_a_stream_sets_bad_records_aside_and_goes_on(

@@ -31,6 +31,10 @@ DEAD_LETTER_BYTES: Final = 64 << 20
 """A letter is larger than its record, by headers; it must fit where the record did."""
 
 
+DEAD_LETTER_CONFIGS: Final = {"max.message.bytes": str(DEAD_LETTER_BYTES), "retention.ms": "-1"}
+"""A letter has its record's time: with the brokers' default, one that is older than a week would be gone at once."""
+
+
 class BadRecord(PenstockError):
     """A record whose value is not what valueFormat says, in a query that fails on such."""
 
@@ -45,7 +49,7 @@ def make_dead_letter_topics(options: SourceOptions, cluster: Cluster, topics: Co
         return
     wanted = {dead_letter_topic(options, topic) for topic in topics}
     for name in sorted(wanted - set(cluster.topics(wanted))):
-        cluster.create_topic(name, configs={"max.message.bytes": str(DEAD_LETTER_BYTES)})
+        cluster.create_topic(name, configs=DEAD_LETTER_CONFIGS)
 
 
 class ValueColumn:
