@@ -54,8 +54,9 @@ class Reader:
         value = self.text(name)
         if value is None:
             return default_ms
-        digits = value.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
-        unit = value.strip()[len(digits) :] or "ms"
+        text = value.strip().lower()
+        digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+        unit = text[len(digits) :] or "ms"
         if not digits.strip().isdecimal() or unit not in _MS:
             raise ConfigError(name, value, "a time such as 100ms, 30s, 15m or 1h")
         return int(digits) * _MS[unit]

@@ -117,6 +117,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 
 def _check_together(options: SourceOptions) -> None:
+    _check_order(options.starting, options.ending)
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise ConfigError("minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger, which is {most}")
@@ -126,6 +127,24 @@ def _check_together(options: SourceOptions) -> None:
         raise ConfigError(
             "deadLetterTopic", options.dead_letter_topic, "a topic that this query does not read"
         )
+
+
+def _check_order(starting: Bound, ending: Bound) -> None:
+    """A batch that ends before it begins would read nothing, and say nothing."""
+    if starting.time_ms is not None and ending.time_ms is not None and ending.time_ms < starting.time_ms:
+        raise ConfigError(
+            ending.option, ending.time_ms, f"a time not before {starting.option}, which is {starting.time_ms}"
+        )
+    if starting.is_by_time != ending.is_by_time:
+        return
+    begins, ends = starting.named() or {}, ending.named() or {}
+    for place in sorted(set(begins) & set(ends)):
+        if 0 <= ends[place] < begins[place]:
+            raise ConfigError(
+                ending.option,
+                f"{place}: {ends[place]}",
+                f"{begins[place]} or more, since {starting.option} begins there",
+            )
 
 
 def _client(kafka: Mapping[str, str], *, retry_for_ms: int) -> ClientSettings:
@@ -238,7 +257,12 @@ def _columns(reader: Reader) -> tuple[str, ...]:
 
 def _dead_letter_topic(reader: Reader) -> str | None:
     text = reader.text("deadLetterTopic")
-    return None if text is None else parse_topics("deadLetterTopic", text)[0]
+    if text is None:
+        return None
+    names = parse_topics("deadLetterTopic", text)
+    if len(names) != 1:
+        raise ConfigError("deadLetterTopic", text, "one topic")
+    return names[0]
 
 
 def _fetch_bytes(kafka: Mapping[str, str]) -> int:
