@@ -14,6 +14,7 @@ from penstock.errors import ConfigError
 from penstock.spark import sink_settings
 from penstock.spark.option_values import Reader, whole_number
 from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
+from penstock.spark.places import parse_topics
 
 CODECS: Final = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_INT32: Final = 2**31 - 1
@@ -80,9 +81,11 @@ class SinkOptions:
 
 def _topic(reader: Reader) -> str | None:
     topic = reader.text("topic")
-    if topic is not None and not topic.strip():
-        raise ConfigError("topic", topic, "a topic's name, or no such option and a column topic")
-    return None if topic is None else topic.strip()
+    if topic is None:
+        return None
+    if not topic.strip() or "," in topic:
+        raise ConfigError("topic", topic, "one topic's name, or no such option and a column topic")
+    return parse_topics("topic", topic)[0]
 
 
 def _client(kafka: Mapping[str, str]) -> ClientSettings:
