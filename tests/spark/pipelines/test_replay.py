@@ -55,11 +55,14 @@ def test_a_replay_that_cannot_be_meant_is_refused(shop: Shop, make_topic: Callab
     narrow = make_topic("narrow", partitions=2)
     with pytest.raises(PipelineError, match="has 2 partitions"):
         again(shop, to_topic=narrow)
+    later = datetime(2026, 1, 2, tzinfo=UTC)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"topics": "no-such-topic"}, "no-such-topic"),
         ({"to_topic": "a", "suffix": "b"}, "either"),
         ({"to_topic": "not a name"}, "to_topic"),
         ({"selection": Selection(from_time=datetime(2026, 1, 1))}, "time zone"),
+        ({"selection": Selection(from_offset=5, to_offset=5)}, "to_offset=5"),
+        ({"selection": Selection(from_time=later, to_time=later - timedelta(days=1))}, "to_time"),
     ]
     for settings, said in wrong:
         with pytest.raises(ConfigError, match=said):

@@ -46,6 +46,12 @@ class Selection:
         for name, moment in (("from_time", self.from_time), ("to_time", self.to_time)):
             if moment is not None and moment.tzinfo is None:
                 raise ConfigError(name, moment, "a time with a time zone, such as 2026-01-31T08:00:00Z")
+        if self.from_time is not None and self.to_time is not None and self.from_time >= self.to_time:
+            raise ConfigError("to_time", self.to_time, f"a time after from_time, which is {self.from_time}")
+        if self.from_offset is not None and self.to_offset is not None and self.from_offset >= self.to_offset:
+            raise ConfigError(
+                "to_offset", self.to_offset, f"more than from_offset, which is {self.from_offset}"
+            )
 
     def applied(self, rows: DataFrame) -> DataFrame:
         if self.from_time is not None:
