@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -80,6 +81,20 @@ def test_replay_says_what_it_did_and_refuses_what_it_should(shop: Shop) -> None:
     assert (refused.exit_code, "already has records" in refused.stderr) == (1, True)
     unknown = command(*line, "no-such-topic")
     assert (unknown.exit_code, "no-such-topic" in unknown.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("in_session")
+def test_an_archive_that_cannot_be_there_is_refused_in_a_sentence(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    shop.sell(0, 1)
+    line = ("run", "archive", shop.topic, "-b", shop.bootstrap_servers, "--to")
+    for path, code, said in (
+        (f"{tmp_path}/file", 1, "not a directory"),
+        ("/proc/nowhere", 1, "/proc/nowhere/_penstock/log cannot be made"),
+        ("s3a://lake/archive", 2, "path='s3a://lake/archive': expected a folder that Spark can reach"),
+    ):
+        refused = command(*line, path)
+        assert (refused.exit_code, said in refused.stderr) == (code, True), refused.stderr
 
 
 @pytest.mark.usefixtures("in_session")

@@ -55,6 +55,15 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
         spark_interval(text)
 
 
+def test_of_javas_errors_the_sentence_is_told_and_not_the_call() -> None:
+    text = "An error occurred while calling o43.mkdirs.\n: java.io.IOException: No space left\n\tat x.Y.z(Y.java:1)"
+    assert reason(RuntimeError(text)) == "No space left"
+    assert (
+        reason(RuntimeError("An error occurred while calling o1.x.\n: java.lang.Error\n\tat x"))
+        == "java.lang.Error"
+    )
+
+
 def test_of_sparks_errors_our_own_sentence_is_told() -> None:
     text = "[STREAM_FAILED] Query ended\nTraceback\npenstock.errors.ConfigError: topic='x': expected y\n at"
     assert reason(RuntimeError(text)) == "topic='x': expected y"

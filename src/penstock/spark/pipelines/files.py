@@ -33,7 +33,10 @@ class Files:
         self._hadoop: Any = self._gateway.jvm.org.apache.hadoop.fs
         self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
         path = self._hadoop.Path(root)
-        self._fs: Any = path.getFileSystem(self._conf)
+        try:
+            self._fs: Any = path.getFileSystem(self._conf)
+        except Py4JJavaError as problem:
+            raise ConfigError("path", root, f"a folder that Spark can reach ({_said(problem)})") from None
         self.root = str(self._fs.makeQualified(path).toString()).rstrip("/")
         """With scheme: `file:/data/archive`, `hdfs://host/archive`, `s3a://bucket/archive`."""
 
@@ -91,7 +94,14 @@ class Files:
             raise ArchiveError(f"{self.absolute(source)} cannot be moved to {self.absolute(target)}")
 
     def make_folder(self, path: str) -> None:
-        self._fs.mkdirs(self._path(path))
+        try:
+            made = self._fs.mkdirs(self._path(path))
+        except Py4JJavaError as problem:
+            raise PipelineError(f"{self.absolute(path)} cannot be made: {_said(problem)}") from None
+        if not made:
+            raise PipelineError(
+                f"{self.absolute(path)} cannot be made: is its folder there, and may you write?"
+            )
 
     def delete(self, path: str) -> None:
         """Files and folders with all they hold. What is not there is fine."""
@@ -150,6 +160,14 @@ def _gateway_of(spark: SparkSession) -> Any:
 def _local(uri: str) -> str | None:
     """The path of a file that this machine has."""
     return uri.removeprefix("file:") if uri.startswith("file:") else None
+
+
+def _said(problem: Py4JJavaError) -> str:
+    """What the innermost of Java's exceptions says: the outer ones often only name it."""
+    found = problem.java_exception
+    while found.getCause() is not None:
+        found = found.getCause()
+    return str(found.getMessage() or found.getClass().getName()).splitlines()[0]
 
 
 def _is(problem: Py4JJavaError, java_class: str) -> bool:

@@ -16,6 +16,9 @@ from penstock.spark.pipelines.progress import BatchProgress, from_spark
 
 POLL_S: Final = 0.25
 
+PY4J: Final = "An error occurred while calling "
+"""How errors of Java's begin that Spark did not translate."""
+
 OnBatch = Callable[[BatchProgress], None]
 
 
@@ -153,5 +156,8 @@ def reason(problem: BaseException) -> str:
         name, colon, said = stripped.partition(": ")
         if colon and name.startswith("penstock.") and " " not in name:
             return said
-    first = text.strip().splitlines()
-    return first[0] if first else type(problem).__name__
+    lines = text.strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith(PY4J) and lines[1].startswith(": "):
+        name, _, said = lines[1].removeprefix(": ").partition(": ")  # a Java exception and what it says
+        return said or name
+    return lines[0] if lines else type(problem).__name__
