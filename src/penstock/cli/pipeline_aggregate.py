@@ -89,7 +89,7 @@ def aggregate(
             topics,
             wish,
             bootstrap_servers=where.bootstrap,
-            checkpoint=checkpoint or f"{path}/_checkpoint",
+            checkpoint=checkpoint,
             to_topic=to_topic,
             to_path=path,
             mode=mode,

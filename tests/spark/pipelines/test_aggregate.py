@@ -97,9 +97,9 @@ def test_a_table_gets_final_figures_by_fields_of_the_value(
         sales,
         Aggregation(key="customer.id", time="at", sums=("amount:long",), watermark="1 minute"),
         bootstrap_servers=broker.bootstrap_servers,
-        checkpoint=str(tmp_path / "checkpoint"),
         to_path=str(tmp_path / "table"),
     )
+    assert (tmp_path / "table" / "_checkpoint" / "commits").is_dir()
     [row] = spark.read.parquet(str(tmp_path / "table")).collect()  # bob's window is not over yet
     assert (row.key, row["count"], row.sum_amount) == ("ann", 2, 5)
     assert (row.window_start.minute, row.window_end.minute) == (0, 5)
@@ -113,6 +113,12 @@ def test_a_table_gets_final_figures_by_fields_of_the_value(
         (Aggregation(sums=("amount:text",)), "double"),
         (Aggregation(sums=("a", "a:long")), "each field once"),
         (Aggregation(key="$.."), "key"),
+        (Aggregation(window="0 seconds"), "window"),
+        (
+            Aggregation(window="1 hour", slide="61 minutes"),
+            "slide='61 minutes': .*at most the window's 1 hour",
+        ),
+        (Aggregation(slide="0 minutes"), "slide"),
     ],
 )
 def test_an_aggregation_that_cannot_be_meant_is_refused(wish: Aggregation, said: str) -> None:
@@ -143,6 +149,7 @@ def test_a_target_that_the_pipeline_reads_is_known_however_it_is_subscribed() ->
         ({"to_topic": "a", "to_path": "b"}, "either to_topic or to_path"),
         ({"to_path": "b", "mode": "update"}, "append"),
         ({"to_topic": "x"}, "does not read"),
+        ({"to_topic": "y", "checkpoint": None}, "checkpoint=None: expected a folder"),
         ({"topics": (), "to_topic": "xy", "options": {"subscribePattern": "x.*"}}, "does not read"),
         ({"to_topic": "y", "options": {"valueFormat": "json"}}, "raw"),
     ],
@@ -155,6 +162,5 @@ def test_a_target_that_cannot_be_is_refused(
             spark,
             aggregation=Aggregation(),
             bootstrap_servers=broker.bootstrap_servers,
-            checkpoint=checkpoint,
-            **{"topics": "x", **settings},
+            **{"topics": "x", "checkpoint": checkpoint, **settings},
         )

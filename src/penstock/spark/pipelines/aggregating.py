@@ -28,7 +28,15 @@ from penstock.spark.sink_options import SinkOptions
 
 SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38, 9)"}
 MODES: Final = ("update", "append")
-DURATION: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+DURATION: Final = re.compile(r"(\d+) (millisecond|second|minute|hour|day|week)s?")
+UNITS_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
 FIELD: Final = re.compile(r"[A-Za-z0-9_ -]+(\.[A-Za-z0-9_ -]+)*")
 
 FIRST_MS: Final = -62_135_596_800_000
@@ -60,6 +68,12 @@ class Aggregation:
         for name, text in (("window", self.window), ("slide", self.slide), ("watermark", self.watermark)):
             if text is not None and not DURATION.fullmatch(text):
                 raise ConfigError(name, text, 'a time such as "5 minutes", "30 seconds" or "1 hour"')
+        if _ms(self.window) == 0:
+            raise ConfigError("window", self.window, "more than no time")
+        if self.slide is not None and not 0 < _ms(self.slide) <= _ms(self.window):
+            raise ConfigError(
+                "slide", self.slide, f"more than no time, and at most the window's {self.window}"
+            )
         for name, field in (("key", self.key), ("time", self.time)):
             if field is not None and not FIELD.fullmatch(field):
                 raise ConfigError(name, field, "a field's name, such as customer or customer.id")
@@ -105,7 +119,7 @@ def aggregate(
     aggregation: Aggregation,
     *,
     bootstrap_servers: str,
-    checkpoint: str,
+    checkpoint: str | None = None,
     to_topic: str | None = None,
     to_path: str | None = None,
     mode: str | None = None,
@@ -116,10 +130,12 @@ def aggregate(
 
     `mode` "update" (a topic's default) writes a window's figures whenever they have changed, "append" (a table's, and
     its only one) once, when the watermark has passed. `checkpoint` keeps the state and the offsets: one folder per
-    pipeline. `options` are those of the source; it begins at the first record unless startingOffsets says else.
+    pipeline, a table's is `to_path`/_checkpoint by default. `options` are those of the source; it begins at the first
+    record unless startingOffsets says else.
     """
     aggregation.validate()
     mode = _checked_mode(mode, to_topic, to_path)
+    kept = _checkpoint(checkpoint, to_path)
     given = {"startingOffsets": "earliest", **(options or {})}
     given |= {"kafka.bootstrap.servers": bootstrap_servers}
     names = topic_names(topics) or ()
@@ -144,7 +160,15 @@ def aggregate(
         if to_path
         else _to_topic(results, bootstrap_servers, to_topic or "", mode)
     )
-    return run(writer.outputMode(mode).option("checkpointLocation", checkpoint), schedule)
+    return run(writer.outputMode(mode).option("checkpointLocation", kept), schedule)
+
+
+def _checkpoint(given: str | None, to_path: str | None) -> str:
+    if given is not None:
+        return given
+    if to_path is None:
+        raise ConfigError("checkpoint", None, "a folder where state and offsets are kept between runs")
+    return f"{to_path.rstrip('/')}/_checkpoint"
 
 
 def _checked_mode(mode: str | None, to_topic: str | None, to_path: str | None) -> str:
@@ -216,6 +240,13 @@ def _time(field: str | None) -> Column:
 def _number(wish: str) -> Column:
     field, _, kind = wish.partition(":")
     return F.coalesce(_field(field).try_cast(SUM_TYPES[kind or "double"]), F.lit(0))
+
+
+def _ms(duration: str) -> int:
+    """Of a text that is one."""
+    found = DURATION.fullmatch(duration)
+    assert found is not None
+    return int(found[1]) * UNITS_MS[found[2]]
 
 
 def _sum_name(wish: str) -> str:
