@@ -28,7 +28,7 @@ from penstock.client import ClientError
 from penstock.errors import ConfigError
 from penstock.spark import stream_offset
 from penstock.spark.admission import OffsetRange, limited, split
-from penstock.spark.data_loss import report
+from penstock.spark.data_loss import HINT_OTHER, report
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Layout, Planner
 from penstock.spark.read_task import ReadTask
@@ -163,13 +163,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fail = self._options.fail_on_data_loss
         gone = sorted(set(done.positions) - set(layout.places))
         if gone:
-            report(f"{', '.join(map(str, gone[:10]))} is gone, and the stream was reading it", fail=fail)
+            report(
+                f"{', '.join(map(str, gone[:10]))} is gone, and the stream was reading it",
+                fail=fail,
+                hint=HINT_OTHER,
+            )
         for topic in sorted(set(done.topic_ids) & set(layout.topic_ids)):
             if stream_offset.is_other_topic(done.topic_ids[topic], layout.topic_ids[topic]):
                 report(
                     f"topic {topic} was deleted and made again since the last batch (id {done.topic_ids[topic]}, "
                     f"now {layout.topic_ids[topic]})",
                     fail=fail,
+                    hint=HINT_OTHER,
                 )
 
     def _begins(

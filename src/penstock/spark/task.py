@@ -127,6 +127,7 @@ class TaskReader:
                 data_loss.report(
                     f"{task.place} is gone, and offsets {start} to {task.end - 1} were to be read",
                     fail=self.options.fail_on_data_loss,
+                    hint=data_loss.HINT_OTHER,
                 )
                 return
             except OffsetGone as gone:
