@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from penstock.config import Limits
-from penstock.node.peers.handshake import PREAMBLE_SIZE
-from penstock.node.peers.hello import decode_hello
+from penstock.node.peers.handshake import PREAMBLE_SIZE, Refused
+from penstock.node.peers.hello import NOBODY, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
 
 from .town import KEY, KIND, Cable, Town, hello, unused_address
@@ -86,6 +86,37 @@ async def test_nodes_that_probe_each_other_at_once_end_with_one_connection(
     assert two.frames == [(1, KIND, b"over the one that is left")]
     assert {hello.node for hello, dialled in one.hellos if dialled == one.address} == {1}
     assert {hello.node for hello, dialled in two.hellos if dialled == one.address} == {1}
+
+
+@pytest.mark.parametrize(
+    ("peer", "first_dialled_by", "expects", "survivor"),
+    [
+        (3, 3, 5, "second"),  # 3 dialled again: it has lost the first
+        (3, 5, 5, "second"),  # the connection that the smaller id dialled is the one to keep
+        (7, 7, 5, "second"),
+        (7, 5, 5, "first"),
+        (3, 3, NOBODY, "first"),  # it only wants to know who is there
+        (3, 5, NOBODY, "first"),
+        (3, 3, 4, "first"),  # it looks for somebody else
+    ],
+)
+async def test_of_two_connections_between_two_nodes_both_choose_the_same(
+    town: Town, key: bytes | None, peer: int, first_dialled_by: int, expects: int, survivor: str
+) -> None:
+    five, other = await town.node(5, key=key), await town.node(peer, key=key)
+    dialler, listener = (five, other) if first_dialled_by == 5 else (other, five)
+    dialler.dial(listener)
+    await five.until_connected(peer)
+    second = await town.stranger(five.address)
+    handshake = second.handshake(other.me, key=key, expects=expects)
+    if survivor == "second":
+        await second.complete(handshake)
+        await five.until(lambda: five.said == [f"up {peer}", f"down {peer}", f"up {peer}"])
+    else:
+        with pytest.raises(Refused) as told:
+            await second.complete(handshake)
+        assert (told.value.refusal.code, told.value.hello) == (RefusalCode.ALREADY_CONNECTED, five.me)
+        assert five.said == [f"up {peer}"]
 
 
 async def test_a_seed_is_tried_until_somebody_is_there(town: Town, key: bytes | None) -> None:
@@ -172,10 +203,10 @@ async def test_a_node_that_slept_does_not_take_its_own_sleep_for_the_silence_of_
 
 async def test_stopping_sends_what_was_taken(town: Town, key: bytes | None) -> None:
     one, two = await town.pair(key=key)
-    assert one.network.send(NodeId(2), KIND, b"last words")
-    await town.stop(one)
-    await two.until(lambda: "down 1" in two.said)
-    assert two.frames == [(1, KIND, b"last words")]
+    assert two.network.send(NodeId(1), KIND, b"last words")
+    await town.stop(two)
+    await one.until(lambda: "down 2" in one.said)
+    assert one.frames == [(2, KIND, b"last words")]
 
 
 async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropped(

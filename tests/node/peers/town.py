@@ -173,13 +173,15 @@ class Stranger:
             except ConnectionResetError:
                 return b""
 
-    def handshake(self, me: PeerHello, *, key: bytes | None = None) -> Handshake:
+    def handshake(self, me: PeerHello, *, key: bytes | None = None, expects: int = 1) -> Handshake:
         nonce = secrets.token_bytes(NONCE_SIZE)
-        return Handshake(dials=True, me=me, key=key, nonce=nonce, judge=accept_all, expects=1)
+        return Handshake(dials=True, me=me, key=key, nonce=nonce, judge=accept_all, expects=expects)
 
     async def introduce(self, me: PeerHello, *, key: bytes | None = None) -> Handshake:
         """The whole handshake, as a node does it."""
-        handshake = self.handshake(me, key=key)
+        return await self.complete(self.handshake(me, key=key))
+
+    async def complete(self, handshake: Handshake) -> Handshake:
         self.say(handshake.opening())
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not handshake.over:
