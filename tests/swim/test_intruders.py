@@ -27,6 +27,14 @@ def test_a_packet_for_somebody_else_is_not_taken() -> None:
     assert stage.troubles == []
 
 
+def test_a_frame_that_claims_to_be_another_nodes_is_not_taken() -> None:
+    stage = Stage().knows(2, 3)
+    frame = stage.letter(replica(3), Dead(0, replica(2)))
+    stage.core.step_reliable(stage.now, NodeId(4), frame)
+    assert stage.state(2) is State.ALIVE
+    assert stage.core.refused[Refusal.MALFORMED] == 1
+
+
 def test_a_packet_from_before_the_senders_restart_is_not_taken() -> None:
     stage = Stage().knows(2)
     stage.says(2, Ping(1), epoch=2, sequence=0)

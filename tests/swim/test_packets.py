@@ -92,6 +92,7 @@ def test_what_was_sealed_opens_as_it_was(
 
 @given(st.binary(max_size=200), st.sampled_from([KEY, None]))
 def test_bytes_from_nowhere_are_refused_in_one_way(data: bytes, key: bytes | None) -> None:
+    """Rule 1."""
     with pytest.raises(PacketError):
         decode_messages(Seal(key).open(data, MAX_BYTES))
 
@@ -112,6 +113,7 @@ def _raw_envelope(message: bytes) -> bytes:
 
 
 def test_any_change_of_any_byte_is_noticed() -> None:
+    """Rule 2."""
     sealed = Seal(KEY).close(envelope(Ping(1), Alive(3, meta(2))))
     for position in range(len(sealed)):
         forged = bytearray(sealed)
@@ -148,6 +150,7 @@ def test_packets_bent_at_random_raise_nothing_unexpected() -> None:
 def test_a_packet_of_another_key_is_refused_as_such(
     sealed_with: bytes | None, opened_with: bytes | None
 ) -> None:
+    """Rule 3."""
     with pytest.raises(PacketError) as refused:
         Seal(opened_with).open(Seal(sealed_with).close(envelope(Ping(1))), MAX_BYTES)
     assert refused.value.reason is Refusal.KEY
@@ -195,6 +198,7 @@ def test_an_array_nested_without_end_is_refused() -> None:
     ],
 )
 def test_numbers_and_texts_out_of_bounds_are_refused(message: object) -> None:
+    """Rule 4."""
     raw = Envelope("village", replica(2), replica(1), 5, 17, pack([msgspec.msgpack.encode(message)]))
     with pytest.raises(PacketError):
         decode_messages(raw)

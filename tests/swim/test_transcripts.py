@@ -112,6 +112,7 @@ def test_an_ack_with_another_number_proves_nothing() -> None:
 
 
 def test_a_suspect_is_told_so_with_the_next_ping() -> None:
+    """Guarantee 2."""
     stage = Stage(settings=ONE_PEER).knows(2)
     until_probe(stage)
     said = stage.passes(1.01)
@@ -187,6 +188,7 @@ def test_a_node_in_doubt_of_itself_waits_longer_and_recovers_with_each_ack() -> 
 
 
 def test_a_node_that_slept_does_not_bury_others_for_it() -> None:
+    """Guarantee 5."""
     stage = Stage(settings=ONE_PEER).knows(2)
     until_probe(stage)
     stage.passes(1.01)
@@ -276,6 +278,7 @@ def test_nothing_is_sent_while_there_is_nothing_to_tell() -> None:
 
 
 def test_a_table_from_another_node_kills_nobody() -> None:
+    """Guarantee 3."""
     stage = Stage().knows(2, 3)
     stage.says_reliably(3, Table(True, (Row(State.DEAD, 0, meta(2)),)))
     assert stage.state(2) is State.SUSPECT
@@ -318,6 +321,7 @@ def test_a_member_that_changes_its_metadata_is_reported_with_it() -> None:
 
 
 def test_incarnations_are_reserved_before_they_are_used() -> None:
+    """Guarantee 4."""
     stage = Stage()
     assert stage.saved == [RESERVED_INCARNATIONS]
     stage.knows(2)
@@ -406,6 +410,16 @@ def test_a_node_that_is_its_own_seed_under_another_name_finds_that_out() -> None
     assert stage.troubles == []
 
 
+def test_a_ping_that_is_sent_back_to_its_sender_does_not_hide_the_seed() -> None:
+    stage = Stage()
+    [packet, _] = stage.core.join(stage.now, [Endpoint("node-2.example", 9192)])
+    [greeting] = stage.opened([packet])
+    stage.arrives(packet.data)  # type: ignore[union-attr]
+    stage.says(2, Ack(only(Ping, [greeting])[0].number), Alive(0, meta(2)))
+    stage.says(2, Dead(0, BOB))
+    assert Endpoint("node-2.example", 9192) in [each.to for each in stage.passes(60)]
+
+
 def test_the_dead_hear_gossip_for_a_while() -> None:
     stage = Stage().knows(2)
     stage.says(2, Dead(0, BOB))
@@ -470,6 +484,13 @@ def test_who_leaves_does_not_contradict() -> None:
     stage.happened(stage.core.leave(stage.now))
     stage.says(2, Suspect(0, ME, NodeId(2)))
     assert stage.core.incarnation == 0
+
+
+def test_who_has_left_says_no_more_of_itself() -> None:
+    stage = Stage().knows(2)
+    stage.happened(stage.core.leave(stage.now))
+    stage.happened(stage.core.set_meta(stage.now, meta(1, rack="b")))
+    assert only(Alive, stage.passes(5)) == []
 
 
 def test_the_only_node_leaves_at_once() -> None:
@@ -569,6 +590,8 @@ def test_metadata_above_its_limit_is_refused() -> None:
 
 
 def test_equal_inputs_give_equal_effects() -> None:
+    """Guarantee 6."""
+
     def played() -> list[object]:
         stage = Stage().knows(2, 3, 4)
         stage.says(3, Suspect(0, BOB, NodeId(3)))

@@ -33,7 +33,7 @@ def test_all_find_each_other_over_datagrams_alone() -> None:
     village.passes_until(lambda: village.agrees_that_all_are_alive, limit=60)
 
 
-@pytest.mark.parametrize(("count", "limit_s"), [(3, 9.0), (5, 16.0), (20, 45.0), (50, 60.0)])
+@pytest.mark.parametrize(("count", "limit_s"), [(3, 9.0), (5, 10.0), (20, 12.0), (50, 15.0)])
 def test_a_dead_member_is_found_within_a_bound(count: int, limit_s: float) -> None:
     """The bound: it is probed within a round or two by somebody, suspected a second later, and given its time."""
     village = healthy(count, seed=count)
@@ -250,8 +250,7 @@ def test_a_member_with_the_wrong_key_stays_outside() -> None:
 
 
 def test_a_healthy_village_is_quiet() -> None:
-    """Per member and second: a ping and an ack, and a table now and then. Gossip rests when there is nothing to
-    tell."""
+    """Per member and second: a ping and an ack. Gossip rests when there is nothing to tell."""
     village = healthy(20, seed=5)
     village.passes(60)
     before = village.packets_sent

@@ -1,5 +1,4 @@
-"""Membership, without I/O: who is there, by gossip. SWIM with the Lifeguard refinements; it hints and decides
-nothing."""
+"""Membership, without I/O: who is there, by gossip. SWIM with the Lifeguard refinements; it hints and never decides."""
 
 from penstock.swim.chance import Chance
 from penstock.swim.core import Swim

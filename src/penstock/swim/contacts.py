@@ -24,8 +24,7 @@ class Contacts:
         self._me = me
         self.own_address = own_address
         self._seeds: dict[Endpoint, Replica | None] = {}
-        """Each with the member that answered there last. A seed may be given by a name that no member uses for
-        itself."""
+        """Each with the member that answered there last: a seed's name need not be the one that the member uses."""
         self._open: dict[int, Endpoint] = {}
 
     def add_seeds(self, addresses: Iterable[Endpoint]) -> None:
@@ -43,11 +42,18 @@ class Contacts:
             del self._open[next(iter(self._open))]
 
     def answered(self, number: int, by: Replica) -> bool:
-        """Whether that was one of these pings. `by` may be this node: a seed list often names everybody."""
+        """Whether that was one of these pings."""
         address = self._open.pop(number, None)
         if address is not None and address in self._seeds:
             self._seeds[address] = by
         return address is not None
+
+    def came_back(self, number: int) -> None:
+        """This node's own ping reached it: a seed list often names everybody. The ping stays open, so that whoever
+        sends it back on purpose cannot hide the seed that answers it."""
+        address = self._open.get(number)
+        if address in self._seeds:
+            self._seeds[address] = self._me
 
     def seeds_to_try(self, table: MemberTable) -> list[Endpoint]:
         occupied = {member.meta.cluster for member in table.here(but=self._me)} | {self.own_address}

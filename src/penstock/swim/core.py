@@ -71,7 +71,7 @@ from penstock.types import NodeId, Replica
 RESERVED_INCARNATIONS = 64
 """Saved ahead, so that contradicting an accusation does not wait for the disk: one write for so many of them."""
 PUSH_PULL_GROWS_ABOVE = 32
-"""Members. With twice as many, the interval grows by one times itself: tables grow, and so does their number."""
+"""Members. Each doubling above this adds one more interval between two comparisons: tables grow too."""
 CONTACTS_AT_ONCE = 10
 """Tried together by a node that knows nobody."""
 
@@ -175,14 +175,15 @@ class Swim:
         return self._end()
 
     def set_meta(self, now: float, meta: MemberMeta) -> list[Effect]:
-        """This node says something else of itself. Who it is cannot change."""
+        """This node says something else of itself. Who it is cannot change, and who has left says no more."""
         assert meta.replica == self.me
         self._begin(now)
-        member = self._table.rows[self.me]
-        self._table.put(msgspec.structs.replace(member, meta=meta.validate()))
-        self._contacts.own_address = meta.cluster
-        self._drop_foreigners(meta.cluster_id)
-        self._set_incarnation(member.incarnation + 1)
+        if not self._leaving:
+            member = self._table.rows[self.me]
+            self._table.put(msgspec.structs.replace(member, meta=meta.validate()))
+            self._contacts.own_address = meta.cluster
+            self._drop_foreigners(meta.cluster_id)
+            self._set_incarnation(member.incarnation + 1)
         return self._end()
 
     def forget(self, now: float, replica: Replica) -> list[Effect]:
@@ -285,7 +286,7 @@ class Swim:
             return
         for message in letter.messages:
             if isinstance(message, Ping):
-                self._contacts.answered(message.number, self.me)
+                self._contacts.came_back(message.number)
 
     def _met(self, letter: Letter) -> None:
         """Somebody that was not here is: what both know is compared, by the one that was answered."""

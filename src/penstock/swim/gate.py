@@ -56,6 +56,9 @@ class Gate:
         try:
             envelope = self._seal.open(data, max_bytes)
             letter = Letter(source, envelope, decode_messages(envelope))
+            if not isinstance(source, Endpoint) and source != envelope.sender.node:
+                detail = f"it came over the connection of node {source} and says node {envelope.sender}"
+                raise PacketError(Refusal.MALFORMED, detail)
             if not same_cluster(envelope.cluster_id, my_cluster):
                 self._turn_away(letter, envelope.cluster_id, my_cluster)
             if envelope.receiver not in (self._me, ANYBODY):

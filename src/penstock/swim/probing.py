@@ -23,8 +23,7 @@ from penstock.swim.values import Endpoint, Member, State
 from penstock.types import NodeId, Replica
 
 NACK_SHARE = 0.6
-"""Of the probe timeout: how long a helper waits for an ack. The nack then still arrives before the asker's probe
-ends."""
+"""Of the probe timeout: how long a helper waits for an ack. Its nack then arrives before the asker gives up."""
 MAX_RELAYS = 256
 """Pings that are under way for others: far more than a thousand members have a use for in one interval."""
 
@@ -169,8 +168,10 @@ class Prober:
         if probe is None or now < probe.deadline:
             return None
         self._probe = None
+        if not self._table.is_here(probe.target):  # it was found dead meanwhile, or has left
+            return None
         self._health.worsen(probe.own_fault)
-        return probe.target if self._table.is_here(probe.target) else None
+        return probe.target
 
     def advance(self, now: float, *, may_start: bool) -> None:
         """Whatever else is due."""

@@ -14,8 +14,8 @@ make them idempotent, and acks to pings that it has never sent.
 from penstock.types import Replica
 
 WINDOW = 1024
-"""Sequences. A node sends some 20 packets a second to everybody together, so a packet may be 50 s late: more than TCP
-takes to give up."""
+"""Sequences. A node sends some 20 packets a second to everybody together, so one may come 50 s late and still count:
+longer than anything here waits for an answer."""
 
 
 class _Window:
