@@ -12,12 +12,11 @@ from penstock.errors import ConfigError
 from penstock.kafka.server import KafkaListener
 from penstock.log import Disk
 from penstock.node import Node
-from penstock.node.datagrams import UdpNetwork
-from penstock.node.links import Links, MakeLinks
-from penstock.node.network import BoundNetwork, Network
-from penstock.node.peers import PeerHello, PeerNetwork, TransportEvents, read_cluster_key
 
 if TYPE_CHECKING:
+    from penstock.node.links import Links, MakeLinks
+    from penstock.node.network import Network
+    from penstock.node.peers import PeerHello, TransportEvents
     from penstock.web import WebPort
 
 LISTEN_BACKLOG = 1024
@@ -68,21 +67,26 @@ class Service:
         assert self.node is not None
         await self.node.wait_ready()
 
-    def _bind_cluster(self) -> MakeLinks:
+    def _bind_cluster(self) -> "MakeLinks":
         """Opens the inter-node port, and says how a node gets its links through it."""
+        from penstock.node.datagrams import UdpNetwork
+        from penstock.node.links import Links
+        from penstock.node.network import BoundNetwork
+        from penstock.node.peers import PeerNetwork, read_cluster_key
+
         assert self.config.cluster is not None
         key = read_cluster_key(self.config.cluster_key_file)
         listening = self._cluster_socket = _listen(self.config.cluster, "cluster")
         bind = self.cluster_address = _bound(listening, self.config.cluster)
         settings, limits, random = self.config.replication, self.config.limits, Random()
 
-        def make_network(hello: PeerHello, events: TransportEvents) -> Network:
+        def make_network(hello: "PeerHello", events: "TransportEvents") -> "Network":
             network = PeerNetwork(
                 hello, events, key=key, limits=limits, silence_ms=settings.peer_silence_ms, random=random
             )
             return BoundNetwork(network, listening)
 
-        def make_links(node: Node) -> Links:
+        def make_links(node: Node) -> "Links":
             return Links(
                 node,
                 make_network=make_network,

@@ -1,5 +1,6 @@
 """Tells all nodes which partitions this one leads, and learns the same from them (see `leaders`)."""
 
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -8,18 +9,19 @@ from penstock.errors import ProtocolViolation
 from penstock.node import frame_kinds
 from penstock.node.leaders import Leadership, LeaderTable, decode_rows, encode_rows
 from penstock.node.partition import Partition
-from penstock.node.peers import Transport
 from penstock.types import GroupId, NodeId, Term
+
+if TYPE_CHECKING:
+    from penstock.node.peers import Transport
 
 
 class Announcer:
     """This node's voice in the matter of leaders, and its ear."""
 
-    def __init__(self, *, node_id: NodeId, leaders: LeaderTable, transport: Transport) -> None:
+    def __init__(self, *, node_id: NodeId, leaders: LeaderTable, transport: "Transport") -> None:
         self._node_id = node_id
         self._leaders = leaders
         self._transport = transport
-        self._in_sync: dict[GroupId, tuple[int, ...]] = {}
 
     def role_changed(self, partition: Partition) -> None:
         """This node began or ceased to serve a partition, or heard of a new leader of it."""

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -18,9 +19,11 @@ from penstock.node import frame_kinds
 from penstock.node.clock import Clock
 from penstock.node.consensus import Consensus
 from penstock.node.hard_states import HardStates
-from penstock.node.peers import Transport
 from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
 from penstock.types import GroupId, NodeId, Replica
+
+if TYPE_CHECKING:
+    from penstock.node.peers import Transport
 
 log = logging.getLogger("penstock.node")
 
@@ -52,7 +55,7 @@ class Assembly:
         self,
         *,
         me: Replica,
-        transport: Transport,
+        transport: "Transport",
         hard_states: HardStates,
         settings: RaftSettings,
         clock: Clock,

@@ -6,6 +6,7 @@ inter-node port; when the controller changes meanwhile, the question goes to the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import msgspec
@@ -24,9 +25,11 @@ from penstock.cluster import (
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.leaders import NO_LEADER, LeaderTable
 from penstock.node.metadata import MetadataLog
-from penstock.node.peers import CallFailed, CallProblem, Rpc
 from penstock.node.view import METADATA_GROUP
 from penstock.types import GroupId, NodeId, Replica
+
+if TYPE_CHECKING:
+    from penstock.node.peers import Rpc
 
 FORWARD = 1
 """A Kafka request of a client, as it came."""
@@ -95,7 +98,7 @@ class Controller:
         metadata: MetadataLog,
         leaders: LeaderTable,
         rules: PlacementRules,
-        rpc: Rpc | None,
+        rpc: "Rpc | None",
         seen: Seen,
         transfer: Callable[[GroupId, int], None],
     ) -> None:
@@ -167,6 +170,8 @@ class Controller:
         if leader == self._node_id or self._rpc is None:
             await self._serve_hand_over(memoryview(question))
             return
+        from penstock.node.peers import CallFailed
+
         try:
             await self._rpc.call(NodeId(leader), HAND_OVER, question, ANSWER_MS)
         except CallFailed as failed:
@@ -177,11 +182,15 @@ class Controller:
         return await self._ask(FORWARD, request, twice=False)
 
     async def _ask(self, method: int, question: bytes | memoryview, *, twice: bool = True) -> memoryview:
+        if self._rpc is None:
+            return memoryview(await self._serve[method](memoryview(question)))
+        from penstock.node.peers import CallFailed, CallProblem
+
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SECONDS
         while True:
             try:
-                return await self._ask_once(method, question)
+                return await self._ask_once(self._rpc, method, question)
             except CallFailed as failed:
                 reason: Exception = failed
                 if not twice and failed.problem is not CallProblem.NOT_CONNECTED:
@@ -190,17 +199,17 @@ class Controller:
                 if refused.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER):
                     raise
                 reason = refused
-            if self._rpc is None or loop.time() > deadline:
+            if loop.time() > deadline:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, f"there is no controller: {reason}")
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _ask_once(self, method: int, question: bytes | memoryview) -> memoryview:
+    async def _ask_once(self, rpc: "Rpc", method: int, question: bytes | memoryview) -> memoryview:
         leader = self._leaders.get(METADATA_GROUP).leader
-        if leader == self._node_id or self._rpc is None:
+        if leader == self._node_id:
             return memoryview(await self._serve[method](memoryview(question)))
         if leader == NO_LEADER:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "none is elected")
-        return await self._rpc.call(NodeId(leader), method, question, ANSWER_MS)
+        return await rpc.call(NodeId(leader), method, question, ANSWER_MS)
 
     async def _applied(self, topic: str) -> None:
         """The controller knows the topic; this node soon does."""

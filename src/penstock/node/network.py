@@ -1,12 +1,10 @@
-"""The node's side of the network seam: who makes it, and the one for a node that is alone."""
+"""The node's side of the network seam: who makes it, and the real one."""
 
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from penstock.config import Address
-from penstock.node.peers import Body, PeerHello, PeerNetwork, Transport, TransportEvents
-from penstock.types import NodeId
+from penstock.node.peers import PeerHello, PeerNetwork, Transport, TransportEvents
 
 
 class Network(Transport, Protocol):
@@ -18,26 +16,6 @@ class Network(Transport, Protocol):
 
 
 MakeNetwork = Callable[[PeerHello, TransportEvents], Network]
-
-
-class NoNetwork:
-    """Nobody is there, and nobody ever will be."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def send(self, to: NodeId, kind: int, body: Body) -> bool:
-        return False
-
-    def connected(self) -> Mapping[NodeId, PeerHello]:
-        return {}
-
-    def introduce(self, me: PeerHello) -> None: ...
-
-    def set_peers(self, peers: Mapping[NodeId, Address]) -> None: ...
-
-    def dial_seeds(self, addresses: Iterable[Address]) -> None: ...
 
 
 class BoundNetwork:

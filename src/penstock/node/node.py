@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from random import Random
+from typing import TYPE_CHECKING
 
 from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterState, PlacementRules
 from penstock.config import ClusterSettings, NodeConfig, TopicConfig, static_broker_configs
@@ -21,7 +22,6 @@ from penstock.log.votes import VoteStore
 from penstock.node import frame_kinds
 from penstock.node.announcing import Announcer
 from penstock.node.assembly import Assembly
-from penstock.node.caretaker import Caretaker
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.controller import Controller
 from penstock.node.flusher import Flusher
@@ -30,11 +30,9 @@ from penstock.node.groups import GroupManager
 from penstock.node.hard_states import HardStates
 from penstock.node.housekeeping import Housekeeping
 from penstock.node.leaders import LeaderTable
-from penstock.node.links import Links, MakeLinks
 from penstock.node.metadata import MetadataLog
 from penstock.node.metrics import NodeMetrics
-from penstock.node.network import NoNetwork
-from penstock.node.overseer import Overseer
+from penstock.node.no_network import NoNetwork
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
 from penstock.node.threads import JobThread, SystemThread
@@ -42,6 +40,9 @@ from penstock.node.view import METADATA_GROUP, ClusterView
 from penstock.node.workers import Workers
 from penstock.raft import GroupConfig, RaftSettings, Refused
 from penstock.types import GroupId, NodeId, Replica, TopicPartition
+
+if TYPE_CHECKING:  # a node that is alone, in a test perhaps, should not wait for what it will not use
+    from penstock.node.links import Links, MakeLinks
 
 log = logging.getLogger("penstock.node")
 
@@ -68,7 +69,7 @@ class Node:
         *,
         clock: Clock | None = None,
         disk: Disk | None = None,
-        links: MakeLinks | None = None,
+        links: "MakeLinks | None" = None,
         threads: Callable[[str], JobThread] = SystemThread,
         random: Random | None = None,
     ) -> None:
@@ -154,7 +155,9 @@ class Node:
         if self._make_links is not None:
             self.links = self._make_links(self)
         self.flusher = Flusher(self._disk, self._threads("penstock-flush"))
-        adopts = not self._disk.exists(f"{VOTES_PATH}.0") and bool(self._disk.list_dir(self.folder.topics_dir))
+        adopts = not self._disk.exists(f"{VOTES_PATH}.0") and bool(
+            self._disk.list_dir(self.folder.topics_dir)
+        )
         self._hard_states = HardStates(
             VoteStore(self._disk, VOTES_PATH),
             self._threads("penstock-votes"),
@@ -223,7 +226,10 @@ class Node:
         self._housekeeping.start()
         self._set_ready()
 
-    async def _start_clustered(self, links: Links) -> None:
+    async def _start_clustered(self, links: "Links") -> None:
+        from penstock.node.caretaker import Caretaker
+        from penstock.node.overseer import Overseer
+
         links.events.take(frame_kinds.RAFT, self._assembly.on_messages)
         links.events.take(frame_kinds.BEAT, self._assembly.on_beat)
         links.events.take(frame_kinds.LEADERS, self._announcer.heard)
@@ -243,7 +249,7 @@ class Node:
         )
         self._entering = asyncio.get_running_loop().create_task(self._enter(links))
 
-    async def _enter(self, links: Links) -> None:
+    async def _enter(self, links: "Links") -> None:
         """Finds the cluster, then takes part in it."""
         await links.membership.find()
         founders = tuple(self.folder.founders)
@@ -292,7 +298,7 @@ class Node:
         self._workers.stop()
         self._undo()
 
-    async def _leave(self, links: Links) -> None:
+    async def _leave(self, links: "Links") -> None:
         if self._entering is not None:
             self._entering.cancel()
             await asyncio.wait([self._entering])
@@ -347,7 +353,6 @@ class Node:
             self._following.bring(name)
         if self.links is not None:
             self.links.membership.follow_nodes(self.metadata)
-
 
     async def settled(self) -> None:
         """Alone, a node leads a new partition as soon as that is saved: clients should not have to ask twice."""

@@ -1,0 +1,30 @@
+"""The network of a node that is alone."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.types import NodeId
+
+if TYPE_CHECKING:
+    from penstock.config import Address
+    from penstock.node.peers import Body, PeerHello
+
+
+class NoNetwork:
+    """Nobody is there, and nobody ever will be."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def send(self, to: NodeId, kind: int, body: "Body") -> bool:
+        return False
+
+    def connected(self) -> "Mapping[NodeId, PeerHello]":
+        return {}
+
+    def introduce(self, me: "PeerHello") -> None: ...
+
+    def set_peers(self, peers: "Mapping[NodeId, Address]") -> None: ...
+
+    def dial_seeds(self, addresses: "Iterable[Address]") -> None: ...
