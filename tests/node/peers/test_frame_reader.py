@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation
-from penstock.node.peers.frames import GROW_FROM, SCRATCH_SIZE, FrameReader
+from penstock.node.peers.frames import SCRATCH_SIZE, WHOLE_UP_TO, FrameReader
 
 LIMIT = 8 * 1024 * 1024
 
@@ -63,4 +63,4 @@ def test_lengths_that_cannot_be_are_refused(length: int) -> None:
 def test_a_large_announcement_costs_little_until_bytes_come() -> None:
     frames = reader()
     feed(frames, LIMIT.to_bytes(4, "big") + b"x", [10**9])
-    assert len(frames.buffer()) < GROW_FROM
+    assert len(frames.buffer()) < WHOLE_UP_TO

@@ -6,9 +6,10 @@
     tag     16 bytes, only between nodes that have a key (seal.py)
 
 Reading: all connections read into one shared scratch buffer and small frames are copied out of it. A frame that is not
-yet whole gets a buffer of its own, and the socket reads the rest straight into that. The buffer grows with what has
-arrived, never with what was announced, so that a length of 64 MiB followed by silence costs GROW_FROM bytes; doubling
-moves each byte about once more, and only in frames above WHOLE_UP_TO.
+yet whole gets a buffer of its own, and the socket reads the rest straight into that: of a large frame only what came
+with the frames before it is copied. Buffers above WHOLE_UP_TO grow with what has arrived, never with what was
+announced, so that a length of 64 MiB followed by silence costs WHOLE_UP_TO bytes; doubling moves each byte about once
+more.
 """
 
 from struct import Struct
@@ -25,10 +26,9 @@ PING = 3
 FACTS = 4
 
 SCRATCH_SIZE = 256 * 1024
-GROW_FROM = 64 * 1024
 WHOLE_UP_TO = 2 * 1024 * 1024
-"""Up to here a frame that has filled GROW_FROM gets all of its buffer: it holds one message of entries (1 MiB by
-default) and its neighbours."""
+"""A frame up to this size gets all of its buffer at once: it holds one message of entries (1 MiB by default) with room
+to spare. Only nodes that have introduced themselves get this far."""
 
 _LENGTH = Struct(">I")
 
@@ -78,8 +78,7 @@ class FrameReader:
 
     def _grow(self, frame: bytearray) -> None:
         # A new one: resizing in place is refused while the socket holds a view of it.
-        whole = self._length <= WHOLE_UP_TO
-        larger = bytearray(self._length if whole else min(self._length, 2 * len(frame)))
+        larger = bytearray(min(self._length, 2 * len(frame)))
         larger[: self._have] = frame
         self._frame = larger
 
@@ -107,5 +106,5 @@ class FrameReader:
     def _begin(self, length: int, head: memoryview) -> None:
         self._length = length
         self._have = len(head)
-        self._frame = bytearray(min(length, max(GROW_FROM, 2 * len(head))))
+        self._frame = bytearray(min(length, WHOLE_UP_TO))  # more than the scratch buffer can bring
         self._frame[: len(head)] = head
