@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from kafka.partitioner.default import murmur2
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
@@ -223,6 +223,13 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, broker: Broker) -> None
     writer = spark.sql("select 'v' as value").write.format("penstock").mode("overwrite")
     with pytest.raises(PySparkException, match="mode='overwrite': expected append"):
         writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t").save()
+
+
+def test_brokers_that_are_not_there_are_found_when_a_batch_is_planned(spark: SparkSession) -> None:
+    writer = spark.sql("select x'00' as value").write.format("penstock").mode("append")
+    nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "200", "topic": "t"}
+    with pytest.raises(AnalysisException, match=r"127\.0\.0\.1:1: Connection refused"):
+        writer.options(**nowhere).save()
 
 
 def test_a_task_reports_what_it_has_written(

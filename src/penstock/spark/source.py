@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.client import Cluster
 from penstock.spark import options as source_options
 from penstock.spark import schema as schemas
 from penstock.spark.batch_reader import BatchReader
@@ -50,7 +51,12 @@ class PenstockDataSource(DataSource):
         from penstock.spark.sink_options import SinkOptions
 
         options = SinkOptions.from_options(self._given, overwrite=overwrite)
-        return PenstockArrowWriter(options.client, schema, options)
+        writer = PenstockArrowWriter(options.client, schema, options)
+        # Every attempt of every task would wait as long for brokers that are not there. A stream's writer is made anew
+        # for each micro-batch and leaves it to them.
+        with Cluster(options.client) as cluster:
+            cluster.topics([options.topic] if options.topic else [])
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.spark.sink import PenstockStreamArrowWriter
