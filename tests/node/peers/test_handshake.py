@@ -1,7 +1,9 @@
 """The handshake as a transcript, without sockets: what each side says, and what nobody can make it say."""
 
+import msgspec
 import pytest
 
+from penstock.config import Address
 from penstock.node.peers.handshake import KEYED, MAGIC, PREAMBLE_SIZE, Handshake, Refused
 from penstock.node.peers.hello import Introduction, Refusal, RefusalCode
 from penstock.node.peers.seal import Seal
@@ -147,6 +149,26 @@ def test_words_of_strangers_are_made_fit_for_the_log() -> None:
     refusal = Refusal(1, "a\nfake line\x1b[31m" + "x" * 10_000)
     assert str(refusal).startswith("a?fake line?[31mxxx")
     assert len(str(refusal)) == 400
+
+
+@pytest.mark.parametrize(
+    "address",
+    [Address("h", -1), Address("h", 65536), Address("a\nb", 1), Address("h h", 1), Address("h" * 256, 1)],
+)
+def test_an_address_that_nobody_could_dial_is_refused(address: Address) -> None:
+    me = msgspec.structs.replace(ONE, cluster=address)
+    caller = Handshake(dials=True, me=me, key=None, nonce=b"d" * 32, judge=accept_all)
+    called = listener()
+    introduction = caller.feed(called.feed(caller.opening()))
+    with pytest.raises(Refused, match="a hello with the address"):
+        called.feed(introduction)
+
+
+def test_an_http_port_that_listens_everywhere_is_no_reason_to_refuse() -> None:
+    me = msgspec.structs.replace(ONE, http=Address("", 8080))
+    caller, called = Handshake(dials=True, me=me, key=None, nonce=b"d" * 32, judge=accept_all), listener()
+    meet(caller, called)
+    assert called.hello == me
 
 
 @pytest.mark.parametrize("junk", [b"GET ", b"\x00", b"PNSX", b"P" + bytes(39)])

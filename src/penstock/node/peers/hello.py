@@ -140,11 +140,12 @@ def _decode(decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> 
 
 
 def _check_addresses(hello: PeerHello) -> None:
-    """They will be dialled and logged."""
+    """They will be dialled, logged and shown."""
     for address in (hello.cluster, hello.kafka, hello.http, *hello.seeds):
         if address is not None and not (0 <= address.port <= 65535 and _is_host(address.host)):
             raise ProtocolViolation(f"a hello with the address {printable(str(address))}")
 
 
 def _is_host(host: str) -> bool:
-    return 0 < len(host) <= 255 and host.isprintable() and " " not in host
+    """Also the empty one, which listens everywhere: an HTTP port may be told that way."""
+    return len(host) <= 255 and host.isprintable() and " " not in host
