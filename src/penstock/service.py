@@ -99,7 +99,9 @@ class Service:
         return make_links
 
     async def stop(self) -> None:
-        """Stops taking requests, flushes, closes. Safe after a failed start."""
+        """Hands over what it leads, stops taking requests, flushes, closes. Safe after a failed start."""
+        if self.node is not None:
+            await self.node.retire()
         if self._web_starting is not None:
             await asyncio.wait([self._web_starting])
         if self._web is not None:

@@ -180,7 +180,7 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "auto.create.topics.enable": str(config.auto_create_topics).lower(),
         "broker.id": config.node_id,
         "connections.max.idle.ms": limits.idle_timeout_ms,
-        "default.replication.factor": config.default_replication_factor,
+        "default.replication.factor": config.usual_replication_factor,
         "delete.topic.enable": "true",
         "fetch.max.bytes": limits.fetch_max_bytes,
         "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_ms,
@@ -198,7 +198,7 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "offsets.retention.check.interval.ms": groups.offsets_retention_check_interval_ms,
         "offsets.retention.minutes": groups.offsets_retention_minutes,
         "offsets.topic.num.partitions": groups.offsets_topic_partitions,
-        "offsets.topic.replication.factor": config.default_replication_factor,
+        "offsets.topic.replication.factor": config.usual_replication_factor,
         "process.roles": "broker,controller",
         "socket.request.max.bytes": limits.max_request_bytes,
     }

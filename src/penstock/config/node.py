@@ -19,6 +19,10 @@ from penstock.errors import ConfigError, KafkaError
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+USUAL_REPLICAS = 3
+"""Enough to lose one and still have a majority."""
+
+
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How consumer groups behave. The defaults are Kafka's where nothing else is said."""
 
@@ -74,7 +78,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     auto_create_topics: bool = True
     num_partitions: Annotated[int, Meta(ge=1)] = 1
-    default_replication_factor: Annotated[int, Meta(ge=1, le=32767)] = 1
+    default_replication_factor: Annotated[int, Meta(ge=0, le=32767)] = 0
+    """0: three copies, or as many as there are nodes in the cluster if those are fewer."""
     topic_defaults: dict[str, str] = field(default_factory=dict)
     """Defaults of topic configs, by the topic configs' names."""
     groups: GroupSettings = GroupSettings()
@@ -88,6 +93,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cluster_advertised(self) -> Address | None:
         return self.cluster_advertise or self.cluster
+
+    @property
+    def usual_replication_factor(self) -> int:
+        """What new topics get if there are nodes enough."""
+        return self.default_replication_factor or (1 if self.cluster is None else USUAL_REPLICAS)
 
     def validate(self) -> "NodeConfig":
         """Itself, when it can work; else ConfigError that names the field."""

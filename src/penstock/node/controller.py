@@ -98,12 +98,15 @@ class Controller:
         metadata: MetadataLog,
         leaders: LeaderTable,
         rules: PlacementRules,
+        is_factor_wanted: bool,
         rpc: "Rpc | None",
         seen: Seen,
         transfer: Callable[[GroupId, int], None],
     ) -> None:
-        """`transfer` hands over a group that this node leads; KafkaError says why not."""
-        self.rules = rules
+        """`is_factor_wanted`: the default replication factor was set by a person and is to be kept, whatever the number
+        of nodes. `transfer` hands over a group that this node leads; KafkaError says why not."""
+        self._rules = rules
+        self._is_factor_wanted = is_factor_wanted
         self._node_id = node_id
         self._metadata = metadata
         self._leaders = leaders
@@ -126,6 +129,18 @@ class Controller:
         if rpc is not None:
             for method, serve in self._serve.items():
                 rpc.handle(method, _without_sender(serve))
+
+    @property
+    def rules(self) -> PlacementRules:
+        """How new topics are placed. A default of three copies does not keep a cluster of two from having topics; but a
+        cluster that was founded by three is not taken for one of two because the third is late."""
+        known = len(self._metadata.state.nodes)
+        config = self._metadata.partition.consensus.core.config
+        founders = len(config.voters) if config is not None else 1
+        factor = self._rules.default_replication_factor
+        if not self._is_factor_wanted:
+            factor = min(factor, max(known, founders))
+        return msgspec.structs.replace(self._rules, default_replication_factor=factor)
 
     # --- asking
 

@@ -11,6 +11,7 @@ from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
 from penstock.node.partition import Partition
 from penstock.node.workers import Workers
+from penstock.types import Offset
 
 log = logging.getLogger("penstock.node")
 
@@ -20,6 +21,10 @@ ROUND_SECONDS = 5.0
 RETENTION_GRACE_MS = 300_000
 """How long expired records stay after a round found them, or retention.ms if that is less. Imports and tests write
 records of long ago and read them back: Kafka, which looks every five minutes, lets them."""
+
+SCRUB_SECONDS = 30.0
+"""Between two looks at old bytes. Each reads up to 64 MiB of one partition: two megabytes a second, which no disk
+notices."""
 
 PARTITIONS_PER_TURN = 50
 """Partitions looked at before other work gets its turn on the event loop."""
@@ -39,10 +44,17 @@ class Housekeeping:
         self._metrics = metrics
         self._tasks: list[asyncio.Task[None]] = []
         self._expired_since_ms: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
+        self._scrubbed: WeakKeyDictionary[Partition, Offset] = WeakKeyDictionary()
+        """Where the next scrub of each partition goes on."""
+        self._scrub_turn = 0
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._rounds()), loop.create_task(self._pulse())]
+        self._tasks = [
+            loop.create_task(self._rounds()),
+            loop.create_task(self._scrubs()),
+            loop.create_task(self._pulse()),
+        ]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -54,6 +66,34 @@ class Housekeeping:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
             await self.tidy()
+
+    async def _scrubs(self) -> None:
+        while True:
+            await asyncio.sleep(SCRUB_SECONDS)
+            await self.scrub()
+
+    async def scrub(self) -> None:
+        """Reads some old bytes of the next partition again. Rot that is found while other replicas are whole costs
+        nothing but a copy."""
+        partitions = [one for one in self._partitions.tended() if not one.closed]
+        for _ in partitions:
+            self._scrub_turn = (self._scrub_turn + 1) % len(partitions)
+            partition = partitions[self._scrub_turn]
+            plan = partition.log.plan_scrub(self._scrubbed.get(partition, Offset(0)))
+            if plan is not None:
+                await self._workers.run(plan.run)
+                rot = None if partition.closed else partition.log.finish_scrub(plan)
+                self._scrubbed[partition] = plan.next_offset
+                if rot is not None:
+                    self._report_rot(partition, rot)
+                return
+
+    def _report_rot(self, partition: Partition, rot: CorruptLog) -> None:
+        """With other replicas, this one takes no more part. Alone it is all there is, and most of it can be read."""
+        if partition.is_replicated:
+            partition.fail(rot)
+        else:
+            log.error("%s: %s; restore it from a backup", partition.name, rot)
 
     async def tidy(self) -> None:
         """One round: deletes what retention no longer keeps, compacts what is dirty enough."""

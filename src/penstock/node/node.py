@@ -49,6 +49,8 @@ log = logging.getLogger("penstock.node")
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 METADATA_CONFIG = TopicConfig(cleanup_delete=False, retention_ms=-1, max_message_bytes=2**31 - 1)
 VOTES_PATH = "meta/votes"
+RETIRE_SECONDS = 3.0
+RETIRE_CHECK_SECONDS = 0.02
 
 
 class Node:
@@ -194,6 +196,7 @@ class Node:
             metadata=self.metadata,
             leaders=self.leaders,
             rules=self._placement_rules(),
+            is_factor_wanted=config.default_replication_factor > 0,
             rpc=self.links.rpc if self.links is not None else None,
             seen=self.links.seen if self.links is not None else dict,
             transfer=self._hand_over,
@@ -281,8 +284,21 @@ class Node:
             nodes=(self.node_id,),
             limits=self.config.limits,
             default_partitions=self.config.num_partitions,
-            default_replication_factor=self.config.default_replication_factor,
+            default_replication_factor=self.config.usual_replication_factor,
         )
+
+    async def retire(self) -> None:
+        """Hands over what this node leads, so that clients find the next leaders before it is gone. Not waited for
+        long: without it they are elected."""
+        if self.links is None or not self.ready:
+            return
+        deadline = asyncio.get_running_loop().time() + RETIRE_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            led = [one for one in self.partitions.tended() if one.leads and one.is_replicated]
+            handing_over = [one for one in led if one.hand_over()]
+            if not handing_over:
+                return
+            await asyncio.sleep(RETIRE_CHECK_SECONDS)
 
     async def stop(self) -> None:
         """Flushes everything that was written, then closes cleanly: the next start has nothing to recover."""

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.batch import BatchHeader
@@ -27,7 +28,7 @@ from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
 from penstock.node.consensus import Consensus, Halt
 from penstock.node.waiter import FetchWaiter
-from penstock.raft import GroupConfig, Role
+from penstock.raft import GroupConfig, Refused, Role
 from penstock.types import NO_TERM, GroupId, Index, Offset, Replica, Term, TopicPartition
 
 log = logging.getLogger("penstock.node")
@@ -134,7 +135,7 @@ class Partition:
 
     def append(self, batch: bytearray | memoryview, header: BatchHeader) -> Appended:
         """Writes a checked batch to the leader's log; it is not committed yet. `batch` is stamped in place."""
-        if not self.leads:
+        if not self.leads or self._halted is not None:
             raise self._refusal()
         if self.is_replicated and (refused := self.consensus.core.may_propose()) is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: {refused}")
@@ -184,6 +185,22 @@ class Partition:
             )
             for one in core.progress()
         ]
+
+    def hand_over(self) -> bool:
+        """Lets the replica that has kept up best lead; whether there is one, or the lead is being handed over."""
+        core, me = self.consensus.core, self._assembly.me
+        lately = self._assembly.now() - core.settings.election_timeout_s
+        others = [
+            one
+            for one in core.progress()
+            if one.replica != me and not one.learner and one.last_contact >= lately
+        ]
+        if not others:
+            return False
+        # A refusal means that it is under way already, or cannot be helped now.
+        with suppress(Refused):
+            self.consensus.transfer(max(others, key=lambda one: one.match_index).replica)
+        return True
 
     def in_sync_nodes(self) -> tuple[int, ...]:
         """The leader's view of who keeps up, itself included: whoever has flushed all that was committed when this was
