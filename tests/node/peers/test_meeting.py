@@ -234,6 +234,23 @@ async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropp
     assert one.network.send(NodeId(2), KIND, b"there is room again")
 
 
+async def test_an_urgent_frame_overtakes_what_waits(town: Town, key: bytes | None) -> None:
+    one = await town.node(1, key=key, urgent_kinds=(KIND,))
+    peer = await town.stranger(one.address)
+    handshake = await peer.introduce(hello(2), key=key)
+    peer.writer.transport.pause_reading()
+    bulk = 0
+    while one.network.waiting_bytes(NodeId(2)) < 20_000_000:
+        assert one.network.send(NodeId(2), KIND + 1, bytes(100_000))
+        bulk += 1
+        await asyncio.sleep(0)
+    assert one.network.send(NodeId(2), KIND, b"now")
+    peer.writer.transport.resume_reading()
+    kinds = [kind async for kind, _ in peer.frames(handshake, bulk + 1)]
+    assert kinds.count(KIND + 1) == bulk
+    assert 0 < kinds.index(KIND) < bulk / 2
+
+
 async def test_many_nodes_that_all_probe_each_other_at_once_end_with_one_connection_per_pair(
     town: Town, key: bytes | None
 ) -> None:

@@ -3,14 +3,16 @@
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from random import Random
 
 from penstock.config import Address, Limits
 from penstock.node.peers import PeerHello, PeerNetwork
+from penstock.node.peers.frames import PING
 from penstock.node.peers.handshake import NONCE_SIZE, Handshake, frame
 from penstock.node.peers.hello import Introduction, Refusal
+from penstock.node.peers.seal import TAG_SIZE
 from penstock.types import NodeId, Replica
 
 PATIENCE_SECONDS = 20
@@ -111,6 +113,7 @@ class Town:
         key: bytes | None = None,
         limits: Limits | None = None,
         silence_ms: int = 5_000,
+        urgent_kinds: tuple[int, ...] = (),
         at: Address | None = None,
     ) -> Resident:
         listening = listen(at or Address("127.0.0.1", 0))
@@ -124,7 +127,13 @@ class Town:
             seeds=seeds,
         )
         resident.network = PeerNetwork(
-            resident.me, resident, key=key, limits=limits, silence_ms=silence_ms, random=Random(node)
+            resident.me,
+            resident,
+            key=key,
+            limits=limits,
+            silence_ms=silence_ms,
+            urgent_kinds=urgent_kinds,
+            random=Random(node),
         )
         await resident.network.start(listening)
         self._residents.append(resident)
@@ -192,6 +201,22 @@ class Stranger:
 
     def frame(self, kind: int, body: bytes) -> None:
         self.say(frame(kind, body))
+
+    async def frames(self, handshake: Handshake, count: int) -> AsyncIterator[tuple[int, bytes]]:
+        """What the node sends after the handshake, each checked for its tag; pings left out."""
+        seals = handshake.seals()
+        buffered = handshake.rest()
+        while count:
+            while len(buffered) < 4 or len(buffered) < 4 + int.from_bytes(buffered[:4], "big"):
+                buffered += await self.reader.read(2**20)
+            end = 4 + int.from_bytes(buffered[:4], "big")
+            head, body, buffered = buffered[:5], buffered[5:end], buffered[end:]
+            if seals is not None:
+                body, tag = body[:-TAG_SIZE], body[-TAG_SIZE:]
+                assert seals[1].is_next(head, memoryview(body), memoryview(tag))
+            if head[4] != PING:
+                count -= 1
+                yield head[4], body
 
     def leave(self) -> None:
         self.writer.transport.abort()

@@ -2,7 +2,8 @@
 
 Writing: frames of one turn of the loop are gathered and handed to the socket together, small ones joined, large ones as
 they are. What the socket does not take waits here, up to `max_peer_queue_bytes`; beyond that `send` drops. Nothing ever
-waits for a peer: consensus resends what was lost, and a queue without end would only delay what is new.
+waits for a peer: consensus resends what was lost, and a queue without end would only delay what is new. Frames of the
+urgent kinds overtake all others that wait here, so that a heartbeat is not late because a replica catches up.
 
 Reading never stops: what comes is handed on at once, and senders limit themselves (by bytes in flight).
 """
@@ -34,6 +35,13 @@ JOIN_UP_TO = 16 * 1024
 """Pieces up to this size are copied together: cheaper than one more buffer for the kernel."""
 
 
+FRAME_OVERHEAD = HEAD.size + TAG_SIZE
+"""What a frame counts beside its body, keyed or not."""
+
+_Frame = tuple[int, int, list[Buffer]]
+"""Kind, size of the body, and the body in pieces."""
+
+
 class Traffic(msgspec.Struct):
     """Counters of all peers together, for metrics."""
 
@@ -51,6 +59,7 @@ class ConnectionOwner(Protocol):
     limits: Limits
     events: TransportEvents
     traffic: Traffic
+    urgent_kinds: frozenset[int]
     now: float
 
     def opened(self, connection: "PeerConnection") -> Handshake: ...
@@ -92,7 +101,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._frames: FrameReader | None = None
         self._seal_out: Seal | None = None
         self._seal_in: Seal | None = None
-        self._out: deque[Buffer] = deque()
+        self._tag_size = 0
+        self._urgent: deque[_Frame] = deque()
+        self._waiting: deque[_Frame] = deque()
         self._queued_bytes = 0
         self._scheduled = False
         self._paused = False
@@ -114,7 +125,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         if exc is not None and not self.closed:
             self.reason = str(exc)
         self.closed = True
-        self._out.clear()
+        self._urgent.clear()
+        self._waiting.clear()
         self._queued_bytes = 0
         if not self.over.done():
             self.over.set_result(None)
@@ -185,6 +197,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         seals = handshake.seals()
         if seals is not None:
             self._seal_out, self._seal_in = seals
+            self._tag_size = TAG_SIZE
         self._frames = FrameReader(self._owner.scratch, self._owner.limits.max_peer_frame_bytes)
         rest = handshake.rest()
         self._handshake = None
@@ -234,16 +247,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self.closed or self.refused is not None or not self._has_room(size):
             self._owner.traffic.frames_dropped += 1
             return False
-        seal = self._seal_out
-        head = HEAD.pack(KIND_SIZE + size + (TAG_SIZE if seal is not None else 0), kind)
-        end = seal.tag(head, pieces) if seal is not None else b""
-        if size <= JOIN_UP_TO:
-            self._out.append(b"".join((head, *pieces, end)))
-        else:
-            self._out.append(head)
-            self._out.extend(pieces)
-            self._out.append(end)
-        self._queued_bytes += len(head) + size + len(end)
+        queue = self._urgent if kind in self._owner.urgent_kinds else self._waiting
+        queue.append((kind, size, pieces))
+        self._queued_bytes += size + FRAME_OVERHEAD
         self._owner.traffic.frames_out += 1
         if not self._scheduled:
             self._scheduled = True
@@ -269,7 +275,9 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         transport = self._transport
-        while self._out and not self._paused and transport is not None and not transport.is_closing():
+        while (self._urgent or self._waiting) and not self._paused:
+            if transport is None or transport.is_closing():
+                return
             portion = self._next_portion()
             self.last_sent = self._owner.now
             if len(portion) == 1:
@@ -278,23 +286,27 @@ class PeerConnection(asyncio.BufferedProtocol):
                 transport.writelines(portion)
 
     def _next_portion(self) -> list[Buffer]:
+        """Frames are sealed here and not before: a tag counts the frames that went out, and urgent ones overtake."""
         portion: list[Buffer] = []
         small: list[Buffer] = []
-        out, size = self._out, 0
-        while out and size < PORTION_BYTES:
-            piece = out.popleft()
-            size += len(piece)
-            if len(piece) <= JOIN_UP_TO:
-                small.append(piece)
-                continue
-            if small:
+        taken = 0
+        while taken < PORTION_BYTES and (queue := self._urgent or self._waiting):
+            kind, size, pieces = queue.popleft()
+            taken += size + FRAME_OVERHEAD
+            head = HEAD.pack(KIND_SIZE + size + self._tag_size, kind)
+            small.append(head)
+            if size <= JOIN_UP_TO:
+                small.extend(pieces)
+            else:
                 portion.append(b"".join(small))
+                portion.extend(pieces)
                 small.clear()
-            portion.append(piece)
+            if self._seal_out is not None:
+                small.append(self._seal_out.tag(head, pieces))
         if small:
             portion.append(b"".join(small))
-        self._queued_bytes -= size
-        self._owner.traffic.bytes_out += size
+        self._queued_bytes -= taken
+        self._owner.traffic.bytes_out += taken
         return portion
 
     # --- the end

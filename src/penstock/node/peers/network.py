@@ -55,12 +55,14 @@ class PeerNetwork:
         key: bytes | None = None,
         limits: Limits | None = None,
         silence_ms: int = 5_000,
+        urgent_kinds: Iterable[int] = (),
         random: Random | None = None,
         token: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.events = events
         self.limits = limits or Limits()
         self.traffic = Traffic()
+        self.urgent_kinds = frozenset(urgent_kinds) | {PING}
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time()

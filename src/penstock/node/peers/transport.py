@@ -2,7 +2,8 @@
 
 What a transport promises, and what it does not:
 
-1. Frames between two nodes that are *up* arrive whole, unchanged and in the order they were sent, or not at all.
+1. Frames between two nodes that are *up* arrive whole, unchanged and in the order they were sent, or not at all. Only
+   kinds that the transport was told are urgent may overtake others.
 2. Between `on_up` and `on_down` of a node there may be a gap only where `send` returned False. Across a down and an up
    anything may be missing, never repeated. Whoever sends must be ready to send again.
 3. `send` never waits. It drops and says so when there is no connection or too much waits already.
