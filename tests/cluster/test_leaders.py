@@ -43,6 +43,13 @@ def test_where_the_preferred_leader_is_fenced_the_others_share_its_work(state: C
     assert plan_leaders(state, orders(2, 2, 3, 3)) == []
 
 
+def test_one_more_or_less_is_no_reason_to_hand_over() -> None:
+    state = cluster_of(1, 2, 3)
+    assign(state, "orders", [1, 2, 3])
+    apply(state, [NodeFenced(node_id=1)])
+    assert plan_leaders(state, orders(3)) == []
+
+
 def test_nobody_is_asked_to_lead_who_has_lost_its_data_or_has_not_caught_up(state: ClusterState) -> None:
     apply(state, [registration(1, incarnation=7)])
     assert plan_leaders(state, orders(2, 2, 3, 3)) == []

@@ -105,8 +105,16 @@ def test_a_report_that_comes_late_is_dropped(state: ClusterState) -> None:
     report(state, 1, 2, 4, index=7)
     start(state, 1, 2, 3)
     report(state, 1, 2, 3, index=9)
-    assert report(state, 1, 2, 4, index=7) == set()
-    assert assignment(state, "orders").replicas == (1, 2, 3)
+    assert report_moved(state, ORDERS, [replica(1), replica(2), replica(4)], 7) == []
+
+
+def test_a_late_report_that_was_recorded_all_the_same_changes_nothing(state: ClusterState) -> None:
+    report(state, 1, 2, 4, index=9)
+    late = PartitionMoved(
+        topic_id=topic_id("orders"), partition=0, replicas=[1, 2, 3], incarnations=[101, 102, 103], index=7
+    )
+    assert apply(state, [late]) == set()
+    assert assignment(state, "orders").replicas == (1, 2, 4)
 
 
 def test_a_report_of_what_is_known_or_of_an_unknown_group_changes_nothing(state: ClusterState) -> None:

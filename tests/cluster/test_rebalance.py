@@ -1,6 +1,14 @@
 """Nodes that join get their share with the fewest moves; racks, limits and preferred leaders are kept."""
 
-from penstock.cluster import MoveLimits, MoveReason, NodeFenced, next_moves, plan_rebalance, start_moves
+from penstock.cluster import (
+    MoveLimits,
+    MoveReason,
+    NodeFenced,
+    next_moves,
+    plan_rebalance,
+    reassign,
+    start_moves,
+)
 from penstock.cluster.levelling import bounds
 from tests.cluster.clusters import (
     apply,
@@ -141,6 +149,15 @@ def test_preferred_leaders_are_levelled_without_copying_anything() -> None:
     assert led(state) == {1: 3, 2: 2, 3: 1}
     assert next_moves(state) == []
     assert set(assignment(state, "orders").founders) == set(assignment(state, "orders").members)
+
+
+def test_preferred_leaders_wait_for_moves_that_are_under_way() -> None:
+    state = cluster_of(1, 2, 3)
+    assign(state, "orders", *[[1, 2]] * 4, *[[2, 3]] * 2, *[[1, 3]] * 2)
+    apply(state, reassign(state, "orders", 0, [1, 3]))
+    assert next_moves(state) == []
+    finish(state, group("orders"))
+    assert {move.reason for move in next_moves(state)} == {MoveReason.LEADERS}
 
 
 def test_preferred_leaders_wait_until_the_data_is_where_it_belongs() -> None:
