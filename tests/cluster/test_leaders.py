@@ -6,14 +6,17 @@ from penstock.cluster import (
     ClusterState,
     NodeDecommissioning,
     NodeFenced,
+    PlacementRules,
+    TopicWish,
     check_unclean,
+    decisions,
     elect_preferred,
     plan_leaders,
 )
 from penstock.cluster.leaders import NO_LEADER
 from penstock.errors import ErrorCode
 from penstock.types import GroupId
-from tests.cluster.clusters import apply, assign, cluster_of, group, refused, registration
+from tests.cluster.clusters import apply, assign, cluster_of, group, refused, registration, topic_id
 
 
 @pytest.fixture
@@ -68,14 +71,10 @@ def test_a_leader_on_a_node_that_leaves_stays_if_nobody_else_can_lead(state: Clu
 
 
 def test_plans_of_leaders_need_no_registered_nodes() -> None:
-    state = cluster_of()
-    apply(state, [registration(1), registration(2)])
-    assign(state, "orders", [1, 2])
-    unregistered = ClusterState(1)
-    for name, topic in state.topics.items():
-        assert name == "orders"
-        unregistered._put(topic)
-    assert plan_leaders(unregistered, {group("orders"): 2}) == [(group("orders"), 1)]
+    state = ClusterState(1)
+    wish = TopicWish(name="orders", topic_id=topic_id("orders"), assignments={0: [1, 2]})
+    apply(state, decisions.create_topic(state, wish, PlacementRules(nodes=(1, 2))))
+    assert plan_leaders(state, {group("orders"): 2}) == [(group("orders"), 1)]
 
 
 def test_what_is_asked_of_leaders_is_done_once_they_have_done_it(state: ClusterState) -> None:

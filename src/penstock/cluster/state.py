@@ -2,8 +2,9 @@
 
 `apply` is the only way in. It decides nothing and refuses nothing (that was done before the record was
 written), so every node that applies the same records in the same order has the same state. A record that is
-applied twice in order, as it happens when a log is read again from a point before a snapshot, changes nothing
-the second time.
+applied twice in a row changes nothing the second time, and a snapshot replaces whatever was there: a log may be read
+again from a point before its snapshot. Records must not go over a later state otherwise: a topic that was deleted since
+would be there again.
 
 What the state does not know is never a reason to delete: a topic that is missing here may be missing because this
 node has not read far enough. `may_discard` says when a replica's data is superfluous.
