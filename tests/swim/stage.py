@@ -111,10 +111,14 @@ class Stage:
             self.says(node, Alive(0, meta(node)))
         if nodes:
             self.says_reliably(nodes[0], Table(True, ()))
-        while self.core._post.broadcasts:
-            self.core._post.broadcasts.take(10_000, 1)
+        self.has_told_everything()
         self.effects.clear()
         return self
+
+    def has_told_everything(self) -> None:
+        """Nothing is left to gossip."""
+        while self.core._post.broadcasts:
+            self.core._post.broadcasts.take(10_000, 1)
 
     # What time does
 

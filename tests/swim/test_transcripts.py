@@ -111,14 +111,15 @@ def test_an_ack_with_another_number_proves_nothing() -> None:
     assert stage.state(2) is State.SUSPECT
 
 
-def test_a_suspect_is_told_so_with_the_next_ping() -> None:
-    """Guarantee 2."""
-    stage = Stage(settings=ONE_PEER).knows(2)
-    until_probe(stage)
-    said = stage.passes(1.01)
-    accusing = [each for each in said if only(Ping, [each]) and only(Suspect, [each])]
-    assert accusing
-    assert Suspect(0, BOB, NodeId(1)) in only(Suspect, accusing)
+def test_a_suspect_is_told_so_with_every_ping() -> None:
+    """Guarantee 2. Also when everybody has been told already, and nothing is left to gossip."""
+    stage = Stage(settings=ONE_PEER).knows(2, 3)
+    stage.says(3, Suspect(0, BOB, NodeId(3)))
+    stage.has_told_everything()
+    while (pinged := until_probe(stage))[0] != 2:
+        stage.says(pinged[0], Ack(pinged[1]))
+    [ping] = [said for said in stage.opened(stage.effects) if said.receiver == BOB]
+    assert only(Suspect, [ping]) == [Suspect(0, BOB, NodeId(1))]
 
 
 # Helping others to probe
@@ -243,6 +244,17 @@ def test_independent_accusers_shorten_the_time_to_object() -> None:
     stage.says(4, Suspect(0, BOB, NodeId(4)))
     stage.says(5, Suspect(0, BOB, NodeId(5)))
     assert stage.core._table.suspicions[BOB].deadline < alone - 15
+
+
+def test_a_confirmation_is_passed_on_and_a_repetition_is_not() -> None:
+    stage = Stage(settings=ONE_PEER).knows(*range(2, 12))
+    stage.says(3, Suspect(0, BOB, NodeId(3)))
+    stage.has_told_everything()
+    stage.says(4, Suspect(0, BOB, NodeId(4)))
+    assert Suspect(0, BOB, NodeId(4)) in only(Suspect, stage.passes(0.2))
+    stage.has_told_everything()
+    stage.says(5, Suspect(0, BOB, NodeId(4)))
+    assert not stage.core._post.broadcasts
 
 
 def test_a_suspect_that_objects_is_alive_again() -> None:
@@ -423,11 +435,14 @@ def test_a_ping_that_is_sent_back_to_its_sender_does_not_hide_the_seed() -> None
 def test_the_dead_hear_gossip_for_a_while() -> None:
     stage = Stage().knows(2)
     stage.says(2, Dead(0, BOB))
-    assert [each.to for each in stage.passes(1)][:1] == [BOBS_PLACE]
+    assert gossip_to(BOBS_PLACE, stage.passes(1))
     stage.passes(60)
     stage.says(3, Alive(0, meta(3)))
-    gossip = [each for each in stage.passes(0.5) if not only(Ping, [each])]
-    assert BOBS_PLACE not in [each.to for each in gossip]
+    assert not gossip_to(BOBS_PLACE, stage.passes(0.5))
+
+
+def gossip_to(place: Endpoint, said: list[Said]) -> list[Said]:
+    return [each for each in said if each.to == place and not only(Ping, [each])]
 
 
 def test_the_dead_are_tried_for_ever_and_told_what_is_said_of_them() -> None:
