@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
-from penstock.errors import CorruptLog, DataFolderInUse, UnknownFormat
+from penstock.errors import ConfigError, CorruptLog, DataFolderInUse, UnknownFormat
 from penstock.log import DataFolder, Disk, Log, OsDisk
 from penstock.sim import SimDisk
-from penstock.types import NodeId
+from penstock.types import NodeId, Replica
 from tests.log.tools import append, config
 
 ONE = NodeId(1)
@@ -115,3 +117,92 @@ def test_leftovers_of_deleted_topics_are_removed(disk: Disk) -> None:
     folder.release()
     DataFolder.open(disk, node_id=ONE).release()
     assert disk.list_dir("topics") == []
+
+
+# --- incarnation and cluster
+
+
+def test_an_incarnation_is_made_with_the_folder_and_stays() -> None:
+    disk = SimDisk(1)
+    folder = DataFolder.open(disk, node_id=ONE)
+    assert 0 < folder.incarnation < 2**63
+    assert folder.founders == (Replica(ONE, folder.incarnation),)
+    folder.release()
+    again = DataFolder.open(disk, node_id=ONE)
+    assert (again.incarnation, again.founders) == (folder.incarnation, folder.founders)
+    assert DataFolder.open(SimDisk(1), node_id=ONE).incarnation != folder.incarnation
+
+
+def test_the_same_numbers_make_the_same_folder() -> None:
+    made = [DataFolder.open(SimDisk(1), node_id=ONE, draw=lambda bits: 2**bits - 1) for _ in range(2)]
+    assert made[0].incarnation == made[1].incarnation == 2**63 - 1
+    assert made[0].cluster_id == made[1].cluster_id
+
+
+def test_a_folder_from_before_there_were_incarnations_gets_one(disk: Disk) -> None:
+    DataFolder.open(disk, node_id=ONE, cluster_id="mine").release()
+    body = msgspec.msgpack.encode(["mine", 1, 41])
+    content = (len(body).to_bytes(2, "big") + body).ljust(508, b"\0")
+    disk.write_file_atomic("meta/identity", crc32c(content).to_bytes(4, "big") + content)
+    folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    assert folder.incarnation > 0
+    assert (folder.cluster_id, folder.next_term()) == ("mine", 42)
+    assert folder.founders == (Replica(ONE, folder.incarnation),)
+    folder.release()
+    assert DataFolder.open(disk, node_id=ONE).incarnation == folder.incarnation
+
+
+def test_a_folder_that_waits_belongs_to_a_cluster_once_it_is_found(disk: Disk) -> None:
+    folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    assert (folder.cluster_id, folder.founders) == ("", ())
+    folder.release()
+    folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    founders = (Replica(ONE, folder.incarnation), Replica(NodeId(2), 2**63 - 1))
+    folder.found("ours", founders)
+    folder.found("ours", founders)
+    for other, members in (("theirs", founders), ("ours", founders[:1])):
+        with pytest.raises(DataFolderInUse, match="belongs to cluster ours"):
+            folder.found(other, members)
+    folder.release()
+    for waits in (True, False):
+        again = DataFolder.open(disk, node_id=ONE, wait_for_cluster=waits, cluster_id="ours")
+        assert (again.cluster_id, again.founders) == ("ours", founders)
+        again.release()
+
+
+def test_a_folder_that_waited_in_vain_can_be_used_alone(disk: Disk) -> None:
+    waiting = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    waiting.release()
+    alone = DataFolder.open(disk, node_id=ONE)
+    assert (len(alone.cluster_id), alone.incarnation) == (22, waiting.incarnation)
+    assert alone.founders == (Replica(ONE, alone.incarnation),)
+
+
+def test_as_many_founders_as_fit_into_a_sector_are_taken(disk: Disk) -> None:
+    folder = DataFolder.open(disk, node_id=NodeId(2**31 - 1), wait_for_cluster=True)
+    most = [Replica(NodeId(2**31 - 1 - number), 2**63 - 1 - number) for number in range(15)]
+    for founders in ([], [*most, Replica(NodeId(1), 1)]):
+        with pytest.raises(ConfigError, match="1 to 15 nodes"):
+            folder.found("c" * 22, founders)
+    for cluster_id in ("", "c" * 201):
+        with pytest.raises(ConfigError, match="cluster_id"):
+            folder.found(cluster_id, most)
+    folder.found("c" * 200, most)
+    assert disk.size("meta/identity") == 512
+    folder.release()
+    assert DataFolder.open(disk, node_id=NodeId(2**31 - 1)).founders == tuple(most)
+
+
+def test_a_cluster_is_found_whole_or_not_at_all_wherever_the_power_is_cut() -> None:
+    disk = SimDisk(1)
+    folder = DataFolder.open(disk, node_id=ONE, wait_for_cluster=True)
+    founders = (Replica(ONE, folder.incarnation), Replica(NodeId(2), 5))
+    survivors: list[SimDisk] = []
+    disk.on_operation = lambda number, *_: survivors.append(disk.after_power_cut(number))
+    folder.found("ours", founders)
+    disk.on_operation = None
+    for after in survivors:
+        again = DataFolder.open(after, node_id=ONE, wait_for_cluster=True)
+        assert (again.cluster_id, again.founders) in (("", ()), ("ours", founders))
+    again = DataFolder.open(disk.after_power_cut(1), node_id=ONE, wait_for_cluster=True)
+    assert (again.cluster_id, again.founders) == ("ours", founders)

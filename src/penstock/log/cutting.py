@@ -66,39 +66,54 @@ class Cutting(LogParts):
         """Cuts segment number `at`."""
         chain, state = self._chain, self._state
         active = chain.segments[at]
-        last_end = end_before(active, cut.position)
+        # Behind a gap that compaction left, the last entry ends before the log does.
+        line = cut._replace(offset=end_before(active, cut.position))
+        gaps = (state.cleaned_offset, state.gaps_below)
         state.truncate(cut.offset, state.controls.count_before(index))
         controls = len(state.controls) - controls_in(chain.segments[:at])
         self._take_back_from(at, cut, controls)
         dropped = chain.drop_after(at)
-        self._flushing.truncate(cut, index, dropped)
+        self._flushing.truncate(line, index, dropped)
         self._upkeep.forget(dropped)
+        if line != cut:
+            self._truncate_to_gap(active, line, controls, gaps, dropped)
+            return
         self._lower_line(cut)
+        self._remove(dropped, active)
+        active.truncate(cut.position, cut.offset, controls)
+        active.open_for_appending()
+
+    def _remove(self, dropped: list[Segment], active: Segment) -> None:
         for segment in reversed(dropped):
             remove_segment(self._disk, self.path, segment.base_offset)
             self._disk.sync_dir(self.path)
         # Other batches will stand at the positions that the saved index of this one knows.
-        remove_indexes(self._disk, self.path, cut.base_offset)
+        remove_indexes(self._disk, self.path, active.base_offset)
         self._disk.sync_dir(self.path)
         set_limits(active, self.config, self.path)
-        if last_end < cut.offset:
-            self._end_behind_gap(active, cut, controls)
-            return
-        active.truncate(cut.position, cut.offset, controls)
-        active.open_for_appending()
 
-    def _end_behind_gap(self, last: Segment, cut: FlushPoint, controls: int) -> None:
+    def _truncate_to_gap(
+        self, last: Segment, line: FlushPoint, controls: int, gaps: tuple[int, int], dropped: list[Segment]
+    ) -> None:
         """Only the name of a segment can tell an end that no entry reaches. It must be on the disk before what tells
-        more is cut; until then recovery takes it for out of place."""
-        segment = self._new_segment(cut.offset)
+        more is cut; until then recovery takes it for out of place. And until then gaps must be allowed where they were,
+        or recovery would find the end before this one."""
+        state, end_offset = self._state, self.end_offset
+        narrowed = (state.cleaned_offset, state.gaps_below)
+        state.cleaned_offset, state.gaps_below = gaps
+        self._lower_line(line)
+        self._remove(dropped, last)
+        segment = self._new_segment(end_offset)
         segment.create()
         self._disk.sync_dir(self.path)
-        last.truncate(cut.position, cut.offset, controls)
+        last.truncate(line.position, end_offset, controls)
         self._upkeep.must_save(last)
-        segment.base_snapshot = self._snapshot_at(FlushPoint(cut.offset, cut.offset, 0), 0)
+        segment.base_snapshot = self._snapshot_at(FlushPoint(end_offset, end_offset, 0), 0)
         self._chain.add(segment)
-        if self._flushing.point == cut:
+        if self._flushing.point == line:
             self._flushing.point = self._end_point()
+        state.cleaned_offset, state.gaps_below = narrowed
+        self._upkeep.checkpoint.save_durably(self._facts())
 
     def _take_back_from(self, at: int, cut: FlushPoint, controls: int) -> None:
         """Producers forget what was truncated."""

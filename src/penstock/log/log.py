@@ -204,6 +204,9 @@ class Log(Appending, Tending):
         if unflushed:
             self._disk.sync_dir(self.path)
             self._disk.sync_dir(self._parent)
+        known = recovery.checkpoint.facts
+        if max(known.cleaned_offset, known.gaps_below) > self.end_offset:
+            recovery.checkpoint.save_durably(self._facts())
         # What of the control entries at the start is committed is not known yet.
         self._drop_prefix(limit=self.index_at(self.start_offset))
         self._chain.let_cool()

@@ -80,6 +80,9 @@ class Recovery:
                 f"the log ends before offset {self.state.end_offset}, and {self._line.offset} was flushed"
             )
             self._corrupt(self.segments[-1], self.segments[-1].size, reason)
+        # A truncation that was cut short: what comes to stand behind the end will have no gaps.
+        state.cleaned_offset = min(state.cleaned_offset, state.end_offset)
+        state.gaps_below = min(state.gaps_below, state.end_offset)
 
     # --- names
 

@@ -197,7 +197,7 @@ class VoteStore:
         heads = [_read_head(path, data) for path, data in zip(self._paths, contents, strict=True)]
         known = [head for head in heads if head is not None]
         if len(known) < 2:
-            self._make(known)
+            self._make([data for data in contents if data is not None])
             return
         generation, count = max(known)
         number = generation % 2
@@ -217,10 +217,10 @@ class VoteStore:
         except FileNotFoundError:
             return None
 
-    def _make(self, known: list[tuple[int, int]]) -> None:
-        """Each file is whole or not there; the first generation comes first."""
-        if known and known[0] != (1, 0):
-            raise CorruptLog(self._paths[(known[0][0] + 1) % 2], 0, "one of the two files of votes is gone")
+    def _make(self, found: list[bytes]) -> None:
+        """Each file is whole or not there; the first generation comes first, and no vote before both are there."""
+        if found and found[0].rstrip(b"\0") != _head(1, 0).rstrip(b"\0"):
+            raise CorruptLog(self._paths[0], 0, "one of the two files of votes is gone")
         for generation in (1, 0):
             content = _head(generation, 0).ljust(MIN_FILE_SIZE, b"\0")
             self._disk.write_file_atomic(self._paths[generation], content)

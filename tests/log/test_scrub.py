@@ -1,0 +1,101 @@
+"""Rot in what was written long ago is found by reading it again, in every byte."""
+
+from random import Random
+
+import pytest
+
+from penstock.errors import CorruptLog
+from penstock.log import Disk, Log
+from penstock.sim import SimDisk
+from penstock.types import Offset, Term
+from tests.log.tools import FOLDER, append, compact, config, flush, tidy
+
+SMALL = config(segment_bytes=600, index_interval_bytes=100)
+
+
+def filled(disk: Disk, **settings: object) -> Log:
+    log = Log.open(disk, FOLDER, config(segment_bytes=600, index_interval_bytes=100, **settings))
+    for number in range(40):
+        append(log, b"v" * 60, term=1 + number // 6, key=b"%d" % (number % 3))
+        if number % 5 == 0:
+            log.append_control(b"members", Term(log.last_term))
+    flush(log)
+    return log
+
+
+def scrub(log: Log, max_bytes: int = 10**9) -> tuple[CorruptLog | None, int]:
+    """The whole log, in pieces; what was wrong, and how many bytes were read."""
+    offset, read = 0, 0
+    while True:
+        plan = log.plan_scrub(Offset(offset), max_bytes=max_bytes)
+        assert plan is not None
+        plan.run()
+        read += plan.read_bytes
+        wrong = log.finish_scrub(plan)
+        if wrong is not None or plan.next_offset == 0:
+            return wrong, read
+        assert plan.next_offset > offset
+        offset = plan.next_offset
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1500, 10**9])
+def test_a_whole_log_is_read_to_its_last_sealed_byte(disk: Disk, max_bytes: int) -> None:
+    log = filled(disk)
+    sealed = sum(segment.size for segment in log._chain.segments[:-1])
+    assert scrub(log, max_bytes) == (None, sealed)
+    log.delete_prefix(Offset(17))
+    tidy(log)
+    sealed = sum(segment.size for segment in log._chain.segments[:-1])
+    assert scrub(log, max_bytes) == (None, sealed)
+
+
+def test_a_compacted_log_is_whole(disk: Disk) -> None:
+    log = filled(disk, cleanup_compact=True, min_cleanable_dirty_ratio=0.01)
+    assert compact(log)
+    assert scrub(log, 500)[0] is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_flipped_bit_anywhere_is_found(sim: SimDisk, seed: int) -> None:
+    log = filled(sim)
+    random = Random(seed)
+    segment = random.choice(log._chain.segments[:-1])
+    position, header = random.choice(list(segment.headers(0, segment.size)))
+    field = random.choice((random.randrange(8), 12 + random.randrange(4), random.randrange(header.size)))
+    sim.flip_bit(segment.path, position + field, bit=random.randrange(8))
+    wrong, _ = scrub(log, random.choice((1, 1500, 10**9)))
+    assert wrong is not None
+    assert wrong.path == segment.path
+
+
+def test_a_file_that_became_shorter_is_found(sim: SimDisk) -> None:
+    log = filled(sim)
+    segment = log._chain.segments[2]
+    sim._inode(segment.path).truncate(segment.size - 10)
+    wrong, _ = scrub(log)
+    assert wrong is not None
+    assert (wrong.path, wrong.position) == (segment.path, segment.size - 10)
+
+
+def test_what_went_while_it_was_read_is_no_finding(sim: SimDisk) -> None:
+    log = filled(sim)
+    sim.flip_bit(log._chain.segments[0].path, 100)
+    plan = log.plan_scrub()
+    assert plan is not None
+    plan.run()
+    assert plan.wrong is not None
+    log.delete_prefix(Offset(30))
+    assert log.finish_scrub(plan) is None
+    plan = log.plan_scrub()
+    assert plan is not None
+    log.delete_prefix(Offset(40))
+    tidy(log)
+    plan.run()
+    assert log.finish_scrub(plan) is None
+
+
+def test_the_active_segment_is_left_to_recovery(sim: SimDisk) -> None:
+    log = Log.open(sim, FOLDER, SMALL)
+    append(log, b"v")
+    flush(log)
+    assert log.plan_scrub() is None
