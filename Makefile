@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench bench-kafka bench-spark clean help
+.PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark clean help
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -34,6 +34,9 @@ bench: setup     ## Penstock's own figures
 
 bench-kafka: setup  ## the same load on Penstock and Apache Kafka, side by side
 	$(BIN)/python benchmarks/against_kafka.py
+
+bench-cluster: setup  ## three nodes beside three Kafka brokers: throughput, failover, copying, idle
+	$(BIN)/python benchmarks/against_kafka_cluster.py
 
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python benchmarks/against_connector.py

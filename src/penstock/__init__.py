@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from penstock.embedded import Broker
 
 __all__ = ["Broker", "__version__"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock import __version__
 from penstock.config import Address
 from penstock.node import frame_kinds
 from penstock.node.datagrams import DatagramNetwork
@@ -14,6 +13,7 @@ from penstock.node.network import MakeNetwork
 from penstock.node.peers import PeerHello, Rpc, Switchboard
 from penstock.swim import Endpoint, Member, MemberMeta, State, SwimSettings
 from penstock.types import NodeId
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -49,7 +49,7 @@ class Links:
             http=config.http,
             rack=config.rack,
             seeds=config.seeds,
-            version=__version__,
+            version=VERSION,
         )
         self.events = Switchboard()
         self.network = make_network(hello, self.events)
@@ -64,7 +64,7 @@ class Links:
                 kafka=Endpoint(config.advertised.host, config.advertised.port),
                 http=None if config.http is None else Endpoint(config.http.host, config.http.port),
                 rack=config.rack or "",
-                version=__version__,
+                version=VERSION,
             ),
             settings=SwimSettings(),
             key=key,
@@ -89,6 +89,7 @@ class Links:
         return self.membership.seen()
 
     async def start(self) -> None:
+        self.events.watch(up=self.gossip.peer_up)
         await self.network.start()
         await self.gossip.start(self._bind)
 

@@ -25,7 +25,7 @@ from penstock.node.metadata import MetadataLog
 from penstock.node.network import Network
 from penstock.node.peers import Founding, PeerHello, Switchboard, Wait
 from penstock.swim import Endpoint as GossipEndpoint
-from penstock.types import NodeId
+from penstock.types import NodeId, Replica
 
 log = logging.getLogger("penstock.node")
 
@@ -54,6 +54,7 @@ class Membership:
         self._gossip = gossip
         self._founding = Founding(hello) if hello.cluster_id is None else None
         self._heard = asyncio.Event()
+        self._registered: set[Replica] = set()
         self._registering: asyncio.Task[None] | None = None
         events.watch(hello=self._on_hello, down=self._on_down)
         events.take(frame_kinds.GOSSIP, lambda sender, body: gossip.receive_reliable(sender, bytes(body)))
@@ -142,8 +143,12 @@ class Membership:
             log.info("this node could not be registered, again soon: %s", trouble)
 
     def follow_nodes(self, metadata: MetadataLog) -> None:
-        """The metadata says where the other nodes are."""
+        """The metadata says where the other nodes are, and which have gone for good."""
         nodes = metadata.state.nodes.values()
+        registered = {node.replica for node in nodes}
+        for gone in sorted(self._registered - registered):
+            self._gossip.forget(gone)
+        self._registered = registered
         self._network.set_peers(
             {NodeId(node.node_id): Address(node.cluster.host, node.cluster.port) for node in nodes}
         )

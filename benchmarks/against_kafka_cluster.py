@@ -1,0 +1,307 @@
+"""Three nodes of Penstock beside three of Apache Kafka: `make bench-cluster`.
+
+    throughput   6 partitions of 3 replicas, acks=all, 100 B and 1 KB; the CPU of all three brokers per message
+    failover     kill -9 of a partition's leader: until a producer's next record is acknowledged
+    copying      a node that lost its disk gets a partition of --gb GB again, beside copying and flushing its files
+    idle         1,000 partitions of 3 replicas and nobody there: the CPU of each node
+
+Throughput runs alternate between the two; Kafka does not flush what it acknowledges, Penstock does, on a majority.
+Results go to .cache/bench/ as JSON and as Markdown.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from cluster_launcher import Brokers, KafkaBrokers, PenstockBrokers, copy_and_flush, size_of
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_launcher import CACHE, Unavailable, fetch
+
+from penstock.cli.bench import procfs
+from penstock.cli.bench.runner import Shape, Target, fresh_topic, run_produce
+from penstock.cli.output import note
+
+PARTITIONS = 6
+BYTES_PER_RUN = 100_000_000
+MESSAGES_MOST = 500_000
+FAILOVERS = 7
+IDLE_PARTITIONS = 1000
+IDLE_SECONDS = 20.0
+SETTLE_SECONDS = 10.0
+PATIENCE_SECONDS = 300.0
+QUIET = {"log_level": "0"}
+
+
+class Throughput(msgspec.Struct, kw_only=True):
+    size_bytes: int
+    penstock_per_second: float
+    penstock_us: float
+    """CPU of all three brokers, microseconds per message."""
+    kafka_per_second: float | None = None
+    kafka_us: float | None = None
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    throughput: list[Throughput] = []
+    failover_seconds: list[float] = []
+    copied_mb_per_second: float = 0.0
+    file_copy_mb_per_second: float = 0.0
+    idle_cores: list[float] = []
+
+
+def main() -> None:
+    options = _options()
+    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-cluster-"))
+    figures = Figures()
+    try:
+        if "throughput" in options.parts:
+            figures.throughput = _throughput(folder / "throughput", options.rounds)
+        if "failover" in options.parts:
+            figures.failover_seconds = _failover(folder / "failover")
+        if "copying" in options.parts:
+            _copying(folder / "copying", options.gb, figures)
+        if "idle" in options.parts:
+            figures.idle_cores = _idle(folder / "idle")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report = _render(figures)
+    print(report)
+    target = CACHE / "bench"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "against-kafka-cluster.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)))
+    (target / "against-kafka-cluster.md").write_text(report)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    everything = ["throughput", "failover", "copying", "idle"]
+    parser.add_argument(
+        "parts", nargs="*", default=everything, help=f"of {', '.join(everything)}; default: all"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gb", type=float, default=1.0, help="size of the partition that is copied")
+    return parser.parse_args()
+
+
+# --- throughput
+
+
+def _throughput(folder: Path, rounds: int) -> list[Throughput]:
+    clusters: list[Brokers] = [PenstockBrokers(folder / "penstock")]
+    try:
+        clusters.append(KafkaBrokers(folder / "kafka", fetch()))
+    except Unavailable as reason:
+        note(f"without Kafka: {reason}")
+    runs: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    sizes = (100, 1024)
+    for number in range(rounds):
+        for cluster in clusters:
+            with cluster:
+                for size in sizes:
+                    shape = Shape(
+                        messages=min(MESSAGES_MOST, BYTES_PER_RUN // size),
+                        size_bytes=size,
+                        partitions=PARTITIONS,
+                        acks="all",
+                    )
+                    found = _run(cluster, shape)
+                    runs.setdefault((cluster.name, size), []).append(found)
+                    note(
+                        f"round {number + 1}: {cluster.name}, {size} B: {found[0]:,.0f}/s, {found[1]:.1f} us"
+                    )
+    rows = []
+    for size in sizes:
+        ours, theirs = runs[("Penstock", size)], runs.get(("Kafka", size))
+        row = Throughput(
+            size_bytes=size,
+            penstock_per_second=median(rate for rate, _ in ours),
+            penstock_us=median(cost for _, cost in ours),
+        )
+        if theirs:
+            row.kafka_per_second = median(rate for rate, _ in theirs)
+            row.kafka_us = median(cost for _, cost in theirs)
+        rows.append(row)
+    return rows
+
+
+def _run(cluster: Brokers, shape: Shape) -> tuple[float, float]:
+    """Messages a second and the brokers' CPU, microseconds a message. The first run warms up what has to be."""
+    target = Target(name=cluster.name, bootstrap=cluster.bootstrap)
+    with fresh_topic(target, shape.partitions) as topic:
+        _wait_for_leaders(cluster, topic)
+        run_produce(
+            target, msgspec.structs.replace(shape, messages=shape.messages // 5), topic, lambda _: None
+        )
+        before = _cpu_seconds(cluster)
+        run = run_produce(target, shape, topic, lambda _: None)
+        spent = _cpu_seconds(cluster) - before
+    return run.messages_per_second, spent / run.messages * 1e6
+
+
+def _cpu_seconds(cluster: Brokers) -> float:
+    found = [procfs.usage(pid) for pid in cluster.pids]
+    return sum(one.cpu_seconds for one in found if one is not None)
+
+
+def _wait_for_leaders(cluster: Brokers, topic: str, in_sync: int = 3) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+        if partitions and all(one.leader >= 0 and len(one.isrs) >= in_sync for one in partitions):
+            return
+        time.sleep(0.1)  # metadata has to be asked for
+    sys.exit(f"error: {cluster.name}: {topic} has not all its replicas after {PATIENCE_SECONDS:.0f} s")
+
+
+# --- failover
+
+
+def _failover(folder: Path) -> list[float]:
+    """Seconds from kill -9 of the leader to the next acknowledged record."""
+    seconds = []
+    with PenstockBrokers(folder) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        admin.create_topics([NewTopic("t", 1, 3)])["t"].result(30)
+        for number in range(FAILOVERS):
+            _wait_for_leaders(cluster, "t")
+            time.sleep(1.0)  # the last node that came back has caught up; let it settle
+            leader = admin.list_topics("t", timeout=10).topics["t"].partitions[0].leader
+            taken = _seconds_without(cluster, leader)
+            note(f"failover {number + 1}: {taken:.2f} s")
+            seconds.append(taken)
+            cluster.start_node(leader)
+            cluster.wait_for_nodes(3)
+    return seconds
+
+
+def _seconds_without(cluster: Brokers, leader: int) -> float:
+    acked: list[float] = []
+    settings = {"bootstrap.servers": cluster.bootstrap, "acks": "all", "retry.backoff.ms": 20, **QUIET}
+    settings |= {
+        "topic.metadata.refresh.fast.interval.ms": 50,
+        "reconnect.backoff.max.ms": 50,
+        "linger.ms": 0,
+    }
+    producer = Producer(settings)
+    while not acked:
+        producer.produce(
+            "t", b"before", on_delivery=lambda error, _: error or acked.append(time.perf_counter())
+        )
+        producer.flush(10)
+    cluster.kill_node(leader)
+    killed = time.perf_counter()
+    acked.clear()
+    while not acked:
+        producer.produce(
+            "t", b"after", on_delivery=lambda error, _: error or acked.append(time.perf_counter())
+        )
+        producer.poll(0.01)
+    producer.flush(30)
+    return acked[0] - killed
+
+
+# --- copying
+
+
+def _copying(folder: Path, gigabytes: float, figures: Figures) -> None:
+    with PenstockBrokers(folder) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        admin.create_topics([NewTopic("big", 1, 3)])["big"].result(30)
+        _wait_for_leaders(cluster, "big")
+        shape = Shape(messages=int(gigabytes * 1e9 / 1000), size_bytes=1000, partitions=1, acks="all")
+        run_produce(Target(name="Penstock", bootstrap=cluster.bootstrap), shape, "big", lambda _: None)
+        leader = admin.list_topics("big", timeout=10).topics["big"].partitions[0].leader
+        follower = next(node for node in (1, 2, 3) if node != leader)
+        source = cluster.data_dir(leader) / "topics" / "big-0"
+        size = size_of(source)
+        seconds = copy_and_flush(source, folder / "copy")
+        figures.file_copy_mb_per_second = size / seconds / 1e6
+        cluster.kill_node(follower)
+        cluster.wipe(follower)
+        began = time.perf_counter()
+        cluster.start_node(follower)
+        copy = cluster.data_dir(follower) / "topics" / "big-0"
+        first = 0.0
+        while (there := size_of(copy)) < size:
+            if there and not first:
+                first = time.perf_counter()
+            if time.perf_counter() - began > PATIENCE_SECONDS:
+                sys.exit(f"error: {there} of {size} bytes are there after {PATIENCE_SECONDS:.0f} s")
+            time.sleep(0.02)  # a file has to be looked at
+        figures.copied_mb_per_second = size / (time.perf_counter() - first) / 1e6
+        note(
+            f"copied at {figures.copied_mb_per_second:.0f} MB/s, files {figures.file_copy_mb_per_second:.0f}"
+        )
+
+
+# --- idle
+
+
+def _idle(folder: Path) -> list[float]:
+    with PenstockBrokers(folder) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        admin.create_topics([NewTopic("many", IDLE_PARTITIONS, 3)], request_timeout=60)["many"].result(60)
+        _wait_for_leaders(cluster, "many")
+        time.sleep(SETTLE_SECONDS)
+        before = [procfs.usage(pid) for pid in cluster.pids]
+        began = time.perf_counter()
+        time.sleep(IDLE_SECONDS)
+        seconds = time.perf_counter() - began
+        after = [procfs.usage(pid) for pid in cluster.pids]
+    return [
+        (later.cpu_seconds - earlier.cpu_seconds) / seconds
+        for earlier, later in zip(before, after, strict=True)
+        if earlier is not None and later is not None
+    ]
+
+
+# --- report
+
+
+def _render(figures: Figures) -> str:
+    lines: list[str] = []
+    if figures.throughput:
+        lines += [
+            "| acks=all, 3 replicas, 6 partitions | Penstock | Kafka | ratio | Penstock CPU | Kafka CPU |"
+        ]
+        lines += ["|---|---:|---:|---:|---:|---:|"]
+        lines += [_row(row) for row in figures.throughput] + [""]
+    if figures.failover_seconds:
+        middle, worst = median(figures.failover_seconds), max(figures.failover_seconds)
+        lines += [
+            f"Without a leader after kill -9: median **{middle:.2f} s**, longest {worst:.2f} s of "
+            f"{len(figures.failover_seconds)} (goal: median below 2.5 s).",
+            "",
+        ]
+    if figures.copied_mb_per_second:
+        copied, files = figures.copied_mb_per_second, figures.file_copy_mb_per_second
+        lines += [
+            f"A replica that lost its disk is copied at **{copied:.0f} MB/s**, the files themselves at {files:.0f} "
+            f"MB/s: ratio **{copied / files:.2f}** (goal 0.5).",
+            "",
+        ]
+    if figures.idle_cores:
+        shown = ", ".join(f"{cores:.3f}" for cores in figures.idle_cores)
+        lines += [f"1,000 idle partitions of 3 replicas: {shown} cores per node (goal: below 0.25).", ""]
+    return "\n".join(lines)
+
+
+def _row(row: Throughput) -> str:
+    if row.kafka_per_second is None or row.kafka_us is None:
+        return f"| {row.size_bytes} B | {row.penstock_per_second:,.0f}/s | - | - | {row.penstock_us:.1f} us | - |"
+    ratio = row.penstock_per_second / row.kafka_per_second
+    return (
+        f"| {row.size_bytes} B | {row.penstock_per_second:,.0f}/s | {row.kafka_per_second:,.0f}/s | **{ratio:.2f}** "
+        f"| {row.penstock_us:.1f} us | {row.kafka_us:.1f} us |"
+    )
+
+
+if __name__ == "__main__":
+    main()

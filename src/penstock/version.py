@@ -1,0 +1,3 @@
+"""Which Penstock this is."""
+
+VERSION = "0.1.0"
