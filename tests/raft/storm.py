@@ -1,7 +1,7 @@
 """A group of replicas in bad weather: chance decides what happens next, and every step is checked.
 
-Nothing is timed but by the one clock, which chance moves too. A seed draws its own mix of faults, since a mix that always
-has everything rarely has much of anything. Crashes are aimed: half of them hit a replica that has something unsaved or
+Nothing is timed but by the one clock, which chance moves too. A seed draws its own mix of faults, since a mix that
+always has everything rarely has much of anything. Crashes are aimed: half of them hit a replica that has something unsaved or
 unflushed, which is when there is something to lose.
 
 Checked as it happens (the numbers are those of core.py):
@@ -44,6 +44,10 @@ SETTINGS = RaftSettings(
 )
 
 
+CALM_MOMENTS = 400
+"""Of 50 ms: twenty election timeouts, five times as long as a change of members may wait for a newcomer."""
+
+
 class Broken(AssertionError):
     """An invariant does not hold. Not an AssertionError of the core's own."""
 
@@ -58,10 +62,13 @@ class Storm:
         self.voters = random.choice([3, 3, 5, 5, 5, 1])
         self.flight: list[tuple[Replica, Replica, Message]] = []
         self.cut: list[Replica] = []
+        self.severed: list[tuple[Replica, Replica]] = []
+        """(from, to): nothing passes this way."""
         self.truth: list[Entry] = []
         """All entries that were ever committed, in order."""
         self.leaders: dict[int, Replica] = {}
         self.written = 0
+        self.truncations = 0
         founding = GroupConfig(tuple(replica(node) for node in range(1, self.voters + 1)))
         self.machines = {
             one: self._machine(one, founding if one.node <= self.voters else None)
@@ -97,20 +104,25 @@ class Storm:
             self._tick: 8.0,
             self._pass_time: random.choice([0.5, 2.0]),
             self._flush: random.choice([2.0, 8.0]),
-            self._save: random.choice([1.0, 4.0]),
+            self._save: random.choice([2.0, 8.0]),
             self._beat: random.choice([2.0, 5.0]),
             self._propose: 4.0,
             self._crash: sometimes(0.15),
             self._start: 1.0,
-            self._cut: sometimes(0.1),
-            self._join: 0.6,
-            self._transfer: sometimes(0.4),
+            self._relapse: sometimes(0.15),
+            self._cut: sometimes(0.15),
+            self._sever: sometimes(0.3),
+            self._join: 0.4,
+            self._silence: random.choice([0.1, 0.3, 0.6]),
+            self._transfer: sometimes(0.5),
             self._change: sometimes(0.6),
-            self._delete_prefix: sometimes(0.4),
+            self._delete_prefix: sometimes(0.5),
         }
-        self.loss = random.choice([0, 0.02, 0.1, 0.3])
+        self.loss = random.choice([0, 0, 0.02, 0.1, 0.2])
         self.repeats = random.choice([0, 0.02, 0.2])
         self.disorder = random.choice([0, 0.1, 0.5, 1])
+        self.pace = random.choice([0.1, 0.3, 1])
+        """How much time things take. If little, silences make the candidates, and elections succeed."""
 
     def _clock(self, machine: Machine) -> float:
         return self.now * self.rates[machine.me]
@@ -127,11 +139,14 @@ class Storm:
         self._heal()
 
     def _send(self, sender: Replica, to: Replica, message: Message) -> None:
-        if sender in self.cut or to in self.cut or self.random.random() < self.loss:
+        if not self._passes(sender, to) or self.random.random() < self.loss:
             return
         self.flight.append((sender, to, message))
         if self.random.random() < self.repeats:
             self.flight.append((sender, to, message))
+
+    def _passes(self, sender: Replica, to: Replica) -> bool:
+        return sender not in self.cut and to not in self.cut and (sender, to) not in self.severed
 
     def _running(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.core is not None]
@@ -152,19 +167,19 @@ class Storm:
         late = self.random.random() < self.disorder
         sender, to, message = self.flight.pop(self.random.randrange(len(self.flight)) if late else 0)
         machine = self.machines[to]
-        if machine.core is not None and sender not in self.cut and to not in self.cut:
+        if machine.core is not None and self._passes(sender, to):
             now = self._clock(machine)
             machine.do(now, machine.raft.step(now, sender, message))
 
     def _tick(self) -> None:
-        self.now += self.random.random() * 0.02
+        self.now += self.random.random() * 0.02 * self.pace
         due = [machine for machine in self._running() if machine.raft.next_deadline <= self._clock(machine)]
         if due:
             machine = self.random.choice(due)
             machine.do(self._clock(machine), machine.raft.tick(self._clock(machine)))
 
     def _pass_time(self) -> None:
-        self.now += self.random.choice([0.05, 0.2, 0.6])
+        self.now += self.random.choice([0.05, 0.2, 0.6]) * self.pace
 
     def _flush(self) -> None:
         dirty = [machine for machine in self._running() if machine.log.flushed_index < machine.log.end_index]
@@ -181,18 +196,18 @@ class Storm:
     def _beat(self) -> None:
         """Some followers hear it, and some of the leader's answers come back, after a while."""
         leader = self._leader()
-        if leader is None or leader.me in self.cut:
+        if leader is None:
             return
         sent_at, beat = self._clock(leader), leader.raft.beat()
-        peers = [peer for peer in self._running() if peer is not leader and peer.me not in self.cut]
-        self.now += self.random.choice([0, 0.01, 0.1])
+        peers = [peer for peer in self._running() if peer is not leader and self._passes(leader.me, peer.me)]
+        self.now += self.random.choice([0, 0.01, 0.1]) * self.pace
         for peer in peers:
             if self.random.random() < self.loss or peer.raft.config is None:
                 continue
             now = self._clock(peer)
             peer.do(now, peer.raft.step_beat(now, leader.me, beat))
             heard = peer.raft.heard(now, leader.me, beat.term)
-            if self.random.random() < self.loss:
+            if self.random.random() < self.loss or not self._passes(peer.me, leader.me):
                 continue
             if heard:
                 leader.raft.answered(sent_at, peer.me, beat.term)
@@ -227,14 +242,42 @@ class Storm:
         if machine is not None and machine.me not in self.cut:
             self.cut.append(machine.me)
 
+    def _sever(self) -> None:
+        """A leader and another lose sight of each other, at least one way, while all the rest see both."""
+        leader, other = self._leader(), self._pick()
+        if leader is not None and other is not None:
+            self.severed.append((leader.me, other.me))
+            if self.random.random() < 0.5:
+                self.severed.append((other.me, leader.me))
+
     def _join(self) -> None:
         if self.cut:
             self.cut.pop(self.random.randrange(len(self.cut)))
+        if self.random.random() < 0.3:
+            self.severed = []
+
+    def _relapse(self) -> None:
+        """Somebody dies with something to lose and is back at once, before or after its silence at the start."""
+        exposed = [machine for machine in self._running() if machine.unsaved] or self._running()
+        if exposed:
+            machine = self.random.choice(exposed)
+            machine.crash(machine.log.flushed_index)
+            machine.start(self._clock(machine))
+            self.now += self.random.choice([0, 0, 1.1])
+
+    def _silence(self) -> None:
+        """No beats for longer than some wait: one candidate, or several at once; others may hear the next beat."""
+        self.now += self.random.choice([1.1, 1.6])
+        running = self._running()
+        for machine in self.random.sample(running, self.random.randint(0, len(running))):
+            machine.do(self._clock(machine), machine.raft.tick(self._clock(machine)))
 
     def _transfer(self) -> None:
         machine = self._leader()
         if machine is not None:
-            self._ask(machine, lambda now: machine.raft.transfer(now, self.random.choice(list(self.machines))))
+            self._ask(
+                machine, lambda now: machine.raft.transfer(now, self.random.choice(list(self.machines)))
+            )
 
     def _change(self) -> None:
         machine = self._leader()
@@ -276,6 +319,7 @@ class Storm:
                 if message.first_index > self._truth_end():
                     raise Broken("a prefix that is not committed")
             case Truncate(end_index):
+                self.truncations += 1
                 if end_index < machine.raft.commit_index:
                     raise Broken(f"{machine.me} cuts at {end_index} below its commit")
 
@@ -337,25 +381,31 @@ class Storm:
     # ---- the sky clears
 
     def _heal(self) -> None:
-        """A second of quiet network and disks for every tenth of the time that anybody may take."""
         self.loss = self.repeats = 0
-        self.cut = []
+        self.cut, self.severed = [], []
         for machine in self.machines.values():
             if machine.core is None:
                 machine.start(self._clock(machine))
-        for _ in range(400):
-            self._calm_moment()
-        self._check_converged()
-        leader = self._leader()
-        assert leader is not None
-        before = leader.raft.commit_index
+        self._converge()
+        leader = max(
+            self._running(), key=lambda machine: (machine.raft.role is Role.LEADER, machine.raft.term)
+        )
+        before = self._truth_end()
         leader.propose(self._clock(leader), 1, b"last")
-        for _ in range(20):
-            self._calm_moment()
-        if leader.raft.commit_index <= before:
+        self._converge()
+        if self._truth_end() <= before:
             raise Broken("a healthy group does not commit")
-        self._check_converged()
         self._check_matching()
+
+    def _converge(self) -> None:
+        problem = "nothing was tried"
+        for moment in range(CALM_MOMENTS):
+            self._calm_moment()
+            if moment % 10 == 9:
+                problem = self._what_is_wrong()
+                if not problem:
+                    return
+        raise Broken(problem)
 
     def _calm_moment(self) -> None:
         self.now += 0.05
@@ -391,26 +441,28 @@ class Storm:
             if machine.log.flushed_index < machine.log.end_index:
                 machine.flush(self._clock(machine))
 
-    def _check_converged(self) -> None:
+    def _what_is_wrong(self) -> str:
         leaders = [machine for machine in self._running() if machine.raft.role is Role.LEADER]
         if not leaders:
-            raise Broken("a healthy group has no leader")
+            return "a healthy group has no leader"
         leader = max(leaders, key=lambda machine: machine.raft.term)
         config = leader.raft.config
-        assert config is not None
-        if config.joint or leader.raft.changing:
-            raise Broken("a change of members does not end")
+        if config is None or config.joint or leader.raft.changing or leader.raft.may_propose() is not None:
+            return "a change of members or leaders does not end"
         for one in config.members:
             raft, log = self.machines[one].raft, self.machines[one].log
             if (raft.commit_index, log.end_index) != (leader.log.end_index, leader.log.end_index):
-                raise Broken(f"{one} has {raft.commit_index} of {log.end_index}, not {leader.log.end_index}")
+                return f"{one} has {raft.commit_index} of {log.end_index}, not {leader.log.end_index}"
+        return ""
 
 
 def _check_pair(log: ToyLog, other: ToyLog) -> None:
     """From the last entry that both have with one term downwards, both have the same."""
     low = max(log.first_index, other.first_index)
     theirs = {entry.end: entry for entry in other.entries}
-    same = [entry.end for entry in log.entries if entry.end in theirs and theirs[entry.end].term == entry.term]
+    same = [
+        entry.end for entry in log.entries if entry.end in theirs and theirs[entry.end].term == entry.term
+    ]
     if not same or same[-1] <= low:
         return
     mine = [entry for entry in log.entries if low <= entry.start and entry.end <= same[-1]]

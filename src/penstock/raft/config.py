@@ -135,6 +135,11 @@ class ConfigHistory:
         """Where the newest one's entry ends; 0 for a founding configuration, which is in no log."""
         return self._entries[-1][0] if self._entries else 0
 
+    @property
+    def previous(self) -> GroupConfig | None:
+        """What held before the newest."""
+        return self._entries[-2][1] if len(self._entries) > 1 else None
+
     def at(self, index: int) -> GroupConfig | None:
         """What held at this place of the log."""
         held = None

@@ -43,9 +43,10 @@ Commit
 Members
   13  One change at a time, and none before the leader has committed an entry of its own term.
   14  A configuration holds from when it is in the log, and no longer if it is truncated.
-  15  Who does not know its group, or is no voter of it, never campaigns, and the former never votes. A leader that is
-      no voter by a committed configuration leads no more. A replica is a node *and* its incarnation: what a node said
-      before it lost its data speaks for nobody.
+  15  Who does not know its group neither campaigns nor votes, and who is no voter of it never campaigns; but as long as
+      a configuration may not be committed, the voters of the one before it do: its entry may be on no other log. A
+      leader that is no voter by a committed configuration leads no more. A replica is a node *and* its incarnation:
+      what a node said before it lost its data speaks for nobody.
 Prefix
   16  What is deleted was committed. Who needs it begins anew behind it, if its log does not hold that place already.
 
@@ -422,7 +423,14 @@ class Raft:
     def may_campaign(self) -> bool:
         """Invariant 15."""
         config = self.configs.newest
-        return config is not None and config.votes(self.me) and self.term < MAX_TERM
+        if config is None or self.term == MAX_TERM:
+            return False
+        if config.votes(self.me):
+            return True
+        previous = self.configs.previous
+        return (
+            self.configs.newest_index > self.commit_index and previous is not None and previous.votes(self.me)
+        )
 
     @property
     def is_joint(self) -> bool:

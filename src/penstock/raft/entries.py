@@ -24,26 +24,27 @@ CONTROL_HEAD_SIZE = 13
 class Entries:
     """The boundaries of the entries in one append: parallel lists, because most have one entry and some thousands."""
 
-    __slots__ = ("configs", "data", "ends", "positions", "terms")
+    __slots__ = ("configs", "data", "ends", "positions", "starts", "terms")
 
     def __init__(self, message: Append) -> None:
         """Raises ProtocolViolation unless these are whole entries, in order, that fill the range they are said to."""
         self.data = message.entries
         self.positions: list[int] = []
+        self.starts: list[int] = []
         self.ends: list[int] = []
         self.terms: list[int] = []
         self.configs: list[tuple[int, GroupConfig]] = []
         if self.data:
-            self._shift(message, self._walk(message))
+            self._walk(message)
+            self._shift(message)
         elif message.end_index != message.prev_index:
             raise ProtocolViolation(f"no entries from {message.prev_index} to {message.end_index}")
 
-    def _walk(self, message: Append) -> int:
-        """Notes every entry, with its end in offsets plus control entries in this message. Returns the first's
-        start."""
+    def _walk(self, message: Append) -> None:
+        """Notes every entry, with its place in offsets plus the control entries in this message."""
         data, size = self.data, len(self.data)
         position = controls = 0
-        first = previous = -1
+        previous = -1
         term = message.prev_term
         try:
             while position < size:
@@ -59,10 +60,9 @@ class Entries:
                 if entry_term < term or entry_term > message.term:
                     raise ProtocolViolation(f"an entry of term {entry_term} after {term} in {message.term}")
                 term = entry_term
-                if first < 0:
-                    first = start
                 previous = base + delta + 1 + controls
                 self.positions.append(position)
+                self.starts.append(start)
                 self.ends.append(previous)
                 self.terms.append(entry_term)
                 position += LENGTH_OVERHEAD + length
@@ -70,7 +70,6 @@ class Entries:
             raise ProtocolViolation(f"entries break off at byte {position}") from None
         if position != size:
             raise ProtocolViolation(f"entries break off at byte {size}")
-        return first
 
     def _note_control(self, position: int, length: int, end: int) -> None:
         payload = position + HEADER_SIZE
@@ -80,13 +79,14 @@ class Entries:
         if self.data[payload] == ControlKind.CONFIG:
             self.configs.append((end, decode(self.data[payload + CONTROL_HEAD_SIZE : end_position])))
 
-    def _shift(self, message: Append, first: int) -> None:
+    def _shift(self, message: Append) -> None:
         """Adds the control entries before this message, which its end index tells."""
         before = message.end_index - self.ends[-1]
-        if before < 0 or first + before < message.prev_index:
+        if before < 0 or self.starts[0] + before < message.prev_index:
             raise ProtocolViolation(
                 f"entries do not fit between {message.prev_index} and {message.end_index}"
             )
         if before:
+            self.starts = [start + before for start in self.starts]
             self.ends = [end + before for end in self.ends]
             self.configs = [(end + before, config) for end, config in self.configs]

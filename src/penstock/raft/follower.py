@@ -1,6 +1,6 @@
 """A follower: what it takes from its leader, and what it may tell it (invariants 7 to 10 and 12)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.raft.effects import AppendEntries, Install, Send, StartAt, Truncate
 from penstock.raft.entries import Entries
@@ -65,8 +65,11 @@ class Follower:
         settled = max(message.prev_index, min(commit_index, message.end_index))
         known = 0
         for end, term in zip(entries.ends, entries.terms, strict=True):
-            if end > commit_index and (end > end_index or log.term_before(end) != term):
-                break
+            if end > end_index or log.term_before(end) != term:
+                if end > commit_index:
+                    break
+                if end > log.first_index:
+                    self._contradicts(end)
             known += 1
             settled = max(settled, end)
         return known, settled
@@ -74,12 +77,9 @@ class Follower:
     def _write(self, entries: Entries, new: int, settled: int) -> None:
         """Cuts what contradicts these entries, if anything does, and writes them."""
         core = self.core
+        if entries.starts[new] < settled or settled < core.commit_index:
+            self._contradicts(entries.starts[new])
         if settled < core.log.end_index:
-            if settled < core.commit_index:
-                raise BrokenPromise(
-                    f"{core.me}: term {core.term} contradicts the log at {settled}, "
-                    f"but it is committed up to {core.commit_index}"
-                )
             core.out.append(Truncate(settled))
             core.configs_truncated(settled)
         position = entries.positions[new]
@@ -87,6 +87,13 @@ class Follower:
         for end, config in entries.configs:
             if end > settled:
                 core.config_appended(end, config)
+
+    def _contradicts(self, index: int) -> NoReturn:
+        core = self.core
+        raise BrokenPromise(
+            f"{core.me}: {core.leader} in term {core.term} has another entry at {index}, "
+            f"but this log is committed up to {core.commit_index}"
+        )
 
     def _reject(self, message: Append) -> None:
         """Names the greatest place at which the logs may agree: the leader's own terms narrow it further."""

@@ -46,6 +46,8 @@ class Leader:
         self.uncommitted_bytes = 0
         self.transfer: Transfer | None = None
         self.change: membership.Change | None = None
+        self.must_go_on = False
+        """This configuration is not one to stay in: when it is committed there is something to do, whoever began it."""
         self.lease_is_void = False
         """A successor was sent ahead: the followers' patience no longer protects this term (5)."""
         self.take_members(now)
@@ -67,6 +69,7 @@ class Leader:
         self.replication.take_members(now, [replica for replica in config.members if replica != self.core.me])
         members = self._members()
         self.halves = [[members[voter] for voter in half] for half in config.halves]
+        self.must_go_on = config.joint or self.core.me not in config.voters
 
     # ---- facts
 
@@ -191,7 +194,7 @@ class Leader:
             self.uncommitted_bytes -= uncommitted.popleft()[1]
         if core.settings.eager_commit:
             self.replication.tell_commit()
-        if self.change is not None or core.is_joint or core.configs.newest_index > self.term_start:
+        if self.change is not None or self.must_go_on:
             membership.drive(self, now)
 
     # ---- time

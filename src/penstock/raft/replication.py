@@ -68,7 +68,7 @@ class Replication:
         """An append of what follows `index`; None if that is deleted."""
         core = self.core
         log = core.log
-        prev_term = log.term_before(index)
+        prev_term = self._term_before(index)
         if prev_term is None:
             return None
         entries, end_index = log.read_entries(index, core.settings.max_append_bytes)
@@ -77,10 +77,15 @@ class Replication:
     def _without_entries(self, index: int) -> Append | None:
         """The same without what follows: it only asks what the peer has, and tells what is committed."""
         core = self.core
-        prev_term = core.log.term_before(index)
+        prev_term = self._term_before(index)
         if prev_term is None:
             return None
         return Append(core.term, index, prev_term, index, core.commit_index, core.log.start_offset)
+
+    def _term_before(self, index: int) -> int | None:
+        """None where the log has been deleted, also at 0, whose term everybody knows: nothing can be read there."""
+        log = self.core.log
+        return log.term_before(index) if index >= log.first_index else None
 
     def _need_prefix(self, now: float, peer: Peer) -> None:
         peer.await_prefix(now)

@@ -1,0 +1,341 @@
+"""How a group comes to a leader, and keeps it. Numbers in brackets are the invariants of raft/core.py."""
+
+from penstock.raft import Beat, HardState, RequestVote, Role, VoteReply
+from tests.raft.machine import replica
+from tests.raft.stage import Stage
+
+
+def test_the_first_voter_of_a_new_group_leads_after_two_round_trips() -> None:
+    """Votes, requests and grants wait for the disk (1)."""
+    stage = Stage(3)
+    stage.play("""
+        > tick 1
+        1 is pre-candidate in term -1
+        1 -> 2 asks for a pre-vote in 0, log 0@-1
+        1 -> 3 asks for a pre-vote in 0, log 0@-1
+        > deliver
+        2 -> 1 grants the pre-vote in 0
+        3 -> 1 grants the pre-vote in 0
+        1 is candidate in term 0
+        1 saves term 0, votes for 1
+        > save 1
+        1 -> 2 asks for a vote in 0, log 0@-1
+        1 -> 3 asks for a vote in 0, log 0@-1
+        > deliver
+        2 saves term 0, votes for 1
+        2 is follower in term 0
+        3 saves term 0, votes for 1
+        3 is follower in term 0
+        > save 2
+        2 -> 1 grants the vote in 0
+        > deliver
+        1 is leader in term 0
+        1 begins its term
+        1 -> 2 append 0@-1..1 in 0, commit 0
+        1 -> 3 append 0@-1..1 in 0, commit 0
+        2 is follower of 1 in term 0
+        2 writes 74 bytes
+        3 is follower of 1 in term 0
+        3 writes 74 bytes
+        > settle
+        3 -> 1 grants the vote in 0
+        3 -> 1 has flushed 0 of 1 in 0
+        2 -> 1 has flushed 1 of 1 in 0
+        3 -> 1 has flushed 1 of 1 in 0
+        1 commits 1
+        > state
+        1 leader in 0, log 0..1@0 flushed 1, commit 1
+        2 follower in 0, log 0..1@0 flushed 1, commit 0
+        3 follower in 0, log 0..1@0 flushed 1, commit 0
+    """)
+
+
+def test_a_candidate_is_not_elected_before_its_own_vote_is_durable() -> None:
+    """[1] Not even by the votes of all others."""
+    stage = Stage(3)
+    stage.play("""
+        >> tick 1
+        >> deliver
+    """)
+    one = stage.machines[1]
+    assert one.raft.role is Role.CANDIDATE
+    for voter in (2, 3):
+        one.do(stage.now, one.raft.step(stage.now, replica(voter), VoteReply(0, granted=True, pre=False)))
+    assert one.raft.role is Role.CANDIDATE
+    one.save(stage.now)
+    assert one.raft.role is Role.LEADER
+
+
+def test_a_vote_is_given_once_in_a_term_and_again_only_to_the_same() -> None:
+    """[2]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> crash 1
+        > tick 2
+        2 is pre-candidate in term 0
+        2 -> 1 asks for a pre-vote in 1, log 1@0
+        2 -> 3 asks for a pre-vote in 1, log 1@0
+        > tick 3
+        3 is pre-candidate in term 0
+        3 -> 1 asks for a pre-vote in 1, log 1@0
+        3 -> 2 asks for a pre-vote in 1, log 1@0
+        > deliver
+        3 -> 2 grants the pre-vote in 1
+        2 -> 3 grants the pre-vote in 1
+        3 is candidate in term 1
+        3 saves term 1, votes for 3
+        2 is candidate in term 1
+        2 saves term 1, votes for 2
+        > save 2
+        2 -> 1 asks for a vote in 1, log 1@0
+        2 -> 3 asks for a vote in 1, log 1@0
+        > save 3
+        3 -> 1 asks for a vote in 1, log 1@0
+        3 -> 2 asks for a vote in 1, log 1@0
+        > deliver
+        3 -> 2 denies the vote in 1
+        2 -> 3 denies the vote in 1
+    """)
+
+
+def test_a_shorter_log_gets_no_vote() -> None:
+    """[3] Nor a pre-vote: so its term stays as it is."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> cut 3
+        >> propose 1 2
+        >> settle
+        >> crash 1
+        >> join 3
+        > tick 3
+        3 is pre-candidate in term 0
+        3 -> 1 asks for a pre-vote in 1, log 1@0
+        3 -> 2 asks for a pre-vote in 1, log 1@0
+        > deliver
+        2 -> 3 denies the pre-vote in 0
+        > state
+        1 is down, log 0..3@0 flushed 3
+        2 follower in 0, log 0..3@0 flushed 3, commit 1
+        3 pre-candidate in 0, log 0..1@0 flushed 1, commit 0
+    """)
+
+
+def test_who_comes_back_from_a_cut_disturbs_nobody() -> None:
+    """[4, 5] It asks in vain, its term does not grow, and the next beat calms it."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> cut 3
+        > wait 0.7
+        >> beat 1
+        > wait 0.5
+        >> beat 1
+        >> join 3
+        > wait 0.2
+        3 is pre-candidate in term 0
+        3 -> 1 asks for a pre-vote in 1, log 1@0
+        3 -> 2 asks for a pre-vote in 1, log 1@0
+        > deliver
+        > beat 1
+        3 is follower of 1 in term 0
+        > state
+        1 leader in 0, log 0..1@0 flushed 1, commit 1
+        2 follower in 0, log 0..1@0 flushed 1, commit 1
+        3 follower in 0, log 0..1@0 flushed 1, commit 0
+    """)
+
+
+def test_nobody_helps_to_another_leader_while_its_own_is_there() -> None:
+    """[5] The request alone, without a pre-vote before it, is passed over as well."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+    """)
+    one, two, three = (stage.machines[node] for node in (1, 2, 3))
+    request = RequestVote(one.raft.term + 1, 9, one.raft.term, pre=False)
+    assert two.raft.step(stage.now + 0.9, three.me, request) == []
+    assert one.raft.step(stage.now + 0.9, three.me, request) == []
+    assert two.raft.step(stage.now + 1.1, three.me, request) != []
+
+
+def test_who_has_just_started_helps_nobody_either() -> None:
+    """[5] It may have answered a leader's beat a moment before it died."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> crash 2
+        >> start 2
+        > cut 1
+    """)
+    two, three = stage.machines[2], stage.machines[3]
+    request = RequestVote(two.raft.term + 1, 9, two.raft.term, pre=True)
+    assert two.raft.step(stage.now + 0.9, three.me, request) == []
+    assert two.raft.step(stage.now + 1.1, three.me, request) != []
+
+
+def test_a_leader_without_a_majority_steps_down() -> None:
+    """[6] (KAFKA-15489)"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> cut 1
+        > wait 0.9
+        > wait 0.2
+        1 is follower in term 0
+        > state
+        1 follower in 0, log 0..1@0 flushed 1, commit 1
+        2 follower in 0, log 0..1@0 flushed 1, commit 1
+        3 follower in 0, log 0..1@0 flushed 1, commit 1
+    """)
+
+
+def test_a_lease_lasts_from_the_beat_for_less_than_the_followers_patience() -> None:
+    """[5]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+    """)
+    leader = stage.machines[1].raft
+    assert not leader.has_lease(stage.now)
+    stage.play("""
+        >> beat 1
+    """)
+    assert leader.has_lease(stage.now + 0.89)
+    assert not leader.has_lease(stage.now + 0.91)
+
+
+def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
+    """[5] What counts is when the beat was sent: the follower's patience began no earlier."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+    """)
+    leader, follower = stage.machines[1].raft, stage.machines[2].me
+    leader.answered(stage.now - 2, follower, leader.term)
+    assert not leader.has_lease(stage.now)
+    leader.answered(stage.now - 0.5, follower, leader.term - 1)
+    assert not leader.has_lease(stage.now)
+    leader.answered(stage.now - 0.5, follower, leader.term)
+    assert leader.has_lease(stage.now)
+
+
+def test_a_beat_is_not_answered_before_its_term_is_durable() -> None:
+    """[1, 5] Who forgets the term by a crash would not keep silent after it."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+    """)
+    two, three = stage.machines[2], stage.machines[3]
+    three.do(stage.now, three.raft.step_beat(stage.now, two.me, Beat(7, 0, 0)))
+    assert not three.raft.heard(stage.now, two.me, 7)
+    three.save(stage.now)
+    assert three.raft.heard(stage.now, two.me, 7)
+
+
+def test_a_candidate_waits_for_its_disk_instead_of_taking_a_new_term_each_time() -> None:
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> crash 1
+        >> wait 0.9
+        >> tick 2
+        >> deliver
+        > tick 2
+        > tick 2
+        > save 2
+        2 -> 1 asks for a vote in 1, log 1@0
+        2 -> 3 asks for a vote in 1, log 1@0
+        > deliver
+        3 saves term 1, votes for 2
+        3 is follower in term 1
+        > save 3
+        3 -> 2 grants the vote in 1
+        > deliver
+        2 is leader in term 1
+        2 begins its term
+        2 -> 1 append 1@0..2 in 1, commit 0
+        2 -> 3 append 1@0..2 in 1, commit 0
+        3 is follower of 2 in term 1
+        3 writes 74 bytes
+    """)
+
+
+def test_a_sole_voter_leads_after_one_write_and_needs_nothing_more() -> None:
+    """[11] No message, no entry of its own, no deadline."""
+    stage = Stage(1)
+    stage.play("""
+        > tick 1
+        1 is pre-candidate in term -1
+        1 is candidate in term 0
+        1 saves term 0, votes for 1
+        > save 1
+        1 is leader in term 0
+    """)
+    raft = stage.machines[1].raft
+    assert raft.next_deadline == float("inf")
+    assert raft.term_confirmed
+    assert raft.has_lease(stage.now + 1e6)
+    stage.play("""
+        > propose 1 3
+        > flush 1
+        1 commits 4
+        > crash 1
+        > start 1
+        > tick 1
+        1 is pre-candidate in term 0
+        1 is candidate in term 1
+        1 saves term 1, votes for 1
+        > save 1
+        1 is leader in term 1
+        1 commits 4
+        > state
+        1 leader in 1, log 0..4@0 flushed 4, commit 4
+    """)
+
+
+def test_who_does_not_know_its_group_neither_campaigns_nor_votes() -> None:
+    """[15]"""
+    stage = Stage(1, others=1)
+    blank = stage.machines[2]
+    assert blank.raft.next_deadline == float("inf")
+    assert blank.raft.step(stage.now, replica(1), RequestVote(5, 9, 4, pre=False)) == []
+    assert blank.raft.campaign(stage.now) == []
+
+
+def test_a_term_that_only_the_log_remembers_is_kept() -> None:
+    """[2] Entries are flushed apart from votes. Here the crash lost the one and kept the other."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> crash 1
+        >> wait 0.9
+        >> tick 2
+        >> deliver
+        >> save 2
+        >> deliver
+        >> save 3
+        >> deliver
+        >> flush 3
+    """)
+    three = stage.machines[3]
+    three.hard = HardState(0, three.hard.voted_for)
+    stage.play("""
+        > crash 3
+        > start 3
+        > state
+        1 is down, log 0..1@0 flushed 1
+        2 leader in 1, log 0..2@1 flushed 1, commit 0
+        3 follower in 1, log 0..2@1 flushed 2, commit 0
+        > wait 0.5
+        2 -> 1 append 1@0..2 in 1, commit 0
+        2 -> 3 append 1@0..2 in 1, commit 0
+        > beat 2
+        3 is follower of 2 in term 1
+        3 saves term 1
+        > save 3
+    """)

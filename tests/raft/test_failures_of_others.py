@@ -1,0 +1,381 @@
+"""Schedules that broke others, as far as they concern the core. Numbers are the invariants of raft/core.py."""
+
+from penstock.raft import Append, AppendReply
+from tests.raft.machine import replica
+from tests.raft.stage import Stage
+
+
+def test_kafka_10533_what_is_not_flushed_does_not_move_the_watermark() -> None:
+    """[9, 11]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 4
+        >> deliver
+        >> flush 1
+        > deliver
+        > crash 2
+        > crash 3
+        > state
+        1 leader in 0, log 0..5@0 flushed 5, commit 1
+        2 is down, log 0..1@0 flushed 1
+        3 is down, log 0..1@0 flushed 1
+    """)
+
+
+def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirmed() -> None:
+    """[10, 12] 1 has five entries that nobody else has; the new leader's commit reaches beyond them."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> cut 1
+        >> propose 1 1 1 1 1 1
+        >> flush 1
+        >> wait 1.0
+        >> tick 2
+        >> settle
+        >> propose 2 3 3
+        >> settle
+        >> join 1
+        > beat 2
+        1 saves term 1
+        1 is follower of 2 in term 1
+        3 commits 8
+        > save 1
+        > wait 0.5
+        2 -> 1 append 1@0..8 in 1, commit 8
+        > deliver
+        1 cuts its log at 1
+        1 writes 196 bytes
+        > flush 1
+        1 commits 8
+        1 -> 2 has flushed 8 of 8 in 1
+        > state
+        1 follower in 1, log 0..8@1 flushed 8, commit 8
+        2 leader in 1, log 0..8@1 flushed 8, commit 8
+        3 follower in 1, log 0..8@1 flushed 8, commit 8
+    """)
+
+
+def test_ra_508_a_beats_commit_does_not_cover_a_suffix_that_was_never_compared() -> None:
+    """[12]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> cut 1
+        >> propose 1 1 1
+        >> flush 1
+        >> wait 1.0
+        >> tick 2
+        >> settle
+        >> propose 2 5
+        >> settle
+        >> join 1
+        > beat 2
+        1 saves term 1
+        1 is follower of 2 in term 1
+        3 commits 7
+        > beat 2
+        > state
+        1 follower in 1, log 0..3@0 flushed 3, commit 1
+        2 leader in 1, log 0..7@1 flushed 7, commit 7
+        3 follower in 1, log 0..7@1 flushed 7, commit 7
+    """)
+
+
+def test_kafka_15221_an_answer_from_before_a_wipe_counts_for_nobody() -> None:
+    """[15]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 1
+        >> deliver
+        >> flush 2
+    """)
+    stage.wipe(2, life=2)
+    leader = stage.machines[1]
+    leader.flush(stage.now)
+    assert leader.raft.commit_index == 1
+    assert leader.raft.step(stage.now, replica(2, 2), AppendReply(0, 2, 2)) == []
+    assert leader.raft.commit_index == 1
+
+
+def test_kafka_9491_who_begins_anew_has_its_watermark_there() -> None:
+    """[16]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> cut 3
+        >> propose 1 5
+        >> settle
+        >> beat 1
+        >> delete 1 6
+        >> join 3
+        >> beat 1
+        >> wait 0.4
+        >> settle
+        > state
+        1 leader in 0, log 6..6@0 flushed 6, commit 6
+        2 follower in 0, log 0..6@0 flushed 6, commit 6
+        3 follower in 0, log 6..6@0 flushed 6, commit 6
+    """)
+
+
+def test_kip_279_two_failovers_in_a_row_do_not_make_logs_differ() -> None:
+    """[7, 8] 1 and 2 each wrote an entry at the same place that nobody else has."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 1
+        >> drop 1 2
+        >> drop 1 3
+        >> flush 1
+        >> crash 1
+        >> wait 1.0
+        >> tick 2
+        >> settle
+        >> propose 2 1
+        >> drop 2 3
+        >> flush 2
+        >> crash 2
+        >> start 1
+        >> wait 1.0
+        >> tick 3
+        >> settle
+        >> propose 3 1
+        >> settle
+        >> start 2
+        >> beat 3
+        >> wait 0.5
+        >> settle
+        >> beat 3
+        > state
+        1 follower in 2, log 0..4@2 flushed 4, commit 4
+        2 follower in 2, log 0..4@2 flushed 4, commit 4
+        3 leader in 2, log 0..4@2 flushed 4, commit 4
+    """)
+    logs = [machine.log.entries for machine in stage.machines.values()]
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_raft_figure_8_a_majority_alone_does_not_commit_an_entry_of_an_earlier_term() -> None:
+    """[11] 1 and 3 have flushed the entry of term 0; that counts only once an entry of term 1 stands above it."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> propose 1 1
+        >> drop 1 2
+        >> drop 1 3
+        >> flush 1
+        >> crash 1
+        >> start 1
+        >> wait 1.0
+    """)
+    one, three = stage.machines[1], stage.machines[3]
+    stage.play(">> tick 1\n>> deliver\n>> save 1\n>> deliver\n>> save 3\n>> save 2")
+    stage.wires[replica(2), replica(1)].clear()
+    stage.play("""
+        > deliver 3 1
+        1 is leader in term 1
+        1 begins its term
+        1 -> 2 append 2@0..3 in 1, commit 0
+        1 -> 3 append 2@0..3 in 1, commit 0
+    """)
+    stage.wires[replica(1), replica(2)].clear()
+    leader = one.raft
+    assert (one.log.flushed_index, leader.commit_index) == (2, 0)
+    leader.step(stage.now, three.me, AppendReply(leader.term, 2, 3))
+    assert leader.commit_index == 0
+    one.flush(stage.now)
+    assert leader.commit_index == 0
+    leader.step(stage.now, three.me, AppendReply(leader.term, 3, 3))
+    assert leader.commit_index == 3
+
+
+def test_redpanda_3114_a_flush_from_before_a_cut_does_not_speak_for_what_came_after() -> None:
+    """[9, 10] 1 had flushed its own entries up to where the new ones end."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> cut 1
+        >> propose 1 2 2
+        >> flush 1
+        >> wait 1.0
+        >> tick 2
+        >> settle
+        >> propose 2 3
+        >> settle
+        >> join 1
+        >> beat 2
+        >> save 1
+        >> wait 0.5
+        > deliver
+        1 cuts its log at 1
+        1 writes 135 bytes
+        > state
+        1 follower in 1, log 0..5@1 flushed 1, commit 1
+        2 leader in 1, log 0..5@1 flushed 5, commit 5
+        3 follower in 1, log 0..5@1 flushed 5, commit 5
+        > flush 1
+        1 commits 5
+        1 -> 2 has flushed 5 of 5 in 1
+    """)
+
+
+def test_redpanda_11360_a_deposed_leader_does_not_commit_by_late_answers() -> None:
+    """[9, 11]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> propose 1 1
+        >> deliver
+        >> flush 1
+        >> flush 2
+        > state
+        1 leader in 0, log 0..2@0 flushed 2, commit 1
+        2 follower in 0, log 0..2@0 flushed 2, commit 1
+        3 follower in 0, log 0..2@0 flushed 1, commit 1
+    """)
+    one, two = stage.machines[1], stage.machines[2]
+    late = stage.wires[two.me, one.me].pop()
+    one.do(stage.now, one.raft.step(stage.now, replica(3), Append(5, 1, 0, 1, 1, 0)))
+    assert one.raft.step(stage.now, two.me, late) == []
+    assert one.raft.commit_index == 1
+
+
+def test_rabbitmq_14589_a_gap_never_stays() -> None:
+    """[8] Three of four appends are lost, and no more is written."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 1 1 1 1
+        >> drop 1 2
+        >> drop 1 2
+        >> drop 1 2
+        >> settle
+        >> wait 0.4
+        >> settle
+        > state
+        1 leader in 0, log 0..5@0 flushed 5, commit 5
+        2 follower in 0, log 0..5@0 flushed 5, commit 1
+        3 follower in 0, log 0..5@0 flushed 5, commit 1
+    """)
+
+
+def test_etcd_14370_a_sole_voter_does_not_commit_before_its_flush() -> None:
+    """[11]"""
+    stage = Stage(1)
+    stage.play("""
+        >> elect 1
+        > propose 1 1
+        > flush 1
+        1 commits 2
+    """)
+
+
+def test_etcd_15247_a_slow_flush_does_not_hide_the_loss_of_the_majority() -> None:
+    """[6]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> propose 1 1
+        >> cut 1
+        > wait 1.1
+        1 -> 2 append 1@0 in 0, commit 1
+        1 -> 3 append 1@0 in 0, commit 1
+        1 -> 2 append 1@0 in 0, commit 1
+        1 -> 3 append 1@0 in 0, commit 1
+        1 -> 2 append 1@0 in 0, commit 1
+        1 -> 3 append 1@0 in 0, commit 1
+        1 is follower in term 0
+        > flush 1
+        > state
+        1 follower in 0, log 0..2@0 flushed 2, commit 1
+        2 follower in 0, log 0..1@0 flushed 1, commit 1
+        3 follower in 0, log 0..1@0 flushed 1, commit 1
+    """)
+
+
+def test_kip_966_who_lost_its_unflushed_tail_is_filled_up_and_does_not_cut_the_others() -> None:
+    """[3, 9]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 2
+        >> deliver
+        >> flush 2
+        >> flush 3
+        >> deliver
+        > crash 1
+        > start 1
+        > state
+        1 follower in 0, log 0..1@0 flushed 1, commit 0
+        2 follower in 0, log 0..3@0 flushed 3, commit 1
+        3 follower in 0, log 0..3@0 flushed 3, commit 1
+        > tick 1
+        1 is pre-candidate in term 0
+        1 -> 2 asks for a pre-vote in 1, log 1@0
+        1 -> 3 asks for a pre-vote in 1, log 1@0
+        > deliver
+        2 -> 1 denies the pre-vote in 0
+        3 -> 1 denies the pre-vote in 0
+        > tick 2
+        2 is pre-candidate in term 0
+        2 -> 1 asks for a pre-vote in 1, log 3@0
+        2 -> 3 asks for a pre-vote in 1, log 3@0
+        >> settle
+        >> wait 0.5
+        >> settle
+        > state
+        1 follower in 1, log 0..4@1 flushed 4, commit 1
+        2 leader in 1, log 0..4@1 flushed 4, commit 4
+        3 follower in 1, log 0..4@1 flushed 4, commit 1
+    """)
+
+
+def test_kip_1186_a_voter_that_was_never_fed_does_not_block_the_commit() -> None:
+    """[13] It becomes a learner first."""
+    stage = Stage(1, others=1)
+    stage.play("""
+        >> elect 1
+        >> propose 1 1
+        >> settle
+        >> cut 2
+        > change 1 1 2
+        1 writes a configuration
+        1 has voters 1, learners 2
+        1 -> 2 append 2@0..3 in 0, commit 2
+        > flush 1
+        1 commits 3
+        > propose 1 1
+        > flush 1
+        1 commits 4
+    """)
+
+
+def test_nats_7545_a_vote_that_was_not_durable_was_not_given() -> None:
+    """[1]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> crash 1
+        >> wait 1.0
+        >> tick 2
+        >> deliver
+        >> save 2
+        > deliver
+        3 saves term 1, votes for 2
+        3 is follower in term 1
+        > crash 3
+        > start 3
+        > wait 1.1
+    """)
+    three = stage.machines[3]
+    assert three.hard.term == 0
+    assert not stage.wires[replica(3), replica(2)]
