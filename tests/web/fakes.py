@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from penstock.config import NodeConfig
+from penstock.errors import KafkaError
+from penstock.node.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
+from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus, QuorumStatus
 from penstock.types import Offset, TopicPartition
 
 
@@ -54,10 +58,79 @@ class FakeFlusher:
     seconds_total: float = 0.0
 
 
+FIGURES = ClusterFigures(
+    leaders=1,
+    replicas=1,
+    under_replicated=0,
+    leaderless=0,
+    elections=0,
+    is_controller=True,
+    replication_lag_max=0,
+    peer_connections=0,
+    members={"alive": 1},
+)
+QUORUM = QuorumStatus(leader=1, term=0, voters=(1,), learners=(), end_offset=0)
+
+
+@dataclass
+class FakeStatus:
+    held: list[PartitionStatus] = field(default_factory=list)
+    shown: ClusterFigures = FIGURES
+
+    async def picture(self) -> ClusterStatus:
+        return ClusterStatus(
+            cluster_id="test-cluster",
+            node_id=1,
+            alone=False,
+            healthy=True,
+            controller=1,
+            nodes=tuple(self.nodes()),
+            partitions=tuple(self.held),
+            under_replicated=(),
+            leaderless=(),
+            moves=(),
+            metadata=QUORUM,
+            unanswered=(),
+        )
+
+    async def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
+        return [one for one in self.held if topic in (None, one.topic)]
+
+    def nodes(self) -> list[NodeStatus]:
+        return []
+
+    def figures(self) -> ClusterFigures:
+        return self.shown
+
+
+@dataclass
+class FakeController:
+    """Notes what it is asked for, or refuses."""
+
+    refuses: KafkaError | None = None
+    asked: list[tuple[str, int, bool]] = field(default_factory=list)
+
+    async def rebalance(self, *, dry_run: bool, at_once: int) -> RebalanceStep:
+        self._note("rebalance", at_once, dry_run)
+        return RebalanceStep(begun=(), handed_over=(), moves_left=(), leads_left=(), under_way=0)
+
+    async def decommission(self, node_id: int, *, on: bool = True) -> None:
+        self._note("decommission", node_id, on)
+
+    def _note(self, what: str, number: int, flag: bool) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.asked.append((what, number, flag))
+
+
 @dataclass
 class FakeNode:
     ready: bool = True
+    is_alone: bool = False
     node_id: int = 1
+    config: NodeConfig = field(default_factory=NodeConfig)
+    status: FakeStatus = field(default_factory=FakeStatus)
+    controller: FakeController = field(default_factory=FakeController)
     cluster_id: str = "test-cluster"
     metrics: NodeMetrics = field(default_factory=lambda: NodeMetrics(started_seconds=1000.0))
     partitions: FakePartitions = field(default_factory=FakePartitions)

@@ -3,10 +3,11 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.types import TopicPartition
 from penstock.web.metrics import render
 from penstock.web.source import take_snapshot
 
-from .fakes import FakeGroup, FakeNode, TopicPartition
+from .fakes import FakeGroup, FakeNode
 
 
 def scrape(node: FakeNode) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

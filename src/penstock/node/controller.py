@@ -6,6 +6,7 @@ inter-node port; when the controller changes meanwhile, the question goes to the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -14,13 +15,20 @@ import msgspec
 from penstock.cluster import (
     ClusterState,
     MetadataRecord,
+    Move,
+    MoveLimits,
     NodeRegistered,
     PlacementRules,
     ProducerIdsReserved,
     TopicWish,
     decisions,
+    decommission_node,
+    next_moves,
+    plan_leaders,
+    plan_rebalance,
     register_node,
     report_moved,
+    start_moves,
 )
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.leaders import NO_LEADER, LeaderTable
@@ -40,6 +48,8 @@ REGISTER = 5
 MOVED = 6
 HAND_OVER = 7
 """Of the lead: the only one that is asked of a partition's leader and not of the controller."""
+DECOMMISSION = 8
+REBALANCE = 9
 
 PATIENCE_SECONDS = 10.0
 """How long a question waits for a controller: an election, and then some."""
@@ -69,6 +79,52 @@ class HandOver(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     partition: int
     to: int
+
+
+class Decommission(msgspec.Struct, frozen=True, array_like=True):
+    node_id: int
+    on: bool
+
+
+class Rebalance(msgspec.Struct, frozen=True, array_like=True):
+    """`at_once`: how many partitions may be under way."""
+
+    dry_run: bool
+    at_once: int
+
+
+class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition's replicas as they are and as they shall be, and why, in words. `copies` are the nodes that have to
+    be sent its data; none when only the preferred leader changes."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    target: tuple[int, ...]
+    copies: tuple[int, ...]
+    reason: str
+
+
+class PlannedLead(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    leader: int
+    to: int
+
+
+class RebalanceStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call has set going, and what is left: moves that wait for their turn, leads that are not where they
+    belong (also those that are just being handed over), and how many moves are under way."""
+
+    begun: tuple[PlannedMove, ...]
+    handed_over: tuple[PlannedLead, ...]
+    moves_left: tuple[PlannedMove, ...]
+    leads_left: tuple[PlannedLead, ...]
+    under_way: int
+
+    @property
+    def done(self) -> bool:
+        return not (self.moves_left or self.leads_left or self.under_way)
 
 
 class IdBlock(msgspec.Struct, frozen=True, array_like=True):
@@ -125,6 +181,8 @@ class Controller:
             REGISTER: self._serve_register,
             MOVED: self._serve_moved,
             HAND_OVER: self._serve_hand_over,
+            DECOMMISSION: self._serve_decommission,
+            REBALANCE: self._serve_rebalance,
         }
         if rpc is not None:
             for method, serve in self._serve.items():
@@ -286,3 +344,82 @@ class Controller:
         wish = msgspec.msgpack.decode(question, type=HandOver)
         self._transfer(GroupId(UUID(bytes=wish.topic_id), wish.partition), wish.to)
         return b""
+
+    # --- what operators ask for
+
+    async def decommission(self, node_id: int, *, on: bool = True) -> None:
+        """Has a node emptied and then removed, or lets it stay after all. KafkaError says why not."""
+        await self._ask(DECOMMISSION, _pack(Decommission(node_id, on)))
+
+    async def rebalance(self, *, dry_run: bool, at_once: int) -> RebalanceStep:
+        """Sets going as many moves as may be under way at once, and when none is left, hands leads to whom they belong.
+        Nobody remembers that a rebalance is wanted: whoever wants all of it asks until it is done, and whoever stops
+        asking leaves nothing half done."""
+        answer = await self._ask(REBALANCE, _pack(Rebalance(dry_run, at_once)))
+        return msgspec.msgpack.decode(answer, type=RebalanceStep)
+
+    async def _serve_decommission(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=Decommission)
+        await self._metadata.change(lambda state: decommission_node(state, wish.node_id, on=wish.on))
+        return b""
+
+    async def _serve_rebalance(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=Rebalance)
+        self._metadata.check_controller()
+        begun = [] if wish.dry_run else await self._begin_moves(MoveLimits(at_once=wish.at_once))
+        state = self._metadata.state
+        left = plan_rebalance(state)
+        under_way = sum(assignment.target is not None for _, _, assignment in state.groups())
+        leads = self._misplaced_leads()
+        handed_over = [] if wish.dry_run or left or under_way else await self._hand_over_all(leads)
+        step = RebalanceStep(
+            begun=tuple(map(_planned, begun)),
+            handed_over=tuple(handed_over),
+            moves_left=tuple(map(_planned, left)),
+            leads_left=tuple(leads),
+            under_way=under_way,
+        )
+        return _pack(step)
+
+    async def _begin_moves(self, limits: MoveLimits) -> list[Move]:
+        begun: list[Move] = []
+
+        def decide(state: ClusterState) -> Sequence[MetadataRecord]:
+            begun[:] = next_moves(state, limits)
+            return start_moves(state, begun)
+
+        await self._metadata.change(decide)
+        return begun
+
+    def _misplaced_leads(self) -> list[PlannedLead]:
+        known = {group: self._leaders.get(group) for _, group, _ in self._metadata.state.groups()}
+        leaders = {group: int(row.leader) for group, row in known.items() if row.leader != NO_LEADER}
+        ready = {group: row.in_sync for group, row in known.items()}
+        planned = plan_leaders(self._metadata.state, leaders, ready)
+        return [
+            PlannedLead(topic=topic.name, partition=group.partition, leader=leaders[group], to=to)
+            for group, to in planned
+            if (topic := self._metadata.state.topic_by_id(group.topic_id)) is not None
+        ]
+
+    async def _hand_over_all(self, leads: Sequence[PlannedLead]) -> list[PlannedLead]:
+        """Those that their leaders agreed to; the others may be asked again later."""
+        done: list[PlannedLead] = []
+        for lead in leads:
+            topic = self._metadata.state.topics.get(lead.topic)
+            if topic is not None:
+                with suppress(KafkaError):
+                    await self.hand_over(GroupId(topic.topic_id, lead.partition), lead.leader, lead.to)
+                    done.append(lead)
+        return done
+
+
+def _planned(move: Move) -> PlannedMove:
+    return PlannedMove(
+        topic=move.topic,
+        partition=move.group.partition,
+        replicas=move.replicas,
+        target=move.target,
+        copies=move.copies,
+        reason=move.reason.value,
+    )

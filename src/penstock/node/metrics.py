@@ -26,6 +26,7 @@ class NodeMetrics:
         "bytes_out",
         "connections",
         "connections_total",
+        "elections_won",
         "loop_lag_seconds",
         "started_seconds",
     )
@@ -36,6 +37,7 @@ class NodeMetrics:
         self.bytes_out = 0
         self.connections = 0
         self.connections_total = 0
+        self.elections_won = 0
         self.loop_lag_seconds = 0.0
         self.apis: dict[int, ApiMetrics] = {}
 

@@ -35,6 +35,7 @@ from penstock.node.metrics import NodeMetrics
 from penstock.node.no_network import NoNetwork
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
+from penstock.node.status_board import StatusBoard
 from penstock.node.threads import JobThread, SystemThread
 from penstock.node.view import METADATA_GROUP, ClusterView
 from penstock.node.workers import Workers
@@ -64,6 +65,7 @@ class Node:
     groups: GroupManager
     flusher: Flusher
     view: ClusterView
+    status: StatusBoard
 
     def __init__(
         self,
@@ -216,6 +218,7 @@ class Node:
             settings=config.groups,
             limits=config.limits,
         )
+        self.status = StatusBoard(self)
         self._housekeeping = Housekeeping(self.partitions, self._workers, self.clock, self.metrics)
         if self.links is None:
             await self._start_alone()
@@ -342,6 +345,7 @@ class Node:
     # --- acting on what the groups decide
 
     def _role_changed(self, partition: Partition) -> None:
+        self.metrics.elections_won += partition.serves
         self._announcer.role_changed(partition)
         if partition.name.topic == OFFSETS_TOPIC:
             self.groups.partition_moved(partition)

@@ -3,6 +3,7 @@
 /health     200 as long as the process answers: restart it when it does not
 /ready      200 when the node can serve, else 503: send traffic elsewhere meanwhile
 /metrics    Prometheus text
+/v1/...     the cluster: see `cluster`
 """
 
 import asyncio
@@ -13,10 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.web.cluster import ClusterPages
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.source import Source, take_snapshot
 
-PATHS = ["/health", "/ready", "/metrics"]
+PATHS = ["/health", "/ready", "/metrics", "/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"]
 
 
 def build_app(source: Source) -> Starlette:
@@ -27,6 +29,7 @@ def build_app(source: Source) -> Starlette:
         Route("/health", pages.health),
         Route("/ready", pages.ready),
         Route("/metrics", pages.metrics),
+        *ClusterPages(source).routes(),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: explain})
 

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from penstock.kafka.wire.apis import ApiKey
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
+from penstock.node.status import ClusterFigures
 from penstock.web.source import ApiFigures, GroupFigures, PartitionFigures, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,6 +43,7 @@ class _SnapshotCollector(Collector):
         yield from _apis(self._snapshot.apis)
         yield from _partitions(self._snapshot.partitions)
         yield from _groups(self._snapshot.groups)
+        yield from _cluster(self._snapshot.cluster)
 
 
 def _node(snapshot: Snapshot) -> Iterator[Metric]:
@@ -139,3 +141,30 @@ def _groups(groups: tuple[GroupFigures, ...]) -> Iterator[Metric]:
         for topic, partition, behind in group.lags:
             lag.add_metric([group.group_id, topic, str(partition)], behind)
     yield from (states, members, lag)
+
+
+def _cluster(figures: ClusterFigures) -> Iterator[Metric]:
+    yield _gauge("leaders", "Partitions that this node leads", figures.leaders)
+    yield _gauge("replicas", "Replicas that this node holds", figures.replicas)
+    yield _gauge(
+        "under_replicated_partitions",
+        "Partitions that this node leads and that not all of their replicas keep up with",
+        figures.under_replicated,
+    )
+    yield _gauge(
+        "leaderless_partitions",
+        "Partitions of which this node holds a replica and knows no leader",
+        figures.leaderless,
+    )
+    yield _counter("elections_won", "How often this node became a partition's leader", figures.elections)
+    yield _gauge("is_controller", "1 when this node decides for the cluster", figures.is_controller)
+    yield _gauge(
+        "replication_lag_max",
+        "Messages that the slowest follower of any partition led here is behind",
+        figures.replication_lag_max,
+    )
+    yield _gauge("peer_connections", "Other nodes that this one is connected with", figures.peer_connections)
+    members = GaugeMetricFamily("penstock_members", "Nodes by gossip's word", labels=["state"])
+    for state, count in sorted(figures.members.items()):
+        members.add_metric([state], count)
+    yield members

@@ -8,7 +8,8 @@ What a caller may do to us, and the limit:
                                 closed at once when all are being answered
     a connection without a word IDLE_SECONDS, also when it drips bytes and never completes a request
     headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
-    a body                      never read; uvicorn stops reading from the socket at 64 KB
+    a body                      read only where one is wanted, and then a small one that ends soon (`cluster`); uvicorn
+                                stops reading from the socket at 64 KB
 """
 
 import asyncio

@@ -11,7 +11,10 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.config import NodeConfig
+from penstock.node.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
+from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus
 from penstock.types import Offset, TopicPartition
 
 
@@ -62,8 +65,31 @@ class Flusher(Protocol):
     def seconds_total(self) -> float: ...
 
 
+class Status(Protocol):
+    """The cluster as the node sees it."""
+
+    async def picture(self) -> ClusterStatus: ...
+    async def partitions(self, topic: str | None = None) -> list[PartitionStatus]: ...
+    def nodes(self) -> list[NodeStatus]: ...
+    def figures(self) -> ClusterFigures: ...
+
+
+class Controller(Protocol):
+    async def rebalance(self, *, dry_run: bool, at_once: int) -> RebalanceStep: ...
+    async def decommission(self, node_id: int, *, on: bool = True) -> None: ...
+
+
 class Source(Protocol):
     """A node. Everything but `ready` and `metrics` may be asked for only while it is ready."""
+
+    @property
+    def config(self) -> NodeConfig: ...
+    @property
+    def is_alone(self) -> bool: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def controller(self) -> Controller: ...
 
     @property
     def ready(self) -> bool: ...
@@ -109,6 +135,19 @@ class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Topic, partition, and how many messages there are from the committed offset to the end."""
 
 
+NO_CLUSTER = ClusterFigures(
+    leaders=0,
+    replicas=0,
+    under_replicated=0,
+    leaderless=0,
+    elections=0,
+    is_controller=False,
+    replication_lag_max=0,
+    peer_connections=0,
+    members={},
+)
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that /metrics shows, at one moment."""
 
@@ -123,6 +162,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionFigures, ...] = ()
     offline_partitions: int = 0
     groups: tuple[GroupFigures, ...] = ()
+    cluster: ClusterFigures = NO_CLUSTER
     flush_cycles: int = 0
     flush_seconds: float = 0.0
     snapshot_seconds: float = 0.0
@@ -152,6 +192,7 @@ def take_snapshot(source: Source) -> Snapshot:
         partitions=partitions,
         offline_partitions=source.partitions.offline_count(),
         groups=tuple(_group(group, held) for group in source.groups.summaries()),
+        cluster=source.status.figures(),
         flush_cycles=source.flusher.cycles,
         flush_seconds=source.flusher.seconds_total,
         snapshot_seconds=time.perf_counter() - began,

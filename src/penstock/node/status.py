@@ -1,0 +1,280 @@
+"""The cluster in one picture, as this node sees it now: who is there, who holds and leads what, how far behind.
+
+Four sources, each with its own truth:
+
+    metadata    which nodes are registered, and which replicas each partition shall have; the same on all nodes, soon
+    gossip      which nodes are there; seconds old, and only a hint
+    leaders     who leads and who keeps up, as the leaders themselves announced it
+    progress    how far each replica is: only its leader knows, so that for the whole picture every node is asked once
+
+Nothing here decides anything, and no source is waited for: a node that does not answer leaves its lags out and is named
+in `unanswered`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.cluster import ClusterState, NodeInfo, Topic
+from penstock.config import Address
+from penstock.node.view import ClusterView
+from penstock.types import GroupId, NodeId, Replica
+
+ALIVE = "alive"
+UNSEEN = "unseen"
+"""Gossip has never met the node, or has forgotten it."""
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica, as its leader knows it. `end_offset` is what it has flushed; `lag` counts messages (and the odd
+    entry of Penstock's own); `bytes_behind` is an estimate from the log's mean."""
+
+    node_id: int
+    end_offset: int
+    lag: int
+    bytes_behind: int
+    silent_ms: int
+    learner: bool
+
+
+class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`leader` is None while nobody leads. `progress` is empty where the leader was not asked or did not answer."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    term: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    under_replicated: bool
+    lag: int | None
+    """Of the replica that is farthest behind; None where it is not known."""
+    progress: tuple[ReplicaStatus, ...] = ()
+
+
+class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition on its way to other nodes."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    target: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    bytes_behind: int | None
+    """Of those that come, together; None where it is not known."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is gossip's word, `fenced` the cluster's. `hosts` and `leads` are partition numbers by topic."""
+
+    node_id: int
+    incarnation: str
+    """In hexadecimal: JSON's numbers are too short for it in many languages."""
+    state: str
+    fenced: bool
+    decommissioning: bool
+    connected: bool
+    controller: bool
+    metadata_role: str | None
+    """voter or learner of the metadata group; None: this node does not know of any part that it takes."""
+    kafka: str
+    http: str | None
+    cluster: str | None
+    rack: str | None
+    version: str
+    hosts: dict[str, list[int]]
+    leads: dict[str, list[int]]
+
+
+class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata group. `end_offset` is how far this node has applied its log."""
+
+    leader: int | None
+    term: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+    end_offset: int
+    progress: tuple[ReplicaStatus, ...] = ()
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole picture. `healthy`: there is a controller, every partition is led, and every replica keeps up."""
+
+    cluster_id: str
+    node_id: int
+    """Who drew it."""
+    alone: bool
+    """A node without an inter-node port: all of the cluster that there is."""
+    healthy: bool
+    controller: int | None
+    nodes: tuple[NodeStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+    under_replicated: tuple[str, ...]
+    leaderless: tuple[str, ...]
+    moves: tuple[MoveStatus, ...]
+    metadata: QuorumStatus
+    unanswered: tuple[int, ...]
+    """Nodes that were asked how far their followers are, and did not answer."""
+
+
+class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What monitoring wants of one node, without asking another."""
+
+    leaders: int
+    replicas: int
+    under_replicated: int
+    """Of those that this node leads: the sum over all nodes counts each once."""
+    leaderless: int
+    """Of those that this node holds a replica of."""
+    elections: int
+    is_controller: bool
+    replication_lag_max: int
+    peer_connections: int
+    members: dict[str, int]
+    """By gossip's word; this node is one of them."""
+
+
+class Sight(NamedTuple):
+    """What is known besides the metadata and the leaders."""
+
+    members: Mapping[Replica, str]
+    connected: frozenset[int]
+    progress: Mapping[GroupId, tuple[ReplicaStatus, ...]]
+
+
+class Seat(NamedTuple):
+    """This node itself, which a cluster of one has not registered."""
+
+    replica: Replica
+    kafka: str
+    http: str | None
+    cluster: str | None
+    rack: str | None
+    version: str
+
+
+# --- drawing: from facts to the picture
+
+
+def draw_partitions(
+    state: ClusterState, view: ClusterView, sight: Sight, only: str | None = None
+) -> Iterator[PartitionStatus]:
+    """All partitions by topic and number, or one topic's."""
+    absent = {replica.node for replica, word in sight.members.items() if word in ("dead", "left")}
+    absent -= {replica.node for replica, word in sight.members.items() if word not in ("dead", "left")}
+    for topic, group, _ in state.groups():
+        if only is None or topic.name == only:
+            yield _partition(topic, group, view, absent, sight.progress.get(group, ()))
+
+
+def _partition(
+    topic: Topic,
+    group: GroupId,
+    view: ClusterView,
+    absent: set[NodeId],
+    progress: tuple[ReplicaStatus, ...],
+) -> PartitionStatus:
+    assignment = topic.assignments[group.partition]
+    facts = view.partition(topic, group.partition)
+    led = facts.leader >= 0 and facts.leader not in absent
+    in_sync = tuple(sorted(facts.in_sync)) if led else ()
+    behind = [one.lag for one in progress if one.node_id != facts.leader]
+    return PartitionStatus(
+        topic=topic.name,
+        partition=group.partition,
+        leader=facts.leader if led else None,
+        term=facts.term,
+        replicas=assignment.shown,
+        in_sync=in_sync,
+        adding=assignment.adding,
+        removing=assignment.removing,
+        under_replicated=not set(assignment.replicas) <= set(in_sync),
+        lag=max(behind, default=0) if led and (progress or len(assignment.shown) == 1) else None,
+        progress=progress,
+    )
+
+
+def draw_moves(state: ClusterState, sight: Sight) -> Iterator[MoveStatus]:
+    for topic, group, assignment in state.groups():
+        if assignment.target is None:
+            continue
+        # A replica that is made anew has the old one's node, so it is found among those that do not vote yet.
+        coming = [
+            one for one in sight.progress.get(group, ()) if one.learner or one.node_id in assignment.adding
+        ]
+        yield MoveStatus(
+            topic=topic.name,
+            partition=group.partition,
+            replicas=assignment.replicas,
+            target=assignment.target,
+            adding=assignment.adding,
+            removing=assignment.removing,
+            bytes_behind=sum(one.bytes_behind for one in coming) if coming else None,
+        )
+
+
+def draw_nodes(
+    state: ClusterState,
+    seat: Seat,
+    sight: Sight,
+    quorum: QuorumStatus,
+    partitions: Sequence[PartitionStatus],
+) -> list[NodeStatus]:
+    hosts: dict[int, dict[str, list[int]]] = {}
+    leads: dict[int, dict[str, list[int]]] = {}
+    for one in partitions:
+        for node in one.replicas:
+            hosts.setdefault(node, {}).setdefault(one.topic, []).append(one.partition)
+        if one.leader is not None:
+            leads.setdefault(one.leader, {}).setdefault(one.topic, []).append(one.partition)
+    known = {node_id: _seat_of(info) for node_id, info in state.nodes.items()}
+    known.setdefault(seat.replica.node, seat)
+    return [
+        _node(known[node_id], state.nodes.get(node_id), seat, sight, quorum, hosts, leads)
+        for node_id in sorted(known)
+    ]
+
+
+def _node(
+    one: Seat,
+    info: NodeInfo | None,
+    me: Seat,
+    sight: Sight,
+    quorum: QuorumStatus,
+    hosts: Mapping[int, dict[str, list[int]]],
+    leads: Mapping[int, dict[str, list[int]]],
+) -> NodeStatus:
+    node_id = one.replica.node
+    role = "voter" if node_id in quorum.voters else "learner" if node_id in quorum.learners else None
+    return NodeStatus(
+        node_id=node_id,
+        incarnation=f"{one.replica.incarnation:016x}",
+        state=ALIVE if one.replica == me.replica else sight.members.get(one.replica, UNSEEN),
+        fenced=info is not None and info.fenced,
+        decommissioning=info is not None and info.decommissioning,
+        connected=node_id == me.replica.node or node_id in sight.connected,
+        controller=node_id == quorum.leader,
+        metadata_role=role,
+        kafka=one.kafka,
+        http=one.http,
+        cluster=one.cluster,
+        rack=one.rack,
+        version=one.version,
+        hosts=hosts.get(node_id, {}),
+        leads=leads.get(node_id, {}),
+    )
+
+
+def _seat_of(info: NodeInfo) -> Seat:
+    return Seat(
+        replica=info.replica,
+        kafka=str(Address(info.kafka.host, info.kafka.port)),
+        http=str(Address(info.http.host, info.http.port)) if info.http is not None else None,
+        cluster=str(Address(info.cluster.host, info.cluster.port)),
+        rack=info.rack,
+        version=info.version,
+    )
