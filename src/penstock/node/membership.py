@@ -125,6 +125,10 @@ class Membership:
                 if not was_registered:
                     was_registered = True
                     done()
+            elif known is None and was_registered:
+                # By decision: coming back by itself would undo it.
+                log.warning("this node was taken out of the cluster: stop it (started again, it joins again)")
+                return
             else:
                 await self._register(controller, registration)
             try:

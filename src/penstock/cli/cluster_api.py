@@ -1,0 +1,155 @@
+"""How commands reach a cluster: over the HTTP port of any of its nodes."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from penstock.cli.problem import Problem
+from penstock.config import Address
+from penstock.config.address import UNREACHABLE_HOSTS
+from penstock.errors import ConfigError
+from penstock.node.controller import RebalanceStep
+from penstock.node.status import ClusterStatus
+
+DEFAULT_HTTP = "127.0.0.1:8080"
+TIMEOUT_SECONDS = 20.0
+"""Longer than a node waits for a controller to be elected: its reason is better than ours."""
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Nodes are not on the other side of a web proxy, whatever the environment says."""
+
+
+class NobodyThere(Problem):
+    """No node answers."""
+
+    def __init__(self, url: str, reason: object) -> None:
+        super().__init__(
+            f"nobody answers at {url}: {reason}",
+            "is a node running there? `penstock cluster up` starts a local cluster; --http or PENSTOCK_HTTP names "
+            "another node's HTTP address",
+        )
+
+
+class ClusterApi:
+    """Asks one node, and when that one has gone, the others that it told of."""
+
+    def __init__(self, url: str) -> None:
+        self._urls = [url]
+
+    @property
+    def url(self) -> str:
+        return self._urls[0]
+
+    def picture(self, *, avoid: int | None = None) -> ClusterStatus:
+        """The cluster as the node sees it. `avoid` is a node that is about to leave and may not know it."""
+        picture = self._ask("GET", "/v1/cluster", ClusterStatus)
+        others = [
+            f"http://{node.http}"
+            for node in picture.nodes
+            if node.http and node.state == "alive" and node.node_id != avoid and _is_reachable(node.http)
+        ]
+        if picture.node_id == avoid and others:
+            self._urls = others
+            return self.picture()
+        self._urls = [self.url, *(url for url in others if url != self.url)]
+        return picture
+
+    def rebalance(self, *, dry_run: bool) -> RebalanceStep:
+        return self._ask("POST", "/v1/cluster/rebalance", RebalanceStep, {"dry_run": dry_run})
+
+    def decommission(self, node_id: int, *, on: bool) -> None:
+        method = "POST" if on else "DELETE"
+        self._ask(method, f"/v1/cluster/nodes/{node_id}/decommission", dict[str, Any], {})
+
+    def _ask(self, method: str, path: str, wanted: type[T], body: object = None) -> T:
+        gone: NobodyThere | None = None
+        for url in list(self._urls):
+            try:
+                found = _ask(url, method, path, wanted, body)
+            except NobodyThere as nobody:
+                gone = gone or nobody
+                continue
+            self._urls = [url, *(other for other in self._urls if other != url)]
+            return found
+        assert gone is not None
+        raise gone
+
+
+def _ask(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        url + path, data=data, method=method, headers={"Content-Type": "application/json"}
+    )
+    try:
+        with _direct.open(request, timeout=TIMEOUT_SECONDS) as answer:
+            return msgspec.json.decode(answer.read(), type=wanted)
+    except urllib.error.HTTPError as refused:
+        raise _refusal(url, refused) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _stranger(url) from None
+    except urllib.error.URLError as failure:
+        raise NobodyThere(url, _reason(failure.reason)) from None
+    except OSError as failure:  # it went away in the midst of its answer
+        raise NobodyThere(url, _reason(failure)) from None
+    except (ValueError, urllib.error.ContentTooShortError) as failure:
+        raise click.UsageError(f"--http {url}: {failure}") from None
+
+
+def _reason(failure: object) -> object:
+    return getattr(failure, "strerror", None) or failure
+
+
+def _refusal(url: str, refused: urllib.error.HTTPError) -> Problem:
+    try:
+        said = json.loads(refused.read())
+        return Problem(said["error"], said["hint"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return _stranger(url)
+
+
+def _stranger(url: str) -> Problem:
+    return Problem(
+        f"{url} answers, but not as a Penstock node of this version",
+        "--http wants the address that `penstock serve` prints after `http`",
+    )
+
+
+def _is_reachable(address: str) -> bool:
+    return Address.parse("http", address).host not in UNREACHABLE_HOSTS
+
+
+def _url(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """HOST:PORT, as `serve` takes it, or a URL."""
+    scheme, separator, rest = value.rpartition("://")
+    address = rest.rstrip("/")
+    try:
+        Address.parse("--http", address)
+    except ConfigError:
+        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT") from None
+    if separator and scheme not in ("http", "https"):
+        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT")
+    return f"{scheme or 'http'}://{address}"
+
+
+def reaches_cluster(command: Command) -> Command:
+    """Gives a command --http, and hands it over as `api`."""
+
+    def with_api(http: str, **rest: Any) -> Any:
+        return command(api=ClusterApi(http), **rest)
+
+    with_api.__doc__ = command.__doc__
+    with_api.__name__ = command.__name__
+    with_api.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    option = click.option(
+        "--http", metavar="HOST:PORT", envvar="PENSTOCK_HTTP", default=DEFAULT_HTTP, callback=_url,
+        show_default=True, show_envvar=True, help="The HTTP address of any of the cluster's nodes.",
+    )  # fmt: skip
+    return option(with_api)  # type: ignore[return-value]

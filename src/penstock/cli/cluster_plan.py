@@ -1,0 +1,163 @@
+"""A local cluster on paper: which nodes, on which ports, with their data where. It is kept as one `cluster.toml`, which
+`penstock serve --config` reads for single nodes, too.
+"""
+
+import json
+import random
+import socket
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.cli.problem import Problem
+
+FILE = "cluster.toml"
+HOST = "127.0.0.1"
+REPLICAS = 3
+"""Of topics that are made without a number, where there are as many nodes: one node may be lost."""
+PORTS = range(10_000, 30_000)
+"""Below those that Linux gives to outgoing connections (32768 and up): a cluster that is started again wants its ports
+back, and none of them should have gone to somebody's browser meanwhile."""
+TRIES = 200
+
+
+class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: int
+    kafka: str
+    http: str
+    cluster: str
+
+
+class LocalCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """`folder` holds the file, the nodes' data (unless it is kept in memory) and their logs."""
+
+    folder: Path
+    memory: bool
+    founders: int
+    """The first so many nodes found the cluster; those that came later joined it."""
+    nodes: tuple[LocalNode, ...]
+
+    @property
+    def file(self) -> Path:
+        return self.folder / FILE
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.kafka for node in self.nodes)
+
+    def data_dir(self, node: LocalNode) -> Path:
+        return self.folder / f"node-{node.node_id}"
+
+    def log_file(self, node: LocalNode) -> Path:
+        return self.folder / f"node-{node.node_id}.log"
+
+    def grown(self, nodes: int, ports: Iterator[LocalNode]) -> "LocalCluster":
+        """The same with more nodes, which join."""
+        more = tuple(next(ports) for _ in range(nodes - len(self.nodes)))
+        return msgspec.structs.replace(self, nodes=self.nodes + more)
+
+    def write(self) -> None:
+        self.file.write_text(self._text(), encoding="utf-8")
+
+    def _text(self) -> str:
+        seeds = [node.cluster for node in self.nodes[: self.founders]]
+        lines = [
+            "# Made by `penstock cluster up`, which continues it when it finds it. One node alone:",
+            f"#   penstock serve --config {self.file} --node-id {self.nodes[0].node_id}",
+            f"default_replication_factor = {min(REPLICAS, len(self.nodes))}",
+            f"seeds = {json.dumps(seeds)}",
+        ]
+        for node in self.nodes:
+            place = "true" if self.memory else json.dumps(str(self.data_dir(node)), ensure_ascii=False)
+            lines += [
+                f"\n[nodes.{node.node_id}]",
+                f"{'memory' if self.memory else 'data_dir'} = {place}",
+                f'kafka = "{node.kafka}"',
+                f'http = "{node.http}"',
+                f'cluster = "{node.cluster}"',
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def read_plan(folder: Path) -> LocalCluster | None:
+    """The cluster that is in this folder; None if there is none."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = sorted((int(node_id), table) for node_id, table in document["nodes"].items())
+        nodes = tuple(_node(node_id, table) for node_id, table in tables)
+        return LocalCluster(folder=folder, memory=False, founders=len(document["seeds"]), nodes=nodes)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, ValueError, TypeError) as wrong:
+        raise Problem(
+            f"{file} cannot be continued: {wrong!r}",
+            "start its nodes one by one with `penstock serve --config`, or choose another --data-dir",
+        ) from None
+
+
+def _node(node_id: int, table: dict[str, Any]) -> LocalNode:
+    return LocalNode(node_id=node_id, kafka=table["kafka"], http=table["http"], cluster=table["cluster"])
+
+
+def new_plan(folder: Path, nodes: int, *, memory: bool, ports: Iterator[LocalNode]) -> LocalCluster:
+    chosen = tuple(next(ports) for _ in range(nodes))
+    return LocalCluster(folder=folder, memory=memory, founders=nodes, nodes=chosen)
+
+
+def places(first_id: int, *, kafka_port: int | None, http_port: int | None) -> Iterator[LocalNode]:
+    """Nodes one after the other, on ports that nobody has now; a given port is the first node's, and the others take
+    the ones after it."""
+    with ExitStack() as held:  # a port is kept until all are chosen, so that none is chosen twice
+        node_id = first_id
+        while True:
+            kafka = _port(held, kafka_port, node_id, "--kafka-port")
+            http = _port(held, http_port, node_id, "--http-port")
+            yield LocalNode(
+                node_id=node_id,
+                kafka=f"{HOST}:{kafka}",
+                http=f"{HOST}:{http}",
+                cluster=f"{HOST}:{_free_port(held)}",
+            )
+            node_id += 1
+
+
+def _port(held: ExitStack, first: int | None, node_id: int, option: str) -> int:
+    if first is None:
+        return _free_port(held)
+    port = first + node_id - 1
+    try:
+        _hold(held, port, socket.SOCK_STREAM)
+    except OSError as taken:
+        raise Problem(
+            f"port {port}, for node {node_id}, cannot be had: {taken.strerror}",
+            f"choose another {option}, or leave it out for free ones",
+        ) from None
+    return port
+
+
+def _free_port(held: ExitStack) -> int:
+    """Free for TCP and for UDP: the inter-node port is both."""
+    for _ in range(TRIES):
+        port = random.choice(PORTS)
+        try:
+            _hold(held, port, socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        except OSError:
+            continue
+        return port
+    raise Problem("no free port was found", "give one with --kafka-port and --http-port")
+
+
+def _hold(held: ExitStack, port: int, *kinds: socket.SocketKind) -> None:
+    """Binds it without listening; OSError if somebody has it."""
+    with ExitStack() as sockets:
+        for kind in kinds:
+            sock = sockets.enter_context(socket.socket(socket.AF_INET, kind))
+            if kind == socket.SOCK_STREAM:  # or a port that was closed a minute ago would count as taken
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((HOST, port))
+        held.enter_context(sockets.pop_all())

@@ -1,0 +1,215 @@
+"""`penstock cluster status`: nodes, leaders, replicas and lags, once or again and again."""
+
+import time
+from collections.abc import Iterator
+
+import click
+import msgspec
+from rich.table import Table
+
+from penstock.cli.cluster_api import ClusterApi, reaches_cluster
+from penstock.cli.connection import json_option
+from penstock.cli.help import examples
+from penstock.cli.output import console, note, table
+from penstock.cli.problem import Problem
+from penstock.cli.stopping import Stop, stop_on_signals
+from penstock.node.status import ClusterStatus, NodeStatus, PartitionStatus
+
+EXIT_UNHEALTHY = 3
+"""With --check: the cluster was reached, and is not what it should be."""
+POLL_SECONDS = 0.1
+
+COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", "unseen": "yellow"}
+
+
+@click.command(
+    epilog=examples(
+        "penstock cluster status",
+        "penstock cluster status --http 10.0.0.2:8080 --topic orders",
+        "penstock cluster status --watch --trouble",
+        "penstock cluster status --check && echo all is well",
+        "penstock cluster status --json",
+    )
+)
+@click.option("--topic", metavar="NAME", help="Only this topic's partitions.")
+@click.option("--trouble", is_flag=True, help="Only partitions that are not as they should be, or move.")
+@click.option("--internal", is_flag=True, help="Also the broker's own topics.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+    help="Seconds between two looks with --watch.",
+)  # fmt: skip
+@click.option(
+    "--check", is_flag=True,
+    help=f"Exit with {EXIT_UNHEALTHY} unless every partition is led and every replica keeps up.",
+)  # fmt: skip
+@json_option
+@reaches_cluster
+def status(
+    api: ClusterApi,
+    topic: str | None,
+    trouble: bool,
+    internal: bool,
+    watch: bool,
+    interval: float,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """Show nodes, leaders, replicas, lag and under-replicated partitions.
+
+    Any node can be asked. Lag counts the messages that the slowest replica has not flushed yet.
+    """
+    chosen = Chosen(topic=topic, trouble=trouble, internal=internal)
+    with stop_on_signals() as stop:
+        for picture in _pictures(api, stop, interval if watch else None):
+            if as_json:
+                click.echo(_as_json(chosen.of(picture), lines=watch))
+            else:
+                _show(picture, chosen, clear=watch)
+    if check and not picture.healthy:
+        raise click.exceptions.Exit(EXIT_UNHEALTHY)
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """Which partitions the person wants to see."""
+
+    topic: str | None
+    trouble: bool
+    internal: bool
+
+    def of(self, picture: ClusterStatus) -> ClusterStatus:
+        if self.topic is None and not self.trouble:
+            return picture  # in JSON, internal topics are there unless something else was asked for
+        return msgspec.structs.replace(picture, partitions=tuple(self.rows(picture)))
+
+    def rows(self, picture: ClusterStatus) -> list[PartitionStatus]:
+        known = {one.topic for one in picture.partitions}
+        if self.topic is not None and self.topic not in known:
+            raise Problem(f"there is no topic {self.topic!r}", "`penstock topics list` shows what there is")
+        return [one for one in picture.partitions if self._wants(one)]
+
+    def _wants(self, one: PartitionStatus) -> bool:
+        if self.topic is not None:
+            return one.topic == self.topic and (not self.trouble or _is_odd(one))
+        if self.trouble:
+            return _is_odd(one)
+        return self.internal or not one.topic.startswith("__") or _is_odd(one)
+
+
+def _is_odd(one: PartitionStatus) -> bool:
+    return one.under_replicated or one.leader is None or bool(one.adding or one.removing)
+
+
+def _pictures(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
+    """One, or with an interval as many as the person waits for. What fails once the first has come is told, and tried
+    again: a cluster is watched when things go wrong."""
+    yield api.picture()
+    while interval is not None and not stop:
+        again_at = time.monotonic() + interval
+        while not stop and time.monotonic() < again_at:
+            time.sleep(min(POLL_SECONDS, interval))
+        if stop:
+            return
+        try:
+            yield api.picture()
+        except Problem as trouble:
+            note(f"{time.strftime('%H:%M:%S')} {trouble.message}")
+
+
+def _as_json(picture: ClusterStatus, *, lines: bool) -> str:
+    text = msgspec.json.encode(picture)
+    return (text if lines else msgspec.json.format(text, indent=2)).decode()
+
+
+def _show(picture: ClusterStatus, chosen: Chosen, *, clear: bool) -> None:
+    out = console()
+    rows = chosen.rows(picture)
+    if clear and out.is_terminal:
+        out.clear()
+    elif clear:
+        out.print(time.strftime("%H:%M:%S"))
+    out.print(_headline(picture))
+    out.print(_nodes(picture))
+    if rows:
+        out.print("")
+        out.print(_partitions(rows))
+    if picture.unanswered:
+        silent = ", ".join(map(str, picture.unanswered))
+        out.print(f"no lag from node {silent}: no answer")
+
+
+def _headline(picture: ClusterStatus) -> str:
+    parts = [f"cluster {picture.cluster_id}"]
+    parts += ["one node, alone"] if picture.alone else []
+    parts += [
+        f"controller {picture.controller}" if picture.controller is not None else "[red]no controller[/red]"
+    ]
+    parts += [f"{len(picture.partitions)} partitions"]
+    if picture.leaderless:
+        parts += [f"[red]{len(picture.leaderless)} without a leader[/red]"]
+    if picture.under_replicated:
+        parts += [f"[yellow]{len(picture.under_replicated)} under-replicated[/yellow]"]
+    if picture.moves:
+        parts += [f"{len(picture.moves)} moving"]
+    parts += ["[green]healthy[/green]"] if picture.healthy else []
+    return "   ".join(parts) + "\n"
+
+
+def _nodes(picture: ClusterStatus) -> Table:
+    rows = [
+        [
+            node.node_id,
+            f"[{COLOURS.get(node.state, 'default')}]{node.state}[/]",
+            node.kafka,
+            node.http,
+            node.cluster,
+            node.rack,
+            sum(map(len, node.leads.values())),
+            sum(map(len, node.hosts.values())),
+            _remarks(node),
+        ]
+        for node in picture.nodes
+    ]
+    columns = ("node", "state", "kafka", "http", "cluster", "rack", "leads", "replicas", "")
+    return table(*columns, rows=rows, numbers=("node", "leads", "replicas"))
+
+
+def _remarks(node: NodeStatus) -> str:
+    remarks = {
+        "controller": node.controller,
+        "[red]fenced[/red]": node.fenced,
+        "[yellow]leaving[/yellow]": node.decommissioning,
+        "[yellow]not connected[/yellow]": not node.connected,
+    }
+    return ", ".join(remark for remark, holds in remarks.items() if holds)
+
+
+def _partitions(partitions: list[PartitionStatus]) -> Table:
+    rows = [
+        [
+            one.topic,
+            one.partition,
+            one.leader,
+            one.term,
+            list(one.replicas),
+            list(one.in_sync),
+            one.lag,
+            _state(one),
+        ]
+        for one in partitions
+    ]
+    columns = ("topic", "partition", "leader", "term", "replicas", "in sync", "lag", "")
+    return table(*columns, rows=rows, numbers=("partition", "leader", "term", "lag"))
+
+
+def _state(one: PartitionStatus) -> str:
+    words = []
+    if one.leader is None:
+        words.append("[red]no leader[/red]")
+    elif one.under_replicated:
+        words.append("[yellow]under-replicated[/yellow]")
+    if one.adding:
+        words.append(f"coming to {','.join(map(str, one.adding))}")
+    if one.removing:
+        words.append(f"leaving {','.join(map(str, one.removing))}")
+    return ", ".join(words)
