@@ -69,6 +69,7 @@ class Service:
 
     def _bind_cluster(self) -> "MakeLinks":
         """Opens the inter-node port, and says how a node gets its links through it."""
+        from penstock.node import frame_kinds
         from penstock.node.datagrams import UdpNetwork
         from penstock.node.links import Links
         from penstock.node.network import BoundNetwork
@@ -82,7 +83,13 @@ class Service:
 
         def make_network(hello: "PeerHello", events: "TransportEvents") -> "Network":
             network = PeerNetwork(
-                hello, events, key=key, limits=limits, silence_ms=settings.peer_silence_ms, random=random
+                hello,
+                events,
+                key=key,
+                limits=limits,
+                silence_ms=settings.peer_silence_ms,
+                urgent_kinds={frame_kinds.BEAT},
+                random=random,
             )
             return BoundNetwork(network, listening)
 

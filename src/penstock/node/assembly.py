@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
+from struct import Struct
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.errors import ProtocolViolation
 from penstock.node import frame_kinds
@@ -20,10 +22,13 @@ from penstock.node.clock import Clock
 from penstock.node.consensus import Consensus
 from penstock.node.hard_states import HardStates
 from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
+from penstock.raft.messages import check
 from penstock.types import GroupId, NodeId, Replica
 
 if TYPE_CHECKING:
-    from penstock.node.peers import Transport
+    from collections.abc import Iterable
+
+    from penstock.node.peers import Buffer, Transport
 
 log = logging.getLogger("penstock.node")
 
@@ -42,10 +47,51 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     """Of the replica that it is meant for: a node that lost its data since is somebody else."""
     message: Message
+    entries_bytes: int = 0
+    """Entries of an append are not in the message but behind all envelopes, so that nobody copies them."""
 
 
+_LENGTH = Struct(">I")
+"""A frame of messages: the length of the envelopes, the envelopes, then the entries, in the same order."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Envelope])
+
+
+def pack(envelopes: "Iterable[tuple[Replica, GroupId, Message]]") -> "list[Buffer]":
+    """The frame's body in pieces."""
+    rows, pieces = [], []
+    for to, group, message in envelopes:
+        size = 0
+        if type(message) is Append and message.entries:
+            size = len(message.entries)
+            pieces.append(message.entries)
+            message = replace(message, entries=b"")
+        rows.append(Envelope(group.topic_id.bytes, group.partition, to.incarnation, message, size))
+    head = _ENCODER.encode(rows)
+    return [_LENGTH.pack(len(head)) + head, *pieces]
+
+
+def unpack(body: memoryview) -> list[Envelope]:
+    """ProtocolViolation for what `pack` cannot have made. Entries stay where they are: views of the body."""
+    if len(body) < _LENGTH.size:
+        raise ProtocolViolation("a frame of messages without a length")
+    (length,) = _LENGTH.unpack_from(body)
+    position = _LENGTH.size + length
+    try:
+        envelopes = _DECODER.decode(body[_LENGTH.size : position])
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise ProtocolViolation(f"messages that do not parse: {wrong}") from None
+    for number, envelope in enumerate(envelopes):
+        if envelope.entries_bytes:
+            end = position + envelope.entries_bytes
+            message = envelope.message
+            if envelope.entries_bytes < 0 or end > len(body) or type(message) is not Append:
+                raise ProtocolViolation(f"{envelope.entries_bytes} bytes of entries that are not there")
+            message = replace(message, entries=body[position:end])
+            envelopes[number] = replace(envelope, message=message)
+            position = end
+        check(envelopes[number].message)
+    return envelopes
 
 
 class Assembly:
@@ -69,7 +115,7 @@ class Assembly:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._groups: dict[GroupId, Consensus] = {}
-        self._outbox: dict[Replica, list[Envelope]] = {}
+        self._outbox: dict[Replica, list[tuple[Replica, GroupId, Message]]] = {}
         self._outbox_bytes = 0
         self._scheduled = False
         self._senders: dict[Replica, beats.BeatSender] = {}
@@ -124,8 +170,7 @@ class Assembly:
 
     def post(self, to: Replica, group: GroupId, message: Message) -> None:
         """Goes out when this turn of the loop is over, together with all else for that node."""
-        envelope = Envelope(group.topic_id.bytes, group.partition, to.incarnation, message)
-        self._outbox.setdefault(to, []).append(envelope)
+        self._outbox.setdefault(to, []).append((to, group, message))
         if type(message) is Append:
             self._outbox_bytes += len(message.entries)
         if self._outbox_bytes >= FRAME_BYTES:
@@ -138,15 +183,12 @@ class Assembly:
         self._scheduled = False
         outbox, self._outbox = self._outbox, {}
         self._outbox_bytes = 0
-        for to, envelopes in outbox.items():
-            self.transport.send(to.node, frame_kinds.RAFT, _ENCODER.encode(envelopes))
+        for to, messages in outbox.items():
+            self.transport.send(to.node, frame_kinds.RAFT, pack(messages))
 
     def on_messages(self, sender: NodeId, body: memoryview) -> None:
         """Raft messages of a peer. ProtocolViolation if they make no sense: the connection is closed then."""
-        try:
-            envelopes = _DECODER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            raise ProtocolViolation(f"messages of node {sender}: {wrong}") from None
+        envelopes = unpack(body)
         replica = self.transport.connected()[sender].replica
         for envelope in envelopes:
             member = self._addressee(envelope)

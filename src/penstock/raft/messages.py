@@ -119,8 +119,13 @@ def decode(body: bytes | memoryview) -> Message:
         message: Message = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise ProtocolViolation(f"a message that does not parse: {problem}") from problem
+    check(message)
+    return message
+
+
+def check(message: Message) -> None:
+    """Raises ProtocolViolation for fields that are in range each and make no sense together."""
     if isinstance(message, Append) and message.end_index < message.prev_index:
         raise ProtocolViolation(f"entries from {message.prev_index} to {message.end_index}")
     if isinstance(message, InstallPrefix):
         message.config.validate()
-    return message
