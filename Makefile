@@ -21,7 +21,7 @@ demo: setup      ## the main job, end to end, in under a minute
 	$(BIN)/penstock demo
 
 test: setup      ## every test; no network needed once set up
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup     ## lint, format, types and floors
 	$(BIN)/ruff check .

@@ -8,6 +8,17 @@ import pytest
 
 from penstock import Broker
 
+HERE = Path(__file__).parent
+HEAVY = (HERE / "spark", HERE / "faults")
+"""Tests that share a Spark session, or start clusters of processes: one worker runs all of them, one after the other,
+and the other worker everything else. Side by side on two cores they would only wait for each other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(folder in item.path.parents for folder in HEAVY):
+            item.add_marker(pytest.mark.xdist_group("heavy"))
+
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
