@@ -2,17 +2,24 @@
 
 import socket
 from collections.abc import Iterable
+from typing import Protocol
 
-from penstock import Broker
 from penstock.kafka.wire import Message, decode_response, encode_request, join
 
 PATIENCE_SECONDS = 20.0
 
 
+class Reachable(Protocol):
+    """A broker, or one node of several."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
 class RawClient:
     """One connection to a broker."""
 
-    def __init__(self, broker: Broker, *, receive_buffer: int | None = None) -> None:
+    def __init__(self, broker: Reachable, *, receive_buffer: int | None = None) -> None:
         host, port = broker.bootstrap_servers.rsplit(":", 1)
         self.socket = socket.socket()
         if receive_buffer is not None:

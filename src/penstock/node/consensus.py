@@ -16,6 +16,7 @@ from penstock.log import Log, Prefix
 from penstock.raft import (
     AppendControl,
     AppendEntries,
+    AppendReply,
     BrokenPromise,
     Committed,
     ConfigChanged,
@@ -66,6 +67,10 @@ class Seat(Protocol):
     def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None: ...
 
     def config_changed(self, config: GroupConfig | None) -> None: ...
+
+    def heard_reply(self) -> None:
+        """A replica has answered an append: it may have flushed more, whether or not that committed anything."""
+        ...
 
     def settled(self) -> None:
         """All that was decided in one go has been told."""
@@ -120,6 +125,8 @@ class Consensus:
 
     def step(self, sender: Replica, message: Message) -> None:
         self._feed(lambda now: self.core.step(now, sender, message))
+        if type(message) is AppendReply:
+            self._seat.heard_reply()
 
     def tick(self, now: float) -> None:
         if not self._stopped:

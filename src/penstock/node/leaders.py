@@ -57,11 +57,12 @@ class LeaderTable:
         self._rows[group] = heard
         return True
 
-    def lost(self, group: GroupId, term: Term) -> None:
-        """The leader of this term has stepped down, and nobody has followed yet."""
+    def lost(self, group: GroupId, term: Term, me: NodeId) -> None:
+        """This node is in `term` of the group and knows no leader: those of earlier terms lead no more, and neither
+        does this node itself. Another leader of this term may well be there, just not be heard as a member."""
         known = self._rows.get(group)
-        if known is not None and known.term == term:
-            self._rows[group] = Leadership(NO_LEADER, term, ())
+        if known is not None and (known.term < term or known.leader == me):
+            self._rows[group] = Leadership(NO_LEADER, known.term, ())
 
     def forget(self, groups: Iterable[GroupId]) -> None:
         for group in groups:

@@ -11,6 +11,8 @@ Invariants:
     whoever waits is told so when the term ends, and whether the append survived is the next leader's to say.
  3. Readers see no byte at or above the high watermark, and nothing at all from a leader that may have been replaced
     without knowing (it lost its lease) or does not know yet what was committed before it (it confirms its term first).
+ 4. Where a topic's min.insync.replicas is more than a majority, acks=all waits for that many replicas to have flushed.
+    The watermark does not: what a majority has is there for good, and readers may see it.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
 from penstock.node.consensus import Consensus, Halt
 from penstock.node.waiter import FetchWaiter
-from penstock.raft import GroupConfig, Refused, Role
+from penstock.raft import GroupConfig, Refusal, Refused, Role
 from penstock.types import NO_TERM, GroupId, Index, Offset, Replica, Term, TopicPartition
 
 log = logging.getLogger("penstock.node")
@@ -56,6 +58,7 @@ class Partition:
         "_assembly",
         "_clock",
         "_halted",
+        "_led_since",
         "_loop",
         "_mark_dirty",
         "_on_commit",
@@ -64,6 +67,7 @@ class Partition:
         "_pending_sizes",
         "_refusing",
         "_sampled_commit",
+        "_strict",
         "_waiters",
         "closed",
         "config",
@@ -110,6 +114,7 @@ class Partition:
         self._halted: Halt | None = None
         self._refusing = False
         self._sampled_commit = 0
+        self._led_since = 0.0
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._assembly = assembly
@@ -119,6 +124,8 @@ class Partition:
         self._pending: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self._pending_sizes: deque[tuple[Offset, int]] = deque()
         """Last offset and bytes of each batch that is not committed: what waiting fetches are told when it is."""
+        self._strict: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        """As `_pending`, of a topic that wants more than a majority (4)."""
         self._waiters: dict[FetchWaiter, None] = {}
         self.consensus = Consensus(group=group, stored=log, assembly=assembly, seat=self, founding=founding)
         self.config_changed(self.consensus.core.config)
@@ -138,7 +145,10 @@ class Partition:
         if not self.leads or self._halted is not None:
             raise self._refusal()
         if self.is_replicated and (refused := self.consensus.core.may_propose()) is not None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: {refused}")
+            # Too much that is not committed: its replicas are too slow, and another leader would not help.
+            slow = refused is Refusal.TOO_MUCH_UNCOMMITTED
+            code = ErrorCode.NOT_ENOUGH_REPLICAS if slow else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise KafkaError(code, f"{self.name}: {refused.value}")
         try:
             appended = self.log.append(batch, header, self.term, self._clock.wall_ms())
         except StorageError as refused_write:
@@ -222,6 +232,8 @@ class Partition:
         """The same, and from now on what is committed by now counts."""
         found = self.in_sync_nodes()
         self._sampled_commit = self.consensus.core.commit_index
+        if self._strict and len(found) < self.config.min_insync_replicas:
+            self._give_up_strict(len(found))
         return found
 
     def check_in_sync(self) -> None:
@@ -234,7 +246,8 @@ class Partition:
 
     def committed_at(self, appended: Appended) -> asyncio.Future[None] | None:
         """A future for the moment this append can no longer be lost, or None when that has come already."""
-        if appended.last_offset < self.high_watermark:
+        strict = self._is_strict
+        if appended.last_offset < (self._flushed_by_enough() if strict else self.high_watermark):
             return None
         future = self._loop.create_future()
         if self.log.failed is not None:
@@ -242,8 +255,42 @@ class Partition:
         elif not self.leads:
             future.set_exception(self._refusal())
         else:
-            self._pending.append((appended.last_offset, future))
+            (self._strict if strict else self._pending).append((appended.last_offset, future))
         return future
+
+    # --- more than a majority (invariant 4)
+
+    @property
+    def _is_strict(self) -> bool:
+        wanted = self.config.min_insync_replicas
+        if wanted <= 1 or not self.is_replicated:
+            return False
+        config = self.consensus.core.config
+        return config is not None and wanted > len(config.voters) // 2 + 1
+
+    def _flushed_by_enough(self) -> Offset:
+        """Below it everything is committed, and on the disks of as many replicas as the topic wants."""
+        matches = sorted(one.match_index for one in self.consensus.core.progress() if not one.learner)
+        wanted = self.config.min_insync_replicas
+        if len(matches) < wanted:
+            return Offset(0)
+        index = min(matches[-wanted], self.consensus.core.commit_index)
+        return min(self.high_watermark, self.log.offset_at(Index(index)))
+
+    def heard_reply(self) -> None:
+        """A replica may have flushed more."""
+        if self._strict:
+            _answer(self._strict, self._flushed_by_enough())
+
+    def _give_up_strict(self, found: int) -> None:
+        """What a majority has stays; its producers are told that it is not on as many replicas as they wanted."""
+        wanted = self.config.min_insync_replicas
+        error = KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"{self.name}: min.insync.replicas={wanted}, in sync: {found}",
+        )
+        while self._strict and self._strict[0][0] < self.high_watermark:
+            _fail(self._strict.popleft()[1], error)
 
     # --- what the group decides
 
@@ -264,11 +311,8 @@ class Partition:
         self.high_watermark = watermark
         if self._on_commit is not None:
             self._on_commit(self)
-        pending = self._pending
-        while pending and pending[0][0] < watermark:
-            future = pending.popleft()[1]
-            if not future.done():
-                future.set_result(None)
+        _answer(self._pending, watermark)
+        self.heard_reply()
         size_bytes = 0
         sizes = self._pending_sizes
         while sizes and sizes[0][0] < watermark:
@@ -277,6 +321,8 @@ class Partition:
             waiter.committed(size_bytes)
 
     def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None:
+        if role is Role.LEADER and not (self.leads and term == self.term):
+            self._led_since = self._assembly.now()
         self.leads = role is Role.LEADER
         self.term = term
         self.leader = leader
@@ -327,6 +373,18 @@ class Partition:
         """A leader knows what is committed once an entry of its own term is."""
         return not self.is_replicated or self.consensus.core.term_confirmed
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether nobody else can lead now. Until the first beats are answered, a term that is confirmed says the same
+        from its beginning on: a majority has taken an entry that was sent after it."""
+        if not self.leads or not self.is_replicated:
+            return self.leads
+        core, now = self.consensus.core, self._assembly.now()
+        if core.has_lease(now):
+            return True
+        lasts = core.settings.election_timeout_s * (1 - core.settings.clock_drift)
+        return core.term_confirmed and core.may_propose() is None and now < self._led_since + lasts
+
     def check_leads(self) -> None:
         if not self.leads:
             raise self._refusal()
@@ -336,7 +394,7 @@ class Partition:
         self.check_leads()
         if self.is_replicated:
             core = self.consensus.core
-            if not core.has_lease(self._assembly.now()):
+            if not self.has_lease:
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas"
                 )
@@ -371,8 +429,9 @@ class Partition:
     # --- changing
 
     def check_epoch(self, client_epoch: int) -> None:
-        """A client that knows a newer leader, or an older one, must refresh its metadata first."""
-        if client_epoch < 0 or client_epoch == self.term:
+        """A client that knows a newer leader, or an older one, must refresh its metadata first. The term of a mere
+        candidate is nobody's epoch."""
+        if client_epoch < 0 or client_epoch == self.term or self.leader is None:
             return
         if client_epoch < self.term:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{self.name} is at epoch {self.term}")
@@ -392,6 +451,24 @@ class Partition:
         self.consensus.prefix_deleted()
         return self.log.start_offset
 
+    async def start_is_known(self) -> None:
+        """Returns when all replicas that keep up have been told where the log starts: whichever of them leads next, it
+        does not start earlier. KafkaError when this node leads no more."""
+        since = self._assembly.now()
+        while self.is_replicated:
+            self.check_leads()
+            in_sync = self.in_sync_nodes()
+            behind = [
+                one
+                for one in self.consensus.core.progress()
+                if one.replica.node in in_sync
+                and one.replica != self._assembly.me
+                and one.beat_sent_at <= since
+            ]
+            if not behind:
+                return
+            await asyncio.sleep(self.consensus.core.settings.beat_interval_s / 4)
+
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config
         self.log.reconfigure(config)
@@ -407,8 +484,19 @@ class Partition:
         self._waiters.clear()
 
     def _end_pending(self, error: Exception) -> None:
-        while self._pending:
-            future = self._pending.popleft()[1]
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # marks it as retrieved: an acks=1 producer may have gone away
+        for pending in (self._pending, self._strict):
+            while pending:
+                _fail(pending.popleft()[1], error)
+
+
+def _answer(pending: deque[tuple[Offset, asyncio.Future[None]]], below: Offset) -> None:
+    while pending and pending[0][0] < below:
+        future = pending.popleft()[1]
+        if not future.done():
+            future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # marks it as retrieved: an acks=1 producer may have gone away

@@ -116,6 +116,7 @@ class Leader:
                 next_index=members[replica].next_index,
                 state=members[replica].state,
                 last_contact=members[replica].contact_at,
+                beat_sent_at=members[replica].lease_at,
                 learner=not config.votes(replica),
             )
             for replica in config.members

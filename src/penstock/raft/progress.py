@@ -32,6 +32,8 @@ class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
     next_index: int
     state: PeerState
     last_contact: float
+    beat_sent_at: float
+    """When the newest beat that it answered was sent: all that beat said is known there."""
     learner: bool
 
 

@@ -11,12 +11,15 @@ from uuid import UUID
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.leading import Hints, led_partition
 from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from penstock.node import FetchWaiter, Partition
@@ -28,6 +31,7 @@ NO_SESSION = 0
 FULL_REQUEST_EPOCHS_MAX = 0
 """Epochs 0 (open a session) and -1 (without one) come with all partitions, whatever session id stands beside them."""
 NO_OFFSET = -1
+HINTS_SINCE_VERSION = 16
 
 
 def fetch(
@@ -37,11 +41,46 @@ def fetch(
         return FetchResponse(
             error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=NO_SESSION, responses=[]
         )
+    if _replica_id(request) >= 0:
+        return _refuse_replica(context, request)
     attempt = _Attempt(context, request)
     attempt.read()
     if attempt.enough or request.max_wait_ms <= 0:
         return attempt.response
     return _wait_and_read(attempt)
+
+
+def _replica_id(request: FetchRequest) -> int:
+    return request.replica_state.replica_id if request.replica_state is not None else request.replica_id
+
+
+def _refuse_replica(context: RequestContext, request: FetchRequest) -> FetchResponse:
+    """Nodes replicate over their own port. Whoever fetches as a replica must not believe that it has become one: acks
+    would wait for it, and what it reads might never be committed."""
+    peer, replica_id = context.connection.peer, _replica_id(request)
+    log.info("%s fetches as replica %d, and only consumers may fetch here", peer, replica_id)
+    return FetchResponse(
+        error_code=ErrorCode.INVALID_REQUEST,
+        session_id=NO_SESSION,
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[_refused(row.partition, ErrorCode.INVALID_REQUEST) for row in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _refused(index: int, code: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=NO_OFFSET,
+        aborted_transactions=None,
+        records=b"",
+    )
 
 
 async def _wait_and_read(attempt: "_Attempt") -> FetchResponse:
@@ -57,6 +96,7 @@ class _Attempt:
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self._node = context.node
         self._request = request
+        self._hints = Hints(context.node) if context.api_version >= HINTS_SINCE_VERSION else None
         self._partitions: list[Partition] = []
         self._watermarks: list[Offset] = []
         self._room = 0
@@ -92,6 +132,11 @@ class _Attempt:
             )
             for topic in self._request.topics
         ]
+        if self._hints is not None:
+            self.response.node_endpoints = [
+                NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+                for one in self._hints.leaders()
+            ]
 
     async def wait(self) -> None:
         """Until the missing bytes are committed, or the client's patience ends."""
@@ -108,25 +153,25 @@ class _Attempt:
                 partition.remove_waiter(waiter)
 
     def _read_one(self, name: str, topic_id: UUID, wanted: FetchPartition) -> PartitionData:
+        topic = name
         try:
             topic = resolve_topic(self._node, name, topic_id)
-            partition = self._node.leader(topic, wanted.partition)
-            partition.check_epoch(wanted.current_leader_epoch)
+            partition = led_partition(self._node, topic, wanted.partition, wanted.current_leader_epoch)
             partition.check_readable()
             return self._read_partition(partition, wanted)
         except KafkaError as mistake:
             code = mistake.code
+            if code == ErrorCode.OFFSET_NOT_AVAILABLE:
+                # Kafka says so to ListOffsets only, and not all clients know what to make of it here.
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         except (StorageError, CorruptLog) as trouble:
             log.error("fetch: %s", trouble)
             code = ErrorCode.KAFKA_STORAGE_ERROR
         self._failed = True
-        return PartitionData(
-            partition_index=wanted.partition,
-            error_code=code,
-            high_watermark=NO_OFFSET,
-            aborted_transactions=None,
-            records=b"",
-        )
+        answer = _refused(wanted.partition, code)
+        if self._hints is not None and (hint := self._hints.find(code, topic, wanted.partition)) is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=hint.leader.node_id, leader_epoch=hint.epoch)
+        return answer
 
     def _read_partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         max_bytes = min(self._room, wanted.partition_max_bytes)

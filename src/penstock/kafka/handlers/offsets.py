@@ -4,6 +4,7 @@ import logging
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.leading import led_partition
 from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.list_offsets import (
@@ -27,6 +28,8 @@ log = logging.getLogger("penstock.kafka")
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 UNKNOWN = -1
+OFFSET_NOT_AVAILABLE_SINCE_VERSION = 5
+"""Older clients do not know the word, and are told that there is no leader yet."""
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -34,22 +37,30 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_list_one(context.node, topic.name, wanted) for wanted in topic.partitions],
+                partitions=[_list_one(context, topic.name, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _list_one(node: Node, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _list_one(
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    node = context.node
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
     try:
-        partition = node.leader(resolve_topic(node, topic, NO_UUID), wanted.partition_index)
-        partition.check_epoch(wanted.current_leader_epoch)
+        name = resolve_topic(node, topic, NO_UUID)
+        partition = led_partition(node, name, wanted.partition_index, wanted.current_leader_epoch)
         partition.check_readable()
         answer.timestamp, answer.offset, answer.leader_epoch = _locate(partition, wanted.timestamp)
     except KafkaError as mistake:
         answer.error_code = mistake.code
+        if (
+            mistake.code == ErrorCode.OFFSET_NOT_AVAILABLE
+            and context.api_version < OFFSET_NOT_AVAILABLE_SINCE_VERSION
+        ):
+            answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     except (StorageError, CorruptLog) as trouble:
         log.error("list offsets: %s", trouble)
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -91,8 +102,8 @@ async def offset_for_leader_epoch(
 def _end_of_epoch(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.NONE)
     try:
-        partition = node.leader(resolve_topic(node, topic, NO_UUID), wanted.partition)
-        partition.check_epoch(wanted.current_leader_epoch)
+        name = resolve_topic(node, topic, NO_UUID)
+        partition = led_partition(node, name, wanted.partition, wanted.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.end_of_term(Term(wanted.leader_epoch))
     except KafkaError as mistake:
         answer.error_code = mistake.code

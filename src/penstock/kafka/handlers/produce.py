@@ -10,17 +10,20 @@ from uuid import UUID
 from penstock.batch import BatchHeader, check_produced
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.leading import MOVED, Hints
 from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.handlers.topic_rules import TopicRules
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.kafka.wire.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from penstock.node import Partition
+from penstock.node import Node, Partition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -28,6 +31,7 @@ LOWEST_VERSION = 3
 """Older versions carry record formats 0 and 1, which are gone since Kafka 4."""
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
+HINTS_SINCE_VERSION = 10
 RECORDS_PER_BYTE_MAX = 1000
 """No codec packs records more densely (a record has seven bytes at least); a count beyond it is a lie that would make
 offsets jump."""
@@ -54,11 +58,35 @@ def produce(
             for topic in request.topic_data
         ]
     )
+    hinting = context.node if context.api_version >= HINTS_SINCE_VERSION else None
     if waiting:
-        return _await_commits(response, waiting, request.timeout_ms)
+        return _await_commits(response, waiting, request.timeout_ms, hinting)
     if request.acks == ACKS_NONE:
         _fail_unanswered(response)
         return None
+    return _with_hints(response, hinting)
+
+
+def _with_hints(response: ProduceResponse, node: Node | None) -> ProduceResponse:
+    """Tells those who should go elsewhere where that is."""
+    rows = [
+        (topic, row)
+        for topic in response.responses
+        for row in topic.partition_responses
+        if row.error_code in MOVED
+    ]
+    if node is None or not rows:
+        return response
+    hints = Hints(node)
+    for topic, row in rows:
+        known = node.metadata.state.topic_by_id(topic.topic_id)
+        name = known.name if known is not None else topic.name
+        if (hint := hints.find(ErrorCode(row.error_code), name, row.index)) is not None:
+            row.current_leader = LeaderIdAndEpoch(leader_id=hint.leader.node_id, leader_epoch=hint.epoch)
+    response.node_endpoints = [
+        NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+        for one in hints.leaders()
+    ]
     return response
 
 
@@ -146,7 +174,9 @@ def _checked(
     return batch, header
 
 
-async def _await_commits(response: ProduceResponse, waiting: _Waiting, timeout_ms: int) -> ProduceResponse:
+async def _await_commits(
+    response: ProduceResponse, waiting: _Waiting, timeout_ms: int, hinting: Node | None
+) -> ProduceResponse:
     """Waits for all commits; what is not committed in time is answered as such, and may still commit."""
     timer = asyncio.get_running_loop().call_later(max(timeout_ms, 1) / 1000, _time_out, waiting, timeout_ms)
     try:
@@ -159,11 +189,11 @@ async def _await_commits(response: ProduceResponse, waiting: _Waiting, timeout_m
                 answer.error_code, answer.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
     finally:
         timer.cancel()
-    return response
+    return _with_hints(response, hinting)
 
 
 def _time_out(waiting: _Waiting, timeout_ms: int) -> None:
-    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {timeout_ms} ms")
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms")
     for _, committed in waiting:
         if not committed.done():
             committed.set_exception(late)

@@ -3,6 +3,7 @@
 A request may name many topics; each stands or falls by itself, and all that stand are committed together.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -231,18 +232,23 @@ def _grown(topic: CreatePartitionsTopic, error: KafkaError | None) -> CreatePart
 
 
 async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Answers when the replicas know as well: no reader should see deleted records again because the leader changed."""
+    wanted = [(topic.name, row) for topic in request.topics for row in topic.partitions]
+    results = await asyncio.gather(
+        *(_delete_before(context.node, name, row, request.timeout_ms) for name, row in wanted)
+    )
+    answered = iter(results)
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_delete_before(context.node, topic.name, wanted) for wanted in topic.partitions],
-            )
+            DeleteRecordsTopicResult(name=topic.name, partitions=[next(answered) for _ in topic.partitions])
             for topic in request.topics
         ]
     )
 
 
-def _delete_before(node: Node, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete_before(
+    node: Node, topic: str, wanted: DeleteRecordsPartition, timeout_ms: int
+) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
     try:
         partition = node.leader(resolve_topic(node, topic, NO_UUID, internal=False), wanted.partition_index)
@@ -250,7 +256,12 @@ def _delete_before(node: Node, topic: str, wanted: DeleteRecordsPartition) -> De
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"
             )
-        result.low_watermark = partition.delete_records(Offset(wanted.offset))
+        low_watermark = partition.delete_records(Offset(wanted.offset))
+        async with asyncio.timeout(max(timeout_ms, 1) / 1000):
+            await partition.start_is_known()
+        result.low_watermark = low_watermark
+    except TimeoutError:
+        result.error_code = ErrorCode.REQUEST_TIMED_OUT
     except KafkaError as mistake:
         result.error_code = mistake.code
     except (StorageError, CorruptLog) as trouble:

@@ -1,0 +1,89 @@
+"""Questions of a raw client, each about one partition, in one line."""
+
+from typing import TypeVar
+
+from penstock.batch import Record, build_batch
+from penstock.kafka.wire import ApiKey, Message
+from penstock.kafka.wire.messages import fetch, list_offsets, metadata, produce
+from penstock.kafka.wire.messages import offset_for_leader_epoch as epochs
+from tests.kafka.raw import RawClient
+
+Response = TypeVar("Response", bound=Message)
+
+LATEST, EARLIEST = -1, -2
+CONSUMER = -1
+
+
+def ask(client: RawClient, key: ApiKey, version: int, request: Message, response: type[Response]) -> Response:
+    answer = client.call(key, version, request)
+    assert isinstance(answer, response)
+    return answer
+
+
+def produce_request(
+    topic: str, value: bytes, *, acks: int = -1, timeout_ms: int = 10_000
+) -> produce.ProduceRequest:
+    data = produce.PartitionProduceData(index=0, records=build_batch([Record(0, 1, b"k", value, ())]))
+    return produce.ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
+    )
+
+
+def write(
+    client: RawClient, topic: str, value: bytes = b"v", *, acks: int = -1, timeout_ms: int = 10_000
+) -> produce.PartitionProduceResponse:
+    request = produce_request(topic, value, acks=acks, timeout_ms=timeout_ms)
+    answer = ask(client, ApiKey.PRODUCE, 9, request, produce.ProduceResponse)
+    return answer.responses[0].partition_responses[0]
+
+
+def fetch_request(
+    topic: str, offset: int, *, epoch: int = -1, replica_id: int = CONSUMER, max_wait_ms: int = 0
+) -> fetch.FetchRequest:
+    wanted = fetch.FetchPartition(
+        partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1_000_000
+    )
+    return fetch.FetchRequest(
+        replica_id=replica_id,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        session_epoch=-1,
+        topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
+    )
+
+
+def read(client: RawClient, topic: str, offset: int = 0, *, epoch: int = -1) -> fetch.PartitionData:
+    request = fetch_request(topic, offset, epoch=epoch)
+    answer = ask(client, ApiKey.FETCH, 12, request, fetch.FetchResponse)
+    return answer.responses[0].partitions[0]
+
+
+def offset_at(
+    client: RawClient, topic: str, timestamp: int = LATEST, *, epoch: int = -1, version: int = 7
+) -> list_offsets.ListOffsetsPartitionResponse:
+    wanted = list_offsets.ListOffsetsPartition(
+        partition_index=0, current_leader_epoch=epoch, timestamp=timestamp
+    )
+    request = list_offsets.ListOffsetsRequest(
+        replica_id=CONSUMER, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[wanted])]
+    )
+    answer = ask(client, ApiKey.LIST_OFFSETS, version, request, list_offsets.ListOffsetsResponse)
+    return answer.topics[0].partitions[0]
+
+
+def end_of_epoch(client: RawClient, topic: str, epoch: int, *, current: int = -1) -> epochs.EpochEndOffset:
+    wanted = epochs.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    request = epochs.OffsetForLeaderEpochRequest(
+        topics=[epochs.OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+    )
+    key = ApiKey.OFFSET_FOR_LEADER_EPOCH
+    answer = ask(client, key, 4, request, epochs.OffsetForLeaderEpochResponse)
+    return answer.topics[0].partitions[0]
+
+
+def describe(client: RawClient, topic: str) -> metadata.MetadataResponsePartition:
+    request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
+    answer = ask(client, ApiKey.METADATA, 8, request, metadata.MetadataResponse)
+    return answer.topics[0].partitions[0]

@@ -1,0 +1,226 @@
+"""A cluster of three nodes inside this process, for what clients see of one: who leads, who coordinates, who is gone.
+
+All three live on one event loop in a thread. Their logs are in memory and outlive a restart; their patience is short,
+so that an election takes a moment.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+import msgspec
+import uvloop
+
+from penstock.config import Address, ClusterSettings, GroupSettings, NodeConfig
+from penstock.log.memory_disk import MemoryDisk
+from penstock.node import Node, Partition
+from penstock.service import Service
+from penstock.types import NodeId
+from tests.kafka.raw import RawClient
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 20.0
+LOOK_AGAIN_SECONDS = 0.02
+QUICK = ClusterSettings(election_timeout_ms=300, heartbeat_interval_ms=50, auto_rebalance=False)
+"""Leaders stay where a test put them: nothing is handed back unasked."""
+
+
+class Trio:
+    """Nodes 1, 2 and 3."""
+
+    def __init__(self, replication: ClusterSettings = QUICK, groups: GroupSettings | None = None) -> None:
+        ports = _free_ports(6)
+        seeds = tuple(Address("127.0.0.1", port) for port in ports[:3])
+        self._configs = {
+            node_id: NodeConfig(
+                node_id=node_id,
+                memory=True,
+                kafka=Address("127.0.0.1", ports[2 + node_id]),
+                http=None,
+                cluster=seeds[node_id - 1],
+                seeds=seeds,
+                rack=f"rack-{node_id}",
+                replication=replication,
+                groups=groups or GroupSettings(offsets_topic_partitions=3),
+            )
+            for node_id in (1, 2, 3)
+        }
+        self._disks = {node_id: MemoryDisk() for node_id in self._configs}
+        self._services: dict[int, Service] = {}
+        self._cut_off: set[int] = set()
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trio", daemon=True)
+        self._thread.start()
+        try:
+            self.run(self._start_all())
+        except BaseException:
+            self.close()
+            raise
+
+    # --- life
+
+    async def _start_all(self) -> None:
+        await asyncio.gather(*map(self._start, self._configs))
+
+    async def _start(self, node_id: int) -> None:
+        service = self._services[node_id] = Service(self._configs[node_id], disk=self._disks[node_id])
+        await service.start()
+        self._put_wirecutter(node_id)
+        await service.wait_ready()
+
+    async def _stop(self, node_id: int) -> None:
+        await self._services.pop(node_id).stop()
+
+    def stop(self, node_id: int) -> None:
+        """As SIGTERM does: it hands over what it leads and goes."""
+        self.run(self._stop(node_id))
+
+    def start(self, node_id: int) -> None:
+        self.run(self._start(node_id))
+
+    def close(self) -> None:
+        async def stop_all() -> None:
+            for node_id in self._services:
+                self.node(node_id).ready = False  # nobody is left to hand anything over to
+            await asyncio.gather(*map(self._stop, list(self._services)))
+
+        self._cut_off.clear()
+        self.run(stop_all())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- cuts
+
+    def _put_wirecutter(self, node_id: int) -> None:
+        links = self.node(node_id).links
+        assert links is not None
+        network: Any = links.network
+        send = network.send
+
+        def send_unless_cut(to: NodeId, kind: int, body: Any) -> bool:
+            return not self._cut_off & {node_id, int(to)} and send(to, kind, body)
+
+        network.send = send_unless_cut
+
+    @contextmanager
+    def cut_off(self, node_id: int) -> Iterator[None]:
+        """Nothing passes between this node and the others; clients still reach it."""
+        self.call(lambda: self._cut_off.add(node_id))
+        try:
+            yield
+        finally:
+            self.call(lambda: self._cut_off.discard(node_id))
+
+    # --- looking inside
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs it on the nodes' loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
+
+    def call(self, question: Callable[[], T]) -> T:
+        """Asks on the nodes' loop, between two of its turns."""
+
+        async def ask() -> T:
+            return question()
+
+        return self.run(ask())
+
+    def eventually(self, question: Callable[[], T | None]) -> T:
+        """The first answer that is neither None nor False."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            if (answer := self.call(question)) is not None and answer is not False:
+                return answer
+            time.sleep(LOOK_AGAIN_SECONDS)
+        raise AssertionError("waited in vain")
+
+    @property
+    def running(self) -> list[int]:
+        return sorted(self._services)
+
+    def node(self, node_id: int) -> Node:
+        node = self._services[node_id].node
+        assert node is not None
+        return node
+
+    def replica(self, node_id: int, topic: str, index: int = 0) -> Partition:
+        return self.node(node_id).partitions.get(topic, index)
+
+    def leader(self, topic: str, index: int = 0, *, among: tuple[int, ...] = ()) -> int:
+        """Who leads and is ready to serve, once somebody does; and all nodes know."""
+
+        def agreed() -> int | None:
+            asked = among or tuple(self._services)
+            heard = {self.node(one).view.partition(self._topic(one, topic), index).leader for one in asked}
+            [said] = heard if len(heard) == 1 else [-1]
+            return said if said in asked and self.replica(said, topic, index).serves else None
+
+        return self.eventually(lambda: agreed() if self._is_everywhere(topic, index, among) else None)
+
+    def _is_everywhere(self, topic: str, index: int, among: tuple[int, ...]) -> bool:
+        known = [self.node(one).metadata.state.topics.get(topic) for one in among or tuple(self._services)]
+        return all(one is not None and index < one.partitions for one in known)
+
+    def _topic(self, node_id: int, topic: str) -> Any:
+        return self.node(node_id).metadata.state.topics[topic]
+
+    def followers(self, topic: str, index: int = 0) -> list[int]:
+        leader = self.leader(topic, index)
+        return [node_id for node_id in self.running if node_id != leader]
+
+    def controller(self) -> int:
+        return self.eventually(
+            lambda: next((one for one in self._services if self.node(one).metadata.is_controller), None)
+        )
+
+    def hand_over(self, topic: str, to: int, index: int = 0) -> None:
+        """Lets this node lead a partition."""
+        leader = self.leader(topic, index)
+        if leader != to:
+            group = self.replica(leader, topic, index).group
+            self.run(self.node(leader).controller.hand_over(group, leader, to))
+            self.eventually(lambda: self.replica(to, topic, index).serves)
+            assert self.leader(topic, index) == to
+
+    # --- clients
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(str(self._configs[node_id].kafka) for node_id in self.running)
+
+    def client(self, node_id: int) -> RawClient:
+        return RawClient(Reached(bootstrap_servers=str(self._configs[node_id].kafka)))
+
+    def address(self, node_id: int) -> tuple[str, int]:
+        kafka = self._configs[node_id].kafka
+        return kafka.host, kafka.port
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """One node, as a client is told of it."""
+
+    bootstrap_servers: str
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
