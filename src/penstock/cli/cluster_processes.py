@@ -119,7 +119,7 @@ class Children:
         return any(child.alive for child in self.all)
 
     def stop(self, tell: Callable[[str], None]) -> None:
-        """One after the other, so that each can hand over what it leads; the last ones have nobody to hand over to."""
+        """One after the other, so that the cluster can follow; the last ones have nobody left to talk to."""
         for child in self.all:
             if child.alive:
                 tell(f"stopping node {child.node.node_id}")

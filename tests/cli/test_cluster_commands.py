@@ -1,0 +1,103 @@
+"""`penstock cluster status`, `rebalance` and `decommission` where there is no cluster, or the wrong one."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from penstock import Broker
+
+from .conftest import Cli, succeeded
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """A web server that knows nothing of clusters."""
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404 if self.path == "/v1/cluster" else 200)
+            self.end_headers()
+            self.wfile.write(b"<html>hello</html>")
+
+        do_POST = do_GET
+
+        def log_message(self, *anything: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Stranger)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+COMMANDS = [("status",), ("rebalance",), ("rebalance", "--dry-run"), ("decommission", "3")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nobody_there_is_said_at_once_with_what_to_do(
+    command: tuple[str, ...], nobody: str, plain_cli: Cli
+) -> None:
+    result = plain_cli("cluster", *command, "--http", nobody)
+    assert result.exit_code == 1
+    assert f"nobody answers at http://{nobody}" in result.stderr
+    assert "PENSTOCK_HTTP" in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_another_kind_of_server_is_told_apart(
+    command: tuple[str, ...], stranger: str, plain_cli: Cli
+) -> None:
+    result = plain_cli("cluster", *command, "--http", f"http://{stranger}/")
+    assert result.exit_code == 1
+    assert "not as a Penstock node" in result.stderr
+
+
+def test_the_address_may_come_from_the_environment(
+    nobody: str, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HTTP", nobody)
+    assert nobody in plain_cli("cluster", "status").stderr
+
+
+@pytest.mark.parametrize("address", ["nowhere", "ftp://127.0.0.1:80", "127.0.0.1:http", "http://127.0.0.1"])
+def test_an_address_that_is_none_is_a_usage_error(address: str, plain_cli: Cli) -> None:
+    result = plain_cli("cluster", "status", "--http", address)
+    assert result.exit_code == 2
+    assert "HOST:PORT" in result.stderr
+
+
+def test_a_node_that_is_alone_is_a_healthy_cluster_of_one(broker: Broker, plain_cli: Cli) -> None:
+    result = succeeded(plain_cli("cluster", "status", "--check", "--http", broker.http_url))
+    assert "one node, alone" in result.stdout
+    assert "healthy" in result.stdout
+    found = json.loads(succeeded(plain_cli("cluster", "status", "--json", "--http", broker.http_url)).stdout)
+    assert [node["kafka"] for node in found["nodes"]] == [broker.bootstrap_servers]
+
+
+@pytest.mark.parametrize("command", [("rebalance",), ("decommission", "1")], ids=" ".join)
+def test_a_node_that_is_alone_has_nothing_to_move(
+    command: tuple[str, ...], broker: Broker, plain_cli: Cli
+) -> None:
+    result = plain_cli("cluster", *command, "--http", broker.http_url)
+    assert result.exit_code == 1
+    assert "alone" in result.stderr
+    assert "--seeds" in result.stderr
+
+
+def test_a_topic_that_is_not_there_is_said(broker: Broker, plain_cli: Cli) -> None:
+    result = plain_cli("cluster", "status", "--topic", "nope", "--http", broker.http_url)
+    assert result.exit_code == 1
+    assert "topics list" in result.stderr

@@ -1,0 +1,99 @@
+"""A local cluster on paper: its ports, its file, and how it grows."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.cluster_plan import LocalCluster, new_plan, places, read_plan
+from penstock.cli.problem import Problem
+from penstock.config import load_node_config
+
+from .conftest import Cli
+
+
+def planned(folder: Path, nodes: int = 3, *, memory: bool = False) -> LocalCluster:
+    return new_plan(folder, nodes, memory=memory, ports=places(1, kafka_port=None, http_port=None))
+
+
+def test_a_plan_that_is_written_can_be_read_again(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    plan.write()
+    assert read_plan(tmp_path) == plan
+
+
+def test_no_port_is_given_twice(tmp_path: Path) -> None:
+    plan = planned(tmp_path, 20)
+    ports = [address for node in plan.nodes for address in (node.kafka, node.http, node.cluster)]
+    assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_serve_understands_the_file_for_every_node(tmp_path: Path, memory: bool) -> None:
+    plan = planned(tmp_path, memory=memory)
+    plan.write()
+    text = plan.file.read_text()
+    configs = [load_node_config(flags={"node_id": node}, toml_text=text) for node in (1, 2, 3)]
+    assert [str(config.kafka) for config in configs] == [node.kafka for node in plan.nodes]
+    assert all(config.seeds == configs[0].seeds for config in configs)
+    assert configs[0].default_replication_factor == 3
+    assert configs[0].memory is memory
+    assert len({config.data_dir for config in configs}) == (1 if memory else 3)
+
+
+def test_a_folder_with_a_quote_in_its_name_is_no_trouble(tmp_path: Path) -> None:
+    folder = tmp_path / 'my "quoted" \\ cluster'
+    folder.mkdir()
+    plan = planned(folder, 1)
+    plan.write()
+    config = load_node_config(flags={"node_id": 1}, toml_text=plan.file.read_text())
+    assert config.data_dir == str(folder / "node-1")
+
+
+def test_nodes_that_come_later_join_and_do_not_found(tmp_path: Path) -> None:
+    plan = planned(tmp_path, 2).grown(3, places(3, kafka_port=None, http_port=None))
+    plan.write()
+    late = load_node_config(flags={"node_id": 3}, toml_text=plan.file.read_text())
+    assert late.cluster not in late.seeds
+    assert len(late.seeds) == 2
+    assert read_plan(tmp_path) == plan
+
+
+def test_a_given_port_is_the_first_nodes_and_must_be_free(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Problem, match=str(port)) as refused:
+            new_plan(tmp_path, 1, memory=True, ports=places(1, kafka_port=port, http_port=None))
+        assert "--kafka-port" in refused.value.hint
+
+
+def test_a_file_that_cannot_be_continued_is_left_alone(tmp_path: Path, plain_cli: Cli) -> None:
+    (tmp_path / "cluster.toml").write_text("[nodes.1]\nkafka = '127.0.0.1:9092'\n")
+    result = plain_cli("cluster", "up", "--data-dir", str(tmp_path))
+    assert result.exit_code == 1
+    assert "cannot be continued" in result.stderr
+    assert (tmp_path / "cluster.toml").read_text() == "[nodes.1]\nkafka = '127.0.0.1:9092'\n"
+
+
+def test_what_a_cluster_has_cannot_be_asked_for_otherwise(tmp_path: Path, plain_cli: Cli) -> None:
+    planned(tmp_path).write()
+    folder = ("--data-dir", str(tmp_path))
+    fewer = plain_cli("cluster", "up", "--nodes", "2", *folder)
+    assert (fewer.exit_code, "decommission" in fewer.stderr) == (2, True)
+    ports = plain_cli("cluster", "up", "--kafka-port", "9092", *folder)
+    assert (ports.exit_code, "ports already" in ports.stderr) == (2, True)
+    both = plain_cli("cluster", "up", "--memory", *folder)
+    assert (both.exit_code, "exclude" in both.stderr) == (2, True)
+
+
+def test_ports_must_exist_for_all_nodes(plain_cli: Cli) -> None:
+    result = plain_cli("cluster", "up", "--memory", "--nodes", "3", "--kafka-port", "65534")
+    assert result.exit_code == 2
+    assert "no room" in result.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, plain_cli: Cli) -> None:
+    (tmp_path / "file").write_text("")
+    result = plain_cli("cluster", "up", "--data-dir", str(tmp_path / "file" / "inside"))
+    assert result.exit_code == 1
+    assert "--data-dir" in result.stderr

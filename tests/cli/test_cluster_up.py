@@ -1,0 +1,209 @@
+"""`penstock cluster up` with real processes: they serve together, and none outlives the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from .conftest import Cli, succeeded
+
+WAIT_SECONDS = 60
+COMMAND = [sys.executable, "-m", "penstock.cli", "cluster", "up"]
+QUICK = ("--set", "replication.election_timeout_ms=600", "--set", "replication.fence_after_ms=1500")
+
+
+class Up:
+    """The command, and what it printed so far."""
+
+    def __init__(self, *flags: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self.process = subprocess.Popen(
+            [*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean
+        )
+        self.rows: list[list[str]] = []
+        self.bootstrap = ""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            words = line.split()
+            if words and words[0].isdigit():
+                self.rows.append(words)
+            if line.startswith("bootstrap servers: "):
+                self.bootstrap = words[-1]
+                return
+        raise AssertionError(self.process.communicate()[1])
+
+    @property
+    def http(self) -> str:
+        return self.rows[0][2]
+
+    def child(self, node: int) -> psutil.Process:
+        return psutil.Process(int(self.rows[node - 1][4]))
+
+    def said(self, wanted: str) -> str:
+        """The next line of stderr with this in it."""
+        assert self.process.stderr is not None
+        return next(line for line in self.process.stderr if wanted in line)
+
+    def end(self, number: signal.Signals) -> str:
+        """What it said until its end."""
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=WAIT_SECONDS)[1]
+
+
+@pytest.fixture
+def up() -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def start(*flags: str) -> Up:
+        started.append(Up(*flags))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Up]:
+    """Four nodes in memory; the topic `orders` has two partitions of three replicas each."""
+    running = Up("--memory", "--nodes", "4", *QUICK)
+    admin = AdminClient({"bootstrap.servers": running.bootstrap})
+    [made] = admin.create_topics([NewTopic("orders", 2)]).values()
+    made.result(WAIT_SECONDS)
+    producer = Producer({"bootstrap.servers": running.bootstrap})
+    for number in range(100):
+        producer.produce("orders", str(number))
+    assert producer.flush(WAIT_SECONDS) == 0
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+def picture(cli: Cli, running: Up, *flags: str) -> Any:
+    return json.loads(succeeded(cli("cluster", "status", "--json", *flags, "--http", running.http)).stdout)
+
+
+def test_any_node_leads_clients_to_all_of_them(cluster: Up) -> None:
+    first_only = cluster.bootstrap.split(",")[0]
+    assert len(AdminClient({"bootstrap.servers": first_only}).list_topics(timeout=WAIT_SECONDS).brokers) == 4
+
+
+def test_status_shows_nodes_leaders_and_replicas(cluster: Up, plain_cli: Cli) -> None:
+    shown = succeeded(plain_cli("cluster", "status", "--check", "--http", cluster.http)).stdout
+    assert shown.count("alive") == 4
+    assert "controller" in shown
+    found = picture(plain_cli, cluster, "--topic", "orders")
+    assert [len(one["replicas"]) for one in found["partitions"]] == [3, 3]
+    assert all(one["leader"] in one["in_sync"] for one in found["partitions"])
+    assert {node["metadata_role"] for node in found["nodes"]} == {"voter", "learner"}
+
+
+def test_every_node_knows_the_lag_of_partitions_that_others_lead(cluster: Up, plain_cli: Cli) -> None:
+    for row in cluster.rows:
+        result = plain_cli("cluster", "status", "--json", "--topic", "orders", "--http", row[2])
+        found = json.loads(succeeded(result).stdout)
+        assert [one["lag"] for one in found["partitions"]] == [0, 0]
+        assert found["unanswered"] == []
+
+
+def test_a_decommissioned_node_holds_nothing_and_is_gone(cluster: Up, plain_cli: Cli) -> None:
+    assert picture(plain_cli, cluster)["nodes"][-1]["hosts"]
+    result = succeeded(plain_cli("cluster", "decommission", "4", "--http", cluster.rows[3][2]))
+    assert "node 4 is out of the cluster" in result.stderr
+    found = picture(plain_cli, cluster)
+    assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
+    assert all(4 not in one["replicas"] for one in found["partitions"])
+
+
+def test_a_node_is_not_let_go_when_its_replicas_would_not_fit(cluster: Up, plain_cli: Cli) -> None:
+    for node in picture(plain_cli, cluster)["nodes"][3:]:
+        succeeded(plain_cli("cluster", "decommission", str(node["node_id"]), "--http", cluster.http))
+    result = plain_cli("cluster", "decommission", "3", "--http", cluster.http)
+    assert result.exit_code == 1
+    assert "3 replicas" in result.stderr
+    assert "start another node" in result.stderr
+
+
+def test_a_node_that_is_not_there_cannot_be_decommissioned(cluster: Up, plain_cli: Cli) -> None:
+    result = plain_cli("cluster", "decommission", "9", "--http", cluster.http)
+    assert result.exit_code == 1
+    assert "there is no node 9" in result.stderr
+
+
+def test_a_cluster_in_balance_has_nothing_to_rebalance(cluster: Up, plain_cli: Cli) -> None:
+    succeeded(plain_cli("cluster", "rebalance", "--http", cluster.http))
+    result = succeeded(plain_cli("cluster", "rebalance", "--dry-run", "--http", cluster.http))
+    assert "nothing to do" in result.stderr
+
+
+def test_a_node_that_dies_is_told_of_and_check_says_so(cluster: Up, plain_cli: Cli) -> None:
+    """The last one on this cluster."""
+    cluster.child(2).kill()
+    assert "SIGKILL" in cluster.said("node 2 was killed")
+    assert "--node-id 2" in cluster.said("start it again")
+    while picture(plain_cli, cluster)["healthy"]:  # until its silence is noticed
+        pass
+    result = plain_cli("cluster", "status", "--check", "--trouble", "--http", cluster.http)
+    assert result.exit_code == 3
+    assert "under-replicated" in result.stdout
+
+
+def test_ctrl_c_stops_the_nodes_one_after_the_other(up: Callable[..., Up]) -> None:
+    running = up("--memory", "--nodes", "2")
+    children = [running.child(1), running.child(2)]
+    said = running.end(signal.SIGINT)
+    assert said.index("stopping node 1") < said.index("stopping node 2") < said.index("stopped\n")
+    assert "killed" not in said
+    assert running.process.returncode == 0
+    assert not any(child.is_running() for child in children)
+
+
+def test_no_node_outlives_a_command_that_was_killed(up: Callable[..., Up]) -> None:
+    running = up("--memory", "--nodes", "2")
+    children = [running.child(1), running.child(2)]
+    running.end(signal.SIGKILL)
+    _, left = psutil.wait_procs(children, timeout=WAIT_SECONDS)
+    assert left == []
+
+
+def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
+    up: Callable[..., Up], tmp_path: Path, plain_cli: Cli
+) -> None:
+    first = up("--nodes", "1", "--data-dir", str(tmp_path))
+    before = picture(plain_cli, first)
+    producer = Producer({"bootstrap.servers": first.bootstrap})
+    producer.produce("orders", b"kept")
+    assert producer.flush(WAIT_SECONDS) == 0
+    again = plain_cli("cluster", "up", "--data-dir", str(tmp_path))
+    assert (again.exit_code, "is up already" in again.stderr) == (1, True)
+    first.end(signal.SIGTERM)
+
+    second = up("--nodes", "2", "--data-dir", str(tmp_path))
+    assert second.rows[0][1:4] == first.rows[0][1:4]
+    after = picture(plain_cli, second)
+    assert after["cluster_id"] == before["cluster_id"]
+    assert [node["node_id"] for node in after["nodes"]] == [1, 2]
+    assert _first_message(second.bootstrap, "orders") == b"kept"
+
+
+def _first_message(bootstrap: str, topic: str) -> bytes | None:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    try:
+        message = consumer.poll(WAIT_SECONDS)
+        assert message is not None
+        return message.value()
+    finally:
+        consumer.close()
