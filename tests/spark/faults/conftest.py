@@ -35,7 +35,9 @@ def one_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProce
 
 @pytest.fixture
 def driver(one_driver: DriverProcess) -> DriverProcess:
-    """The driver that these tests share. It runs, also if the last test has killed it."""
+    """The driver that these tests share. It runs, also if the last test has killed it or failed."""
+    if one_driver.has_failed:
+        one_driver.kill()
     if not one_driver.runs:
         one_driver.start()
     return one_driver

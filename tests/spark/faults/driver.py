@@ -8,6 +8,7 @@ is Spark's configuration, as JSON too.
 import json
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,11 @@ Options = dict[str, str]
 def hello(spark: SparkSession) -> str:
     """Says that the session is up. The name of the application, under which its executors have their folders."""
     return spark.sparkContext.applicationId
+
+
+def executors(spark: SparkSession) -> int:
+    """How many are ready to take tasks."""
+    return spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is one of these
 
 
 def copy(spark: SparkSession, source: Options, sink: Options, gate: str, after_rows: int) -> None:
@@ -61,7 +67,7 @@ def start(
         writer = rows.writeStream.format("penstock")
     else:
         writer = rows.selectExpr(NUMBER).writeStream.format("parquet")
-    writer.options(**sink).queryName(name).start()
+    begun(writer.options(**sink).queryName(name).start())
 
 
 def start_by_batches(
@@ -77,7 +83,14 @@ def start_by_batches(
 
     rows = spark.readStream.format("penstock").options(**source).load()
     writer: DataStreamWriter = rows.writeStream.foreachBatch(write)
-    writer.queryName(name).option("checkpointLocation", checkpoint).start()
+    begun(writer.queryName(name).option("checkpointLocation", checkpoint).start())
+
+
+def begun(query: StreamingQuery) -> None:
+    """Returns when a query has its source. Spark gives the source's process ten seconds to come up, and on a busy
+    machine the processes of several queries that start together need longer."""
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(0.05)
 
 
 def finish(spark: SparkSession, name: str) -> None:
@@ -100,7 +113,7 @@ def numbers(spark: SparkSession, path: str) -> list[int]:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     each.__name__: each
-    for each in (hello, copy, copy_failing_first, start, start_by_batches, finish, numbers)
+    for each in (hello, executors, copy, copy_failing_first, start, start_by_batches, finish, numbers)
 }
 
 

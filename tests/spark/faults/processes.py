@@ -47,6 +47,11 @@ class DriverProcess:
     def runs(self) -> bool:
         return self._process is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a query of its has: what the next one does then says nothing."""
+        return (self._answers / "failed").exists()
+
     def start(self) -> None:
         """Returns when Spark is up."""
         self._lives += 1
@@ -105,8 +110,7 @@ class DriverProcess:
         def holds() -> object:
             assert self._process is not None
             assert self._process.poll() is None, f"the driver ended\n{self._last_words()}"
-            failed = self._answers / "failed"
-            assert not failed.exists(), failed.read_text()
+            assert not self.has_failed, (self._answers / "failed").read_text()
             return condition()
 
         until(holds, what, self._last_words)

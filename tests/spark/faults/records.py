@@ -6,6 +6,7 @@ the middle finds some of them written and some not.
 
 import json
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,8 @@ from penstock.types import TopicPartition
 from tests.spark.test_sink import read_topic
 
 VALUE_BYTES = 1_000
+PAUSE_S = 0.002
+"""Between the records of a flood, which must not take the machine from the query that it is for."""
 NUMBER = "cast(substring(cast(value as string), 1, 8) as int) as n"
 """The number of a record, in Spark's SQL."""
 
@@ -61,6 +64,7 @@ class Flood:
                 )
                 self.sent += 1
             assert self._producer.flush(60) == 0  # so that it is a stream and not a heap
+            time.sleep(PAUSE_S)
 
 
 def create(servers: str, topic: str, partitions: int) -> str:

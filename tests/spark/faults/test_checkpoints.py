@@ -20,9 +20,10 @@ from tests.spark.faults.processes import DriverProcess
 from tests.spark.faults.records import create, fill, logged, numbers_in
 
 OLD = 50
-NEW = 300
+NEW = 200
 PER_BATCH = 100
 LAST = NEW // PER_BATCH - 1
+"""Two batches: the first, whose start Spark does not keep, and one that goes on from another."""
 
 Unique = Callable[[str], str]
 
@@ -102,7 +103,7 @@ def test_parquet_has_every_record_once_from_every_stage(stream: Stream, tmp_path
     saved = tmp_path / "saved"
     shutil.copytree(stream.checkpoint, saved / "checkpoint")
     shutil.copytree(stream.out, saved / "out")
-    for batch in (0, 1, LAST):
+    for batch in (0, LAST):
         for planned, recorded in ((False, False), (True, False), (True, True)):
             if batch == 0 and not planned:
                 continue  # nothing is left of the query: it is a new one, and starts at the end
@@ -130,7 +131,7 @@ def test_a_topic_has_every_record_and_only_those_of_the_batch_that_is_run_again_
 
 def test_a_batch_function_gets_the_same_rows_under_the_same_number_again(stream: Stream) -> None:
     stream.run_all_batches(stream.to_batches)
-    for batch in (LAST, 1, 0):
+    for batch in (LAST, 0):
         # Each folder from this batch on is damaged: only the same rows under the same number mend it all.
         for number in range(batch, LAST + 1):
             shutil.rmtree(stream.out / f"batch={number}", ignore_errors=True)
