@@ -23,6 +23,9 @@ from penstock.types import Term
 log = logging.getLogger("penstock.groups")
 
 T = TypeVar("T")
+
+RECORDS_PER_TURN = 500
+"""How many records a coordinator replays before others get their turn of the loop: about a millisecond's work."""
 Question = Callable[[int, object], Iterable[Effect]]
 """Takes the time and a token for the reply."""
 
@@ -49,10 +52,27 @@ class CoordinatorDriver:
         """Wall time that never jumps: sessions must not end because somebody set the clock."""
         return self._epoch_ms + int(self._loop.time() * 1000)
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether nobody else can coordinate now: one who may have been replaced knows old offsets at best."""
+        return self._partition.has_lease
+
     def load(self) -> None:
-        """Replays the partition into the coordinator."""
+        """Replays the partition into the coordinator, at once."""
         for record in stored_records(self._partition):
             self.core.replay(record.key or b"", record.value)
+        self._loaded()
+
+    async def load_gently(self) -> None:
+        """The same, while the node goes on to serve others. Nothing is appended meanwhile: all that could be committed
+        in this partition comes from this coordinator."""
+        for count, record in enumerate(stored_records(self._partition)):
+            self.core.replay(record.key or b"", record.value)
+            if count % RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self._loaded()
+
+    def _loaded(self) -> None:
         self.core.loaded(self.now_ms)
         self._set_timer()
 

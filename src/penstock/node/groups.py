@@ -1,9 +1,11 @@
 """Drives the group coordinators: one per partition of the offsets topic, each deciding for the groups that hash to it.
 
 The leader of such a partition is the coordinator's home. `partition_moved` starts one where this node begins to lead,
-and stops it where it no longer does.
+and stops it where it no longer does. A coordinator that has much to read does so piece by piece, and clients are told
+to come back; one that has little is there at once.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -37,6 +39,9 @@ from penstock.types import TopicPartition
 
 log = logging.getLogger("penstock.groups")
 
+LOAD_AT_ONCE_BYTES = 128 * 1024
+"""A partition of at most this size is replayed in one go: some milliseconds."""
+
 
 class GroupManager:
     """Finds a group's coordinator and speaks with it. Every method is called on the event loop."""
@@ -58,6 +63,7 @@ class GroupManager:
         self._settings = settings
         self._limits = limits
         self._drivers: dict[int, CoordinatorDriver] = {}
+        self._loading: dict[int, _Loading] = {}
 
     def partition_moved(self, partition: Partition) -> None:
         """This node began or ceased to lead a partition of the offsets topic."""
@@ -65,17 +71,36 @@ class GroupManager:
         driver = self._drivers.get(index)
         if driver is not None and not (partition.serves and partition.term == driver.term):
             self._drivers.pop(index).stop()
-        if partition.serves and index not in self._drivers:
+        loading = self._loading.get(index)
+        if loading is not None and not (partition.serves and partition.term == loading.driver.term):
+            self._loading.pop(index).task.cancel()
+        if partition.serves and index not in self._drivers and index not in self._loading:
             self._load(partition)
 
     def _load(self, partition: Partition) -> None:
         driver = CoordinatorDriver(Coordinator(self._settings, self._limits), partition, self._clock)
+        if partition.log.size_bytes > LOAD_AT_ONCE_BYTES:
+            task = asyncio.get_running_loop().create_task(self._load_gently(driver, partition))
+            self._loading[partition.name.partition] = _Loading(driver, task)
+            return
         try:
             driver.load()
         except (PenstockError, ValueError) as trouble:
             log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
         else:
             self._drivers[partition.name.partition] = driver
+
+    async def _load_gently(self, driver: CoordinatorDriver, partition: Partition) -> None:
+        index = partition.name.partition
+        try:
+            await driver.load_gently()
+        except (PenstockError, ValueError) as trouble:
+            log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
+            del self._loading[index]
+        else:
+            self._drivers[index] = driver
+            deleted = self._loading.pop(index).deleted_topics
+            driver.carry_out(driver.core.topics_deleted(driver.now_ms, frozenset(deleted)))
 
     async def ensure_topic(self) -> None:
         """Creates the offsets topic when the first group shows up."""
@@ -87,6 +112,8 @@ class GroupManager:
     def stop(self) -> None:
         for driver in self._drivers.values():
             driver.stop()
+        for loading in self._loading.values():
+            loading.task.cancel()
 
     # --- members
 
@@ -160,6 +187,8 @@ class GroupManager:
         """Offsets of a topic that is gone would be taken for those of the next one of that name."""
         for driver in self._drivers.values():
             driver.carry_out(driver.core.topics_deleted(driver.now_ms, frozenset({topic})))
+        for loading in self._loading.values():
+            loading.deleted_topics[topic] = None
 
     # --- administration
 
@@ -182,9 +211,16 @@ class GroupManager:
 
     @property
     def all_online(self) -> bool:
-        """Whether every coordinator there should be is at work."""
+        """Whether every coordinator that should be on this node is at work."""
         topic = self._state.topics.get(OFFSETS_TOPIC)
-        return len(self._drivers) == (topic.partitions if topic is not None else 0)
+        missing = range(topic.partitions) if topic is not None else ()
+        return not any(self._is_missing(index) for index in missing)
+
+    def _is_missing(self, index: int) -> bool:
+        if index in self._drivers:
+            return False
+        # Alone, this node is the home of all; one that nobody leads cannot be opened.
+        return not self._state.nodes or self._home_of(index) == self._state.node_id
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """None: there is no such group. KafkaError if that cannot be known."""
@@ -212,17 +248,29 @@ class GroupManager:
         topic = self._state.topics.get(OFFSETS_TOPIC)
         return offsets_partition(group_id, topic.partitions) if topic is not None else -1
 
+    def _home_of(self, index: int) -> int:
+        return self._view.partition(self._state.topics[OFFSETS_TOPIC], index).leader
+
     def _known_home(self, group_id: str) -> CoordinatorDriver | None:
         """The group's coordinator; None while there are no groups at all."""
         index = self._index(group_id)
-        if index >= 0 and index not in self._drivers:
-            home = self._view.coordinator(group_id).node_id
-            if home != self._state.node_id:
-                raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{group_id!r} is coordinated by node {home}")
+        if index < 0:
+            return None
+        driver = self._drivers.get(index)
+        if driver is not None:
+            if not driver.has_lease:
+                raise KafkaError(
+                    ErrorCode.NOT_COORDINATOR, f"another node may coordinate {group_id!r} by now"
+                )
+            return driver
+        if index in self._loading:
             raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is offline"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the coordinator of {group_id!r} is reading its log"
             )
-        return self._drivers.get(index)
+        home = self._view.coordinator(group_id).node_id
+        if home != self._state.node_id:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{group_id!r} is coordinated by node {home}")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is offline")
 
     async def _home(self, group_id: str) -> CoordinatorDriver:
         """The group's coordinator; KafkaError tells the client to look for it again later."""
@@ -234,6 +282,15 @@ class GroupManager:
         if driver is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic is being made")
         return driver
+
+
+class _Loading:
+    """A coordinator that is reading its log, and the topics that were deleted meanwhile."""
+
+    def __init__(self, driver: CoordinatorDriver, task: asyncio.Task[None]) -> None:
+        self.driver = driver
+        self.task = task
+        self.deleted_topics: dict[str, None] = {}
 
 
 class GroupSummary(NamedTuple):
