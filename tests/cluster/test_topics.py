@@ -238,3 +238,18 @@ def test_a_record_applied_again_changes_nothing() -> None:
     before = state.snapshot()
     assert state.apply(created) == state.apply(grown) == frozenset()
     assert state.snapshot() == before
+
+
+def test_a_topic_in_memory_has_one_copy() -> None:
+    state = ClusterState(1)
+    configs = {"penstock.storage": "memory"}
+    wish = TopicWish(name="fast", topic_id=uuid(1), configs=configs)
+    [record] = decisions.create_topic(state, wish, THREE_NODES)
+    assert isinstance(record, TopicCreated)
+    assert [len(replicas) for replicas in record.assignments] == [1, 1]
+    for wrong in (
+        TopicWish(name="fast", topic_id=uuid(1), configs=configs, replication_factor=3),
+        TopicWish(name="fast", topic_id=uuid(1), configs=configs, assignments={0: [1, 2]}),
+    ):
+        with pytest.raises(KafkaError, match="memory has one copy"):
+            decisions.create_topic(state, wrong, THREE_NODES)

@@ -126,7 +126,8 @@ def _create(
         raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
     _check_room(state, rules.limits, partitions, partitions)
     configs = parse_overrides(wish.configs)
-    resolve(configs, state.broker.topic_defaults())
+    if resolve(configs, state.broker.topic_defaults()).memory:
+        factor = _memory_factor(wish, factor)
     assignments = place(state, partitions, factor, wish.assignments or None, rules)
     return [
         TopicCreated(
@@ -138,6 +139,22 @@ def _create(
             incarnations=incarnations_of(state, assignments),
         )
     ]
+
+
+def _memory_factor(wish: TopicWish, factor: int) -> int:
+    """One copy: a replica that forgets its log with every restart could elect a leader that lacks what it
+    acknowledged."""
+    if wish.replication_factor == DEFAULT and not wish.assignments:
+        return 1
+    most = max((len(replicas) for replicas in wish.assignments.values()), default=factor)
+    check_memory_factor(wish.name, most)
+    return factor
+
+
+def check_memory_factor(topic: str, factor: int) -> None:
+    if factor > 1:
+        message = f"{topic}: replication factor {factor}; a topic with penstock.storage=memory has one copy"
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
 def _check_free(state: ClusterState, name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from penstock.cluster.assignments import Assignment
-from penstock.cluster.decisions import known_topic
+from penstock.cluster.decisions import check_memory_factor, known_topic
 from penstock.cluster.moves import reordered
 from penstock.cluster.placement import check_replicas, wrong_assignment
 from penstock.cluster.records import MetadataRecord, PartitionMoveCancelled, PartitionMoveStarted
@@ -49,6 +49,8 @@ def reassign(
         return _cancel(topic, group, assignment)
     _check_target(state, topic, partition, assignment, replicas, nodes)
     factor = len(assignment.replicas)
+    if found.config.memory:
+        check_memory_factor(topic, len(replicas))
     if len(replicas) != factor and not may_change_factor:
         message = f"{topic}-{partition} has {factor} replicas, and the request does not allow to change that"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)

@@ -161,7 +161,7 @@ class Assembly:
         now = self.now()
         due = [member for member in self._groups.values() if member.core.next_deadline <= now]
         for member in due:
-            member.tick(now)
+            member.tick()
         self._ticks += 1
         if self._ticks % TICKS_PER_BEAT == 0:
             self._beat()

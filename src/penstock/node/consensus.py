@@ -117,7 +117,7 @@ class Consensus:
 
     def start(self) -> None:
         self._assembly.add(self)
-        self.tick(self._assembly.now())
+        self.tick()
 
     def stop(self) -> None:
         self._stopped = True
@@ -128,17 +128,15 @@ class Consensus:
         if type(message) is AppendReply:
             self._seat.heard_reply()
 
-    def tick(self, now: float) -> None:
-        if not self._stopped:
-            self.carry_out(self.core.tick(now))
+    def tick(self) -> None:
+        self._feed(self.core.tick)
 
     def appended(self, size_bytes: int) -> None:
         """The leader's own append."""
-        self.carry_out(self.core.appended(self._assembly.now(), size_bytes))
+        self._feed(lambda now: self.core.appended(now, size_bytes))
 
     def flushed(self) -> None:
-        if not self._stopped:
-            self.carry_out(self.core.durable(self._assembly.now()))
+        self._feed(self.core.durable)
 
     def campaign(self) -> None:
         self._feed(self.core.campaign)
@@ -153,8 +151,14 @@ class Consensus:
         self._feed(self.core.prefix_deleted)
 
     def _feed(self, question: Callable[[float], list[Effect]]) -> None:
-        if not self._stopped:
-            self.carry_out(question(self._assembly.now()))
+        if self._stopped:
+            return
+        try:
+            effects = question(self._assembly.now())
+        except BrokenPromise as broken:
+            self.halt(broken)
+        else:
+            self.carry_out(effects)
 
     def halt(self, error: Halt) -> None:
         """The disk failed: what this replica says of its log can no longer be trusted, so it says nothing."""
@@ -178,6 +182,10 @@ class Consensus:
             self.halt(trouble)
         except (BatchError, KafkaError) as wrong:
             log.error("%s: what its leader sent cannot be stored: %s", self._seat.label, wrong)
+        except Exception as surprise:
+            # The core believes that it was done: nothing that this replica says can be trusted any more.
+            log.exception("%s: a bug", self._seat.label)
+            self.halt(StorageError(f"an effect could not be carried out: {surprise!r}"))
         if not self._stopped:
             self._seat.settled()
 

@@ -51,6 +51,9 @@ HAND_OVER = 7
 DECOMMISSION = 8
 REBALANCE = 9
 
+MAX_NODES = 20
+"""All are members of the metadata group, whose configuration must fit into a sector beside the log's checkpoint, also
+while it changes from five voters to five others."""
 PATIENCE_SECONDS = 10.0
 """How long a question waits for a controller: an election, and then some."""
 ANSWER_MS = 10_000
@@ -330,6 +333,10 @@ class Controller:
 
     async def _serve_register(self, question: memoryview) -> bytes:
         node = _registered.decode(question)
+        known = self._metadata.state.nodes
+        if node.node_id not in known and len(known) >= MAX_NODES:
+            message = f"node {node.node_id} cannot join: the cluster has {len(known)} nodes, its limit"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
         await self._metadata.change(lambda state: register_node(state, node, self._seen()))
         return b""
 

@@ -20,6 +20,8 @@ log = logging.getLogger("penstock.node")
 
 Saved = Callable[[StorageError | None], None]
 
+RETRY_SECONDS = 1.0
+
 
 class HardStates:
     """The store, and its flushes off the event loop."""
@@ -98,8 +100,13 @@ class HardStates:
     def _finish_cycle(self, waiting: list[Saved], error: StorageError | None) -> None:
         self._running = False
         if isinstance(error, DiskFull):
-            log.error("terms and votes cannot be saved now: %s", error)
-        elif error is not None and self.failed is None:
+            # What was put stays put. Nobody was told anything, so nothing is lost by waiting for space.
+            log.error("terms and votes cannot be saved now, again in %g s: %s", RETRY_SECONDS, error)
+            self._waiting[:0] = waiting
+            self._scheduled = True
+            self._loop.call_later(RETRY_SECONDS, self._start_cycle)
+            return
+        if error is not None and self.failed is None:
             log.error("terms and votes cannot be saved, so this node takes no part in elections: %s", error)
             self.failed = error
         for saved in waiting:
