@@ -91,6 +91,7 @@ def check(log: Log, history: History) -> None:
     assert (end, log.end_offset, log.last_term) == (history.end, history.end_offset, history.last_term)
     assert log.start_offset <= log.flushed_offset <= log.end_offset
     assert first <= log.flushed_index <= end
+    assert log.commit_index is None or first <= log.commit_index
     boundaries = [boundary for boundary in history.boundaries() if boundary >= first]
     assert boundaries[0] == first
     _check_terms(log, history, boundaries)
@@ -198,7 +199,6 @@ class Replica:
 
     def reset(self, prefix: Prefix, history: History) -> None:
         self.other = history.until(prefix.index)
-        self.flushed = 0
         self.log.reset(prefix)
         self.history = self.written = self.other
         self.other = None
@@ -238,7 +238,8 @@ class Replica:
     def delete_prefix(self, random: Random) -> None:
         limit = min(self.log.flushed_offset, self.log.commit_offset or 0)
         if limit > self.log.start_offset:
-            self.log.delete_prefix(Offset(random.randint(self.log.start_offset, limit)))
+            some = random.randint(self.log.start_offset, limit)
+            self.log.delete_prefix(Offset(random.choice((some, limit))))
 
     def tidy(self) -> None:
         chores = self.log.take_garbage()
@@ -256,12 +257,12 @@ class Replica:
 
     def crash(self, seed: int) -> None:
         """The power goes, and comes back."""
-        commit = self.log.commit_index
+        commit, promised = self.log.commit_index, self.log.flushed_index
         self.disk = self.disk.after_power_cut(seed)
         self.log = Log.open(self.disk, FOLDER, self.settings)
         self.log.commit_index = commit
         self.ticket = None
-        assert self.log.end_index >= self.flushed
+        assert self.log.end_index >= promised
         self.history = self.written = self.history.until(self.log.end_index)
         self.flushed = self.log.flushed_index
         assert self.flushed == self.log.end_index
@@ -270,10 +271,10 @@ class Replica:
     def check_survivor(self, after: SimDisk) -> None:
         """After a power cut right now the log holds what was flushed, and nothing that was not written."""
         log = Log.open(after, FOLDER, self.settings)
-        assert log.end_index >= self.flushed
         if self.other is not None and log.first_index == log.end_index == self.other.end:
             check(log, self.other)
             return
+        assert log.end_index >= self.flushed
         history = self.written if self.written.end > self.history.end else self.history
         check(log, history.until(log.end_index))
         commit = self.log.commit_index

@@ -1,6 +1,10 @@
 """A torn tail is cut, rot in what was flushed is named, and indexes come back."""
 
+import struct
+
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from penstock.errors import CorruptLog
 from penstock.log import Log
@@ -230,3 +234,34 @@ def test_opening_after_a_crash_scans_from_the_last_snapshot_only(sim: SimDisk) -
     recovery.run()
     assert recovery.state.end_offset == 200
     assert recovery.scanned_bytes < 3000 < log.size_bytes
+
+
+def as_the_first_version_wrote_it(sim: SimDisk) -> None:
+    """Snapshots without the terms of control entries, checkpoints that end with the first checksum."""
+    for name in sim.list_dir(FOLDER):
+        path = f"{FOLDER}/{name}"
+        if name.endswith(".snapshot"):
+            body = msgspec.msgpack.encode(msgspec.msgpack.decode(sim.read_file(path)[16:])[:11])
+            head = b"PSNP" + struct.pack(">HHII", 1, 0, len(body), crc32c(body))
+            sim.write_file_atomic(path, head + body)
+    slots = sim.read_file(f"{FOLDER}/checkpoint")
+    for at in (0, 512):
+        sim._inode(f"{FOLDER}/checkpoint").write(at, slots[at : at + 76].ljust(512, b"\0"))
+
+
+@pytest.mark.parametrize("start", [0, 5, 8, 13])
+def test_a_log_of_the_first_version_is_read(sim: SimDisk, start: int) -> None:
+    log = filled(sim)
+    log.delete_prefix(Offset(start))
+    tidy(log)
+    log.close()
+    as_the_first_version_wrote_it(sim)
+    again = Log.open(crashed(sim), FOLDER, SMALL)
+    assert (again.end_index, again.first_index) == (log.end_index, log.first_index)
+    assert again.last_term == 3
+    assert offsets(again) == list(range(start, 20))
+    for index in range(log.first_index, log.end_index + 1):
+        assert (again.floor(index), again.offset_at(index)) == (log.floor(index), log.offset_at(index))
+    assert again.term_before(log.end_index) == 3
+    again.truncate_to_index(log.floor(log.end_index - 4))
+    append(again, b"goes on", term=9)

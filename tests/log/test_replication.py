@@ -1,9 +1,14 @@
 """Two replicas, driven at random as Raft would: whatever the order of steps, both are what the model says."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
+from penstock.errors import CorruptLog, KafkaError
+from penstock.log.controls import Controls
+from penstock.log.parts import LogParts
+from penstock.log.segment import Segment
 from penstock.sim import SimDisk
 from tests.log.replicas import Replica, check, settled, sizes
 
@@ -20,18 +25,16 @@ class Group:
         self.committed = 0
         self.resets = 0
 
+        weights = self.random.choice
+        self.steps = [self.append] * 10 + [self.fetch] * 14 + [self.tidy] * weights((2, 6))
+        self.steps += [self.flush] * weights((2, 5, 10)) + [self.begin_flush, self.finish_flush]
+        self.steps += [self.commit, self.delete_prefix] * weights((1, 4, 6))
+        self.steps += [self.append_control, self.begin_term] * weights((1, 1, 4))
+        self.steps += [self.change_roles, self.truncate, self.reopen, self.crash]
+        """Each seed has a mix of its own: what is frequent in all finds less than what is frequent in some."""
+
     def step(self) -> None:
-        steps = [self.append] * 10 + [self.fetch] * 14 + [self.flush] * 10 + [self.tidy] * 6
-        steps += [self.commit, self.delete_prefix] * 4 + [self.begin_flush, self.finish_flush]
-        steps += [
-            self.append_control,
-            self.begin_term,
-            self.change_roles,
-            self.truncate,
-            self.reopen,
-            self.crash,
-        ]
-        self.random.choice(steps)()
+        self.random.choice(self.steps)()
 
     def a_follower(self) -> Replica:
         """One of them lags."""
@@ -159,4 +162,65 @@ def test_the_random_groups_meet_a_follower_that_has_to_begin_anew() -> None:
     for group in groups:
         for _ in range(150):
             group.step()
-    assert sum(group.resets for group in groups) > 10
+    assert sum(group.resets for group in groups) > 5
+
+
+# --- mutants: bugs put in on purpose, which these tests must find
+
+
+def let_a_segment_end_with_a_control_entry(patch: pytest.MonkeyPatch) -> None:
+    has_room = Segment.has_room
+
+    def without_the_rule(self: Segment, size: int, next_offset: int, timestamp: int) -> bool:
+        forced, self._force_entry = self._force_entry, False
+        try:
+            return has_room(self, size, next_offset, timestamp)
+        finally:
+            self._force_entry = forced
+
+    patch.setattr(Segment, "has_room", without_the_rule)
+
+
+def tell_what_is_flushed_by_its_offset(patch: pytest.MonkeyPatch) -> None:
+    def by_offset(self: LogParts) -> int:
+        return (
+            self.end_index if self.flushed_offset == self.end_offset else self.index_at(self.flushed_offset)
+        )
+
+    patch.setattr(LogParts, "flushed_index", property(by_offset))
+
+
+def forget_how_many_control_entries_are_gone(patch: pytest.MonkeyPatch) -> None:
+    drop_first = Controls.drop_first
+
+    def without_counting(self: Controls, count: int) -> None:
+        gone = self.gone
+        drop_first(self, count)
+        self.gone = gone
+
+    patch.setattr(Controls, "drop_first", without_counting)
+
+
+def forget_the_state_at_the_beginning_of_segments(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("penstock.log.chores.Chores._save_base_snapshots", lambda self: None)
+    patch.setattr("penstock.log.replay._newest", lambda *_: None)
+
+
+@pytest.mark.usefixtures("small_intervals")
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        let_a_segment_end_with_a_control_entry,
+        tell_what_is_flushed_by_its_offset,
+        forget_how_many_control_entries_are_gone,
+        forget_the_state_at_the_beginning_of_segments,
+    ],
+)
+def test_the_random_groups_find(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, CorruptLog, KafkaError, ValueError)):
+        for seed in range(40):
+            test_all_replicas_hold_what_the_model_says(seed)
+            test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flushed(seed)

@@ -7,6 +7,7 @@ import pytest
 
 from penstock.errors import CorruptLog, DiskFull, StorageError
 from penstock.log import Disk, Log, MemoryDisk, Prefix
+from penstock.log.reset import announce_reset
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
 from tests.log.tools import FOLDER, NOW_MS, append, config, flush, offsets, producer_state, tidy
@@ -132,6 +133,22 @@ def test_a_reset_that_is_cut_off_while_it_is_finished_is_finished_later(sim: Sim
     assert len(second) > 10
     for survivor in second:
         assert facts(Log.open(survivor, FOLDER, SMALL)) == after
+
+
+def test_a_reset_that_is_not_announced_first_would_be_found(
+    sim: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above, held against a bug that is put in on purpose."""
+
+    def too_late(disk: Disk, folder: str, prefix: Prefix) -> None:
+        for name in disk.list_dir(folder):
+            disk.remove(f"{folder}/{name}")
+        disk.sync_dir(folder)
+        announce_reset(disk, folder, prefix)
+
+    monkeypatch.setattr("penstock.log.log.announce_reset", too_late)
+    with pytest.raises((AssertionError, CorruptLog)):
+        test_a_power_cut_during_a_reset_leaves_the_old_log_or_the_new_one(sim)
 
 
 def test_without_room_for_a_reset_all_is_as_it_was(sim: SimDisk) -> None:

@@ -18,7 +18,9 @@ BASE.log           batches in Kafka's format v2 as they travel (penstock.batch.h
      66   8  offset          ... of these two fields there, and it does here
      74      the caller's payload (kind 1), at most 414 bytes, because the last one must fit into the checkpoint
                    A term begins with an entry of kind 0, so every batch's term can be checked against it. Raft's index
-                   of an entry is its offset plus the control entries before it (controls.py).
+                   of an entry is its offset plus the control entries before it (controls.py). What comes behind a
+                   control entry goes into the same segment, even if that is full: a control entry takes no offset, so
+                   at a segment's end its loss would not be seen.
 
 checkpoint         two slots of 512 bytes (a sector: written whole or not at all), used in turn; the higher sequence
                    of the valid ones counts. A slot:

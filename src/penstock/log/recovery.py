@@ -126,14 +126,17 @@ class Recovery:
         limit = self.checkpoint.facts.removed.base_offset
         if snapshot is not None:
             limit = min(self.state.start_offset, snapshot.base_offset)
-            # Control entries at the log's start may stand at the end of the segment before, and not be committed.
-            if (
-                limit > max(snapshot.first_base, self.checkpoint.facts.removed.base_offset)
-                and limit in snapshot.controls
-            ):
+            if self._may_need_controls_at(limit, snapshot):
                 limit -= 1
         while len(self.segments) > 1 and self.segments[1].base_offset <= limit:
             self.leftovers.append(self.segments.pop(0))
+
+    def _may_need_controls_at(self, offset: int, snapshot: Snapshot) -> bool:
+        """Control entries at the log's start may stand at the end of the segment before, and not be committed. Unless
+        that segment had left the log already; the first version, which did not tell, wrote no such entries."""
+        gone = max(snapshot.first_base, self.checkpoint.facts.removed.base_offset)
+        is_told = snapshot.first_base > 0 or snapshot.start_controls == 0
+        return is_told and offset > gone and offset in snapshot.controls
 
     def _open_empty(self) -> None:
         """No segment. That is right only for a log that never had a flushed byte."""

@@ -50,7 +50,7 @@ class ScrubPlan:
         self.next_offset = Offset(0 if is_last else self._sources[-1].end_offset)
         """Where the next scrub goes on; 0: all has been read."""
         self.read_bytes = 0
-        self.wrong: tuple[Segment, CorruptLog] | None = None
+        self.wrong: tuple[ScrubSource, CorruptLog] | None = None
         """The first segment that is not what it was, and why."""
         self.cancelled = False
 
@@ -62,10 +62,13 @@ class ScrubPlan:
                 return
             try:
                 self._read(source)
-            except (FileNotFoundError, StorageError):
+            except FileNotFoundError:
                 return
             except CorruptLog as problem:
-                self.wrong = (source.segment, problem)
+                self.wrong = (source, problem)
+                return
+            except StorageError as problem:  # what cannot be read is as lost as what is wrong
+                self.wrong = (source, CorruptLog(source.path, 0, str(problem)))
                 return
 
     def _read(self, source: ScrubSource) -> None:

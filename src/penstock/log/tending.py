@@ -178,6 +178,8 @@ class Tending(Cutting):
     def finish_scrub(self, plan: ScrubPlan) -> CorruptLog | None:
         """What the scrub found wrong in what is still part of this log. The log goes on: its owner decides what the
         rest of it is worth."""
-        if plan.wrong is None or plan.wrong[0] not in self._chain.segments:
+        if plan.wrong is None:
             return None
-        return plan.wrong[1]
+        source, problem = plan.wrong
+        is_as_it_was = source.segment in self._chain.segments[:-1] and source.segment.size == source.size
+        return problem if is_as_it_was else None
