@@ -2,8 +2,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SECONDS ?= 600
+SEED    ?= 0
 
-.PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark clean help
+.PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark clean help mutants soak
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -40,6 +42,12 @@ bench-cluster: setup  ## three nodes beside three Kafka brokers: throughput, fai
 
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python benchmarks/against_connector.py
+
+mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
+	$(BIN)/python tools/mutants.py
+
+soak: setup      ## the simulator for SECONDS=600
+	$(BIN)/penstock sim --level core --seconds $(SECONDS) --seed $(SEED)
 
 clean:           ## forget what setup made
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info

@@ -30,6 +30,7 @@ COMMANDS = {
     "groups": ("penstock.cli.groups:groups", "List, describe, reset and delete consumer groups."),
     "cluster": ("penstock.cli.cluster:cluster", "Run a local cluster; look after any cluster."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run ready-made pipelines on Spark."),
+    "sim": ("penstock.cli.sim:sim", "Run the cluster's code in a simulated world full of faults."),
     "bench": ("penstock.cli.bench.commands:bench", "Measure throughput, latency, CPU and memory."),
 }
 

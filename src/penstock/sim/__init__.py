@@ -1,4 +1,4 @@
-"""The simulator: fake disks (later networks and clocks) on which the real code runs and may fail."""
+"""The simulator: virtual time, disks and networks in which the real code runs and may fail. `checks` has what must hold."""
 
 from penstock.sim.disk import PowerCut, SimDisk, SimFile
 

@@ -285,10 +285,15 @@ class SimDisk:
             if position < len(image):
                 image[position] ^= 1 << bit
 
+    def forgive(self) -> None:
+        """No flush is to fail any more."""
+        self._failing_flushes.clear()
+
+    def used(self) -> int:
+        return sum(len(inode.visible) for _, inode in self._root.inodes())
+
     def room(self) -> int:
-        if self.capacity is None:
-            return 2**62
-        return max(0, self.capacity - sum(len(inode.visible) for _, inode in self._root.inodes()))
+        return 2**62 if self.capacity is None else max(0, self.capacity - self.used())
 
     def after_power_cut(self, seed: int) -> "SimDisk":
         """The disk as it may come back. This one stays as it is, so that many outcomes can be drawn."""
@@ -296,6 +301,28 @@ class SimDisk:
         after = SimDisk(random.getrandbits(32), writeback_chance=self._writeback_chance)
         after._root = self._root.survivor(random, {})
         return after
+
+    def process_died(self) -> None:
+        """The machine goes on: all that was written is still there, flushed or not; only locks are gone."""
+        self._locks.clear()
+
+    # --- what a power cut would certainly leave
+
+    def durable_names(self, path: str) -> list[str]:
+        """Names in a folder that are on the platter, the folder's own included."""
+        folder = self._find_durable(path)
+        return sorted(folder.durable) if isinstance(folder, SimFolder) else []
+
+    def durable_content(self, path: str) -> bytearray:
+        """What of a file is on the platter; nothing if its name is not."""
+        inode = self._find_durable(path)
+        return inode.durable if isinstance(inode, SimInode) else bytearray()
+
+    def _find_durable(self, path: str) -> SimEntry | None:
+        entry: SimEntry | None = self._root
+        for name in path.split("/") if path else ():
+            entry = entry.durable.get(name) if isinstance(entry, SimFolder) else None
+        return entry
 
     # --- the Disk seam
 

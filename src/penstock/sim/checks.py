@@ -1,0 +1,439 @@
+"""What must hold of one Raft group at every moment, whatever happens to its replicas.
+
+A witness looks at a replica after each event that may have touched it, and compares it with what it saw before and with
+the *truth*: the entries that were ever committed, in order. It believes nothing that the code under test says of
+itself where it can look by itself: what is flushed is what stands in the durable image of the simulated disk, and what
+a majority is it counts on its own.
+
+ 1  A term has one leader, and a replica votes once in it. A vote that is told is on the disk.
+ 2  A leader has all that was ever committed.
+ 3  What is committed is the same everywhere and for ever: index, term and bytes.
+ 4  What is committed first is on the disks of a majority of each half of the group's configuration.
+ 5  A commit never goes back in one life of a replica, and nothing below it is truncated.
+ 6  start <= watermark <= end, and the log begins at or below the commit.
+ 7  Logs that have an entry of the same index and term are equal up to there.
+ 8  While a leader has a lease nobody leads in a later term.
+ 9  A commit ends in its leader's own term, unless one replica alone is the majority: what a majority has of an earlier
+    term may still be overwritten (Raft's figure 8).
+10  A leader changes the members only once an entry of its own term is committed.
+11  What a leader believes a peer in its term to have flushed is on that peer's disk.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple, Protocol
+
+from penstock.batch import iter_headers
+from penstock.log import Log
+from penstock.raft import GroupConfig, Raft, Role
+from penstock.raft.leader import Leader
+from penstock.sim.disk import SimDisk
+from penstock.sim.outcome import Violation
+from penstock.types import GroupId, Replica
+
+READ_BYTES = 1 << 20
+LOG_SUFFIX = ".log"
+VOTES_PATHS = ("meta/votes.0", "meta/votes.1")
+
+_GROUP = Struct(">16si")
+_VOTE = Struct(">qiQ")
+"""The middle of a record in the store of votes: topic and partition; then term, node, incarnation."""
+
+
+class Entry(NamedTuple):
+    """One entry of a log."""
+
+    start: int
+    """Raft's index."""
+    end: int
+    term: int
+    offset: int
+    control: bool
+    data: bytes
+
+
+class Watched(Protocol):
+    """A running replica."""
+
+    name: str
+
+    @property
+    def me(self) -> Replica: ...
+
+    @property
+    def core(self) -> Raft: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    def now(self) -> float:
+        """By its own clock."""
+        ...
+
+
+class Grave(Protocol):
+    """Where the disks are, also those of replicas that do not run or are no more."""
+
+    def disk_of(self, replica: Replica) -> SimDisk | None: ...
+
+    def running(self, replica: Replica) -> Watched | None: ...
+
+
+class Sight(NamedTuple):
+    """What was last seen of a replica."""
+
+    term: int
+    role: Role
+    commit_index: int
+    first_index: int
+    end_index: int
+    last_term: int
+    start_offset: int
+    matches: tuple[int, ...]
+    """Of a leader: what it believes its peers to have flushed."""
+
+
+def entries_of(log: Log, start: int, end: int) -> Iterator[Entry]:
+    """The entries between two boundaries of a log, read from its disk."""
+    index = start
+    while index < end:
+        data, _ = log.read_entries(index, READ_BYTES)
+        for position, header in iter_headers(data):
+            width = max(header.last_offset_delta + 1, 1)
+            content = data[position : position + header.size]
+            control = header.is_zero_width
+            yield Entry(index, index + width, header.leader_epoch, header.base_offset, control, content)
+            index += width
+            if index >= end:
+                return
+
+
+def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
+    """Counted apart from the code under test."""
+    halves = [config.voters, config.outgoing] if config.outgoing else [config.voters]
+    return all(2 * sum(voter in replicas for voter in half) > len(half) for half in halves)
+
+
+class Witness:
+    """Watches one group."""
+
+    def __init__(self, group: GroupId, graves: Grave, folder: str) -> None:
+        self.group = group
+        self._graves = graves
+        self._folder = folder
+        self.truth: list[Entry] = []
+        self.batches: dict[int, Entry] = {}
+        """Those of the truth that clients may see, by their first offset."""
+        self._ends: list[int] = []
+        self._terms: list[int] = []
+        """In which term each entry of the truth was committed."""
+        self.leaders: dict[int, Replica] = {}
+        self._votes: dict[tuple[Replica, int], Replica] = {}
+        self._seen: dict[Replica, Sight] = {}
+        self._configs: dict[Replica, GroupConfig | None] = {}
+        self._leading: dict[Replica, Watched] = {}
+        self._beliefs: dict[tuple[Replica, Replica], tuple[int, int]] = {}
+        """Leader and peer -> term and match index."""
+        self.rotten: Replica | None = None
+        """Its disk lies, and it may know by now or not."""
+        self.compare_bytes = True
+        """Not where compaction goes its own way on each replica."""
+
+    @property
+    def end_index(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def forget(self, replica: Replica) -> None:
+        """It has crashed: its next life begins from what is on its disk."""
+        self._seen.pop(replica, None)
+        self._leading.pop(replica, None)
+        self._configs.pop(replica, None)
+
+    # --- looking
+
+    def look(self, one: Watched) -> None:
+        core, log = one.core, one.log
+        sight = Sight(
+            core.term,
+            core.role,
+            core.commit_index,
+            log.first_index,
+            log.end_index,
+            log.last_term,
+            log.start_offset,
+            _matches(core),
+        )
+        before = self._seen.get(one.me)
+        if before == sight:
+            return
+        self._seen[one.me] = sight
+        self._check_bounds(one, sight)
+        self._check_history(one, before, sight)
+        if sight.role is Role.LEADER:
+            self._check_leader(one, before, sight)
+            self._check_beliefs(one)
+        else:
+            self._leading.pop(one.me, None)
+        if before is None or sight.commit_index != before.commit_index:
+            known = before.commit_index if before is not None else 0
+            self._check_commit(one, max(known, sight.first_index), sight)
+        self._check_term_at_commit(one, sight)
+        self._configs[one.me] = core.config
+
+    def _check_bounds(self, one: Watched, sight: Sight) -> None:
+        if not sight.first_index <= sight.commit_index <= sight.end_index:
+            self._broken(
+                "start <= watermark <= end",
+                f"{one.name} has committed {sight.commit_index} of {sight.first_index} to {sight.end_index}",
+            )
+        watermark = one.log.offset_at(sight.commit_index)
+        # Who has just started knows of no more commits than its deleted prefix tells, until its leader tells it.
+        lowest = sight.start_offset if one.core.term_confirmed else 0
+        if not lowest <= watermark <= one.log.end_offset or sight.start_offset > one.log.end_offset:
+            self._broken(
+                "start <= watermark <= end",
+                f"{one.name} starts at {sight.start_offset}, ends at {one.log.end_offset}, and shows {watermark}",
+            )
+
+    def _check_history(self, one: Watched, before: Sight | None, sight: Sight) -> None:
+        if before is None:
+            return
+        if sight.term < before.term:
+            self._broken("terms never go back", f"{one.name} went from {before.term} to {sight.term}")
+        if sight.commit_index < before.commit_index:
+            self._broken(
+                "a commit never goes back",
+                f"{one.name} had committed {before.commit_index} and now {sight.commit_index}",
+            )
+        if sight.end_index < before.commit_index:
+            self._broken(
+                "nothing is truncated below the commit",
+                f"{one.name} ends at {sight.end_index}, and {before.commit_index} was committed",
+            )
+
+    def _check_leader(self, one: Watched, before: Sight | None, sight: Sight) -> None:
+        if self.leaders.setdefault(sight.term, one.me) != one.me:
+            self._broken(
+                "a term has one leader", f"{self.leaders[sight.term]} and {one.me} lead in term {sight.term}"
+            )
+        self._leading[one.me] = one
+        if before is None or before.role is not Role.LEADER or before.term != sight.term:
+            # Votes may reach a candidate so late that others lead in later terms by then: it is none of theirs.
+            number = bisect_left(self._terms, sight.term)
+            end_index = self._ends[number - 1] if number else 0
+            if sight.end_index < end_index:
+                self._broken(
+                    "a leader has all that was committed",
+                    f"{one.name} leads in {sight.term} with {sight.end_index} of {end_index}",
+                )
+            self._compare(one, sight.first_index, end_index, "a leader has all that was committed")
+            self.check_leases()
+        elif one.core.configs.newest_index > before.end_index:
+            self._check_change(one, sight)
+
+    def _check_change(self, one: Watched, sight: Sight) -> None:
+        if one.log.term_before(sight.commit_index) != sight.term:
+            self._broken(
+                "no change of members before the term is confirmed",
+                f"{one.name} changes them in {sight.term}, and its commit ends in "
+                f"{one.log.term_before(sight.commit_index)}",
+            )
+
+    def _check_beliefs(self, one: Watched) -> None:
+        """What a leader believes a peer to have flushed of its log is on that peer's disk: as long as that one is in
+        the same term, and so has cut nothing."""
+        assert isinstance(one.core.part, Leader)
+        for replica, peer in one.core.part.replication.peers.items():
+            known = self._beliefs.get((one.me, replica), (-1, 0))
+            now = (one.core.term, peer.match_index)
+            if now == known:
+                continue
+            self._beliefs[one.me, replica] = now
+            other = self._graves.running(replica)
+            if peer.match_index <= max(known[1] if known[0] == now[0] else 0, one.log.first_index) or (
+                other is None or other.core.term != one.core.term or replica == self.rotten
+            ):
+                continue
+            start = one.log.floor(peer.match_index - 1)
+            entry = next(entries_of(one.log, start, peer.match_index))
+            if not self._is_durable(replica, entry):
+                self._broken(
+                    "what a peer acknowledges is on its disk",
+                    f"{one.name} believes that {other.name} has {peer.match_index} of term {entry.term}",
+                )
+
+    def check_leases(self) -> None:
+        """To be called whenever it suits: a lease is a matter of time, not of events."""
+        if len(self._leading) < 2:
+            return
+        newest = max(one.core.term for one in self._leading.values())
+        for one in self._leading.values():
+            if one.core.term < newest and one.core.has_lease(one.now()):
+                self._broken(
+                    "a lease keeps others from leading",
+                    f"{one.name} has one in term {one.core.term}, and term {newest} has a leader",
+                )
+
+    # --- commits
+
+    def _check_commit(self, one: Watched, known: int, sight: Sight) -> None:
+        self._compare(one, known, min(sight.commit_index, self.end_index), "what is committed never changes")
+        if sight.commit_index <= self.end_index:
+            return
+        if self.leaders.get(sight.term) != one.me:
+            self._broken(
+                "only a leader commits first",
+                f"{one.name} has committed {sight.commit_index}, and the group {self.end_index}",
+            )
+        start = max(self.end_index, sight.first_index)
+        if start != self.end_index:
+            self._broken("a commit is whole", f"{one.name} lacks {self.end_index} to {start}")
+        if one.log.term_before(sight.commit_index) != sight.term and not self._decides_alone(one):
+            self._broken(
+                "a commit ends in its leader's own term",
+                f"{one.name} commits {sight.commit_index} of term {one.log.term_before(sight.commit_index)} "
+                f"in {sight.term}",
+            )
+        for entry in entries_of(one.log, start, sight.commit_index):
+            self._check_majority(one, entry)
+            self.truth.append(entry)
+            self._ends.append(entry.end)
+            self._terms.append(sight.term)
+            if not entry.control:
+                self.batches[entry.offset] = entry
+
+    def _decides_alone(self, one: Watched) -> bool:
+        config = self._configs.get(one.me) or one.core.config
+        return config is not None and is_majority(config, [one.me])
+
+    def _check_majority(self, one: Watched, entry: Entry) -> None:
+        """By either the configuration from before this event or the one from after it."""
+        candidates = [self._configs.get(one.me), one.core.config]
+        configs = [config for config in candidates if config is not None]
+        voters = dict.fromkeys(voter for config in configs for voter in config.voters + config.outgoing)
+        holders = [voter for voter in voters if self._is_durable(voter, entry)]
+        if not any(is_majority(config, holders) for config in configs):
+            self._broken(
+                "what is committed is flushed by a majority",
+                f"{one.name} commits {entry.start} to {entry.end} of term {entry.term}, "
+                f"which only {[str(one) for one in holders]} of {[str(one) for one in voters]} have on disk",
+            )
+
+    def _is_durable(self, replica: Replica, entry: Entry) -> bool:
+        disk = self._graves.disk_of(replica)
+        if disk is None:
+            return False
+        names = [name for name in disk.durable_names(self._folder) if name.endswith(LOG_SUFFIX)]
+        bases = [int(name.removesuffix(LOG_SUFFIX)) for name in names]
+        number = bisect_right(bases, entry.offset)
+        if bases and number == 0:
+            # Its prefix is deleted, which only happens to what was committed before.
+            return True
+        # A control entry may stand at the end of the segment before.
+        return any(
+            entry.data in disk.durable_content(f"{self._folder}/{name}")
+            for name in reversed(names[max(number - 2, 0) : number])
+        )
+
+    def _check_term_at_commit(self, one: Watched, sight: Sight) -> None:
+        number = bisect_left(self._ends, sight.commit_index)
+        if number < len(self._ends) and self._ends[number] == sight.commit_index:
+            term = one.log.term_before(sight.commit_index)
+            if term != self.truth[number].term:
+                self._broken(
+                    "what is committed never changes",
+                    f"{one.name} has term {term} at {sight.commit_index}, committed was {self.truth[number].term}",
+                )
+
+    def entries_between(self, start: int, end: int) -> list[Entry]:
+        """Of the truth."""
+        return self.truth[bisect_right(self._ends, start) : bisect_right(self._ends, end)]
+
+    def _compare(self, one: Watched, start: int, end: int, promise: str) -> None:
+        """Its log between these boundaries is the truth."""
+        if not self.compare_bytes or start >= end or one.me == self.rotten:
+            return
+        mine = list(entries_of(one.log, start, end))
+        theirs = self.entries_between(start, end)
+        if mine != theirs:
+            odd = next((a, b) for a, b in zip([*mine, None], [*theirs, None], strict=False) if a != b)
+            self._broken(promise, f"{one.name} has {_brief(odd[0])} where {_brief(odd[1])} was committed")
+
+    # --- promises to others
+
+    def told_vote(self, voter: Replica, term: int, candidate: Replica) -> None:
+        """A vote leaves the replica that gave it."""
+        if self._votes.setdefault((voter, term), candidate) != candidate:
+            self._broken(
+                "a replica votes once in a term",
+                f"{voter} voted for {self._votes[voter, term]} and {candidate} in {term}",
+            )
+        disk = self._graves.disk_of(voter)
+        if disk is not None and not self._remembers(disk, term, candidate):
+            self._broken(
+                "a vote is durable before it is told", f"{voter} tells {candidate} of its vote in {term}"
+            )
+
+    def _remembers(self, disk: SimDisk, term: int, candidate: Replica) -> bool:
+        """The vote is on the disk, or a later term, in which it no longer matters."""
+        key = _GROUP.pack(self.group.topic_id.bytes, self.group.partition)
+        for path in VOTES_PATHS:
+            content = disk.durable_content(path)
+            position = content.find(key)
+            while position >= 0:
+                found, node, incarnation = _VOTE.unpack_from(content, position + len(key))
+                if found > term or (found, node, incarnation) == (term, *candidate):
+                    return True
+                position = content.find(key, position + 1)
+        return False
+
+    # --- all together
+
+    def check_matching(self, running: Sequence[Watched]) -> None:
+        if not self.compare_bytes:
+            return
+        sound = [one for one in running if one.me != self.rotten]
+        logs = [(one, list(entries_of(one.log, one.log.first_index, one.log.end_index))) for one in sound]
+        for number, (one, entries) in enumerate(logs):
+            for other, theirs in logs[number + 1 :]:
+                _check_pair(one, entries, other, theirs)
+
+    def check_equal(self, running: Sequence[Watched]) -> None:
+        """After the healing: everybody has the whole truth and nothing else."""
+        for one in running:
+            if one.log.end_index != self.end_index or one.core.commit_index != self.end_index:
+                self._broken(
+                    "all come to the same",
+                    f"{one.name} has {one.core.commit_index} of {one.log.end_index}, not {self.end_index}",
+                )
+            self._compare(one, one.log.first_index, self.end_index, "all come to the same")
+
+    def _broken(self, promise: str, detail: str) -> None:
+        raise Violation(promise, detail)
+
+
+def _matches(core: Raft) -> tuple[int, ...]:
+    if not isinstance(core.part, Leader):
+        return ()
+    return tuple([peer.match_index for peer in core.part.replication.peers.values()])
+
+
+def _check_pair(one: Watched, entries: list[Entry], other: Watched, theirs: list[Entry]) -> None:
+    low = max(one.log.first_index, other.log.first_index)
+    terms = {entry.end: entry.term for entry in theirs}
+    same = [entry.end for entry in entries if terms.get(entry.end) == entry.term]
+    if not same:
+        return
+    mine = [entry for entry in entries if low <= entry.start and entry.end <= same[-1]]
+    if mine != [entry for entry in theirs if low <= entry.start and entry.end <= same[-1]]:
+        raise Violation(
+            "logs that agree at one place agree below",
+            f"{one.name} and {other.name} have the same term at {same[-1]} and differ below",
+        )
+
+
+def _brief(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing"
+    return f"{entry.start} to {entry.end} of term {entry.term} ({len(entry.data)} bytes)"

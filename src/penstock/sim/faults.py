@@ -1,0 +1,266 @@
+"""Faults of a bare group: each comes by itself at the rate that the seed's weather gives it.
+
+What is injected is what Raft and the log promise to survive: crashes and power cuts of anybody at any time, pauses,
+cuts, disks that are slow, full or fail to flush. The loss of a disk, or of its trustworthiness, is injected only where
+a majority is left without it, and somebody then replaces that replica, as an operator would.
+"""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.raft import GroupConfig, Refused, Role
+from penstock.sim.replica import Machine
+
+if TYPE_CHECKING:
+    from penstock.sim.group import GroupWorld
+
+OPERATOR_S = 0.4
+"""How often somebody looks whether a replica is gone for good."""
+
+
+class Faults:
+    """Makes trouble until it is told to stop."""
+
+    def __init__(self, world: "GroupWorld", random: Random) -> None:
+        self._world = world
+        self._random = random
+        self._weather = world.weather
+        self.over = False
+
+    def begin(self) -> None:
+        weather = self._weather
+        acts = (
+            (weather.crash, self._crash),
+            (weather.power_cut, self._power_cut),
+            (weather.blackout, self._blackout),
+            (weather.pause, self._pause),
+            (weather.isolate, self._isolate),
+            (weather.cut, self._cut),
+            (weather.slow_disk, self._slow_disk),
+            (weather.full_disk, self._full_disk),
+            (weather.broken_flush, self._break_flush),
+            (weather.rot, self._rot),
+            (weather.wipe, self._wipe),
+            (weather.transfer, self._transfer),
+            (weather.reconfigure, self._reconfigure),
+            (weather.delete_prefix, self._delete_prefix),
+        )
+        for rate, act in acts:
+            if rate:
+                self._plan(rate, act)
+        self._world.scheduler.after(OPERATOR_S, None, self._replace_lost)
+
+    def _plan(self, rate: float, act: "object") -> None:
+        self._world.scheduler.after(self._random.expovariate(rate), None, self._strike, rate, act)
+
+    def _strike(self, rate: float, act: "object") -> None:
+        if not self.over:
+            act()  # type: ignore[operator]
+            self._plan(rate, act)
+
+    def _note(self, name: str, who: str) -> None:
+        self._world.tally.add(name)
+        self._world.scheduler.note(who, f"*** {name}")
+
+    # --- whom it hits
+
+    def _running(self) -> list[Machine]:
+        return [machine for machine in self._world.machines if machine.running]
+
+    def _victim(self) -> Machine | None:
+        """A leader as often as not: there is most to lose."""
+        running = self._running()
+        leaders = [machine for machine in running if machine.core.role is Role.LEADER]
+        if leaders and self._random.random() < 0.5:
+            return self._random.choice(leaders)
+        return self._random.choice(running) if running else None
+
+    # --- machines
+
+    def _crash(self) -> None:
+        machine = self._victim()
+        if machine is not None:
+            self._note("crash", machine.name)
+            self._world.kill(machine)
+
+    def _power_cut(self) -> None:
+        machine = self._victim()
+        if machine is not None:
+            self._note("power cut", machine.name)
+            self._world.power_cut(machine)
+
+    def _blackout(self) -> None:
+        self._note("blackout", "all")
+        for machine in self._running():
+            self._world.power_cut(machine)
+
+    def _pause(self) -> None:
+        machine = self._victim()
+        if machine is not None and not machine.paused:
+            self._note("pause", machine.name)
+            machine.paused = True
+            life = machine.life
+            self._world.scheduler.after(
+                self._random.choice((0.2, 0.8, 2.0)), None, self._resume, machine, life
+            )
+
+    def _resume(self, machine: Machine, life: int) -> None:
+        if machine.paused and machine.life == life:
+            self._world.scheduler.resume(machine)
+
+    # --- links
+
+    def _isolate(self) -> None:
+        """From everybody, or from all but one; in both directions or in one."""
+        machine = self._victim()
+        if machine is not None:
+            self._isolate_one(machine)
+
+    def isolate_writer(self, machine: Machine) -> None:
+        """A leader that has taken a batch and can tell nobody: it goes on taking more."""
+        chance = self._weather.isolate_writer
+        if chance and not self.over and self._random.random() < chance:
+            self._isolate_one(machine)
+            if self._random.random() < 0.5:
+                machine.slow_until = self._world.scheduler.time + 1.0
+
+    def _isolate_one(self, machine: Machine) -> None:
+        others = [other for other in self._world.machines if other is not machine]
+        self._random.shuffle(others)
+        spared = self._random.choice((0, 0, 1))
+        self._note("isolation", machine.name)
+        directions = self._random.choice(("both", "both", "in", "out"))
+        for other in others[spared:]:
+            if directions != "in":
+                self._cut_link(machine, other)
+            if directions != "out":
+                self._cut_link(other, machine)
+
+    def _cut(self) -> None:
+        one, other = self._random.sample(self._world.machines, 2)
+        self._note("directed cut", f"{one.name}>{other.name}")
+        self._cut_link(one, other)
+
+    def _cut_link(self, sender: Machine, receiver: Machine) -> None:
+        self._world.mail.cut(sender.name, receiver.name)
+        seconds = self._random.choice((0.3, 1.0, 3.0))
+        self._world.scheduler.after(seconds, None, self._world.mail.join, sender.name, receiver.name)
+
+    # --- disks
+
+    def _slow_disk(self) -> None:
+        machine = self._victim()
+        if machine is not None:
+            self._note("slow disk", machine.name)
+            machine.slow_until = self._world.scheduler.time + 1.5
+
+    def _full_disk(self) -> None:
+        machine = self._victim()
+        if machine is not None:
+            self._note("full disk", machine.name)
+            machine.disk.capacity = machine.disk.used() + self._random.choice((0, 100, 1000))
+            self._world.scheduler.after(self._random.choice((0.5, 2.0)), None, self._make_room, machine)
+
+    def _make_room(self, machine: Machine) -> None:
+        machine.disk.capacity = None
+
+    def _break_flush(self) -> None:
+        machine = self._victim()
+        if machine is not None:
+            self._note("broken flush", machine.name)
+            machine.disk.fail_flush(".log" if self._random.random() < 0.8 else "")
+
+    def _rot(self) -> None:
+        """Of a byte that was flushed and is committed. It shows when somebody reads it: after a restart, mostly."""
+        machine = self._replaceable()
+        if machine is None:
+            return
+        names = [name for name in machine.disk.list_dir(self._world.folder) if name.endswith(".log")]
+        if len(names) < 3:
+            return
+        path = f"{self._world.folder}/{self._random.choice(names[:-2])}"
+        size = machine.disk.size(path)
+        if size:
+            self._note("bit-rot", machine.name)
+            machine.disk.flip_bit(path, self._random.randrange(size), self._random.randrange(8))
+            self._world.rots(machine)
+
+    def _replaceable(self) -> Machine | None:
+        """One whose disk may be lost: everybody in every configuration is there, and most of them stay."""
+        running = self._running()
+        if self._world.rotten is not None or len(running) < len(self._world.machines):
+            return None
+        alive = [machine.me for machine in running]
+        configs = [machine.core.config for machine in running if machine.core.config is not None]
+        lacks = [config for config in configs if any(member not in alive for member in config.members)]
+        small = [config for config in configs if len(config.voters) < 3 or 0 < len(config.outgoing) < 3]
+        return None if lacks or small else self._victim()
+
+    def _wipe(self) -> None:
+        machine = self._replaceable()
+        if machine is not None:
+            self._note("wipe", machine.name)
+            self._world.wipe(machine)
+
+    # --- what operators do
+
+    def _leader(self) -> Machine | None:
+        leaders = [m for m in self._running() if m.core.role is Role.LEADER and not m.paused]
+        return self._random.choice(leaders) if leaders else None
+
+    def _transfer(self) -> None:
+        leader = self._leader()
+        if leader is None:
+            return
+        to = self._random.choice(self._world.machines)
+        try:
+            effects = leader.core.transfer(leader.now(), to.me)
+        except Refused:
+            return
+        self._note("transfer", leader.name)
+        leader.do(effects)
+        if self._random.random() < 0.5:
+            # The old leader must not be told too soon who follows it.
+            for other in self._world.machines:
+                if other is not leader:
+                    self._cut_link(other, leader)
+
+    def _reconfigure(self) -> None:
+        leader = self._leader()
+        if leader is None:
+            return
+        everybody = [machine.me for machine in self._world.machines]
+        self._random.shuffle(everybody)
+        count = self._random.choice((3, 3, 4, 5, 2, 1))
+        voters = tuple(everybody[:count])
+        learners = tuple(everybody[count : count + self._random.choice((0, 0, 1))])
+        self._change(leader, GroupConfig(voters, (), learners))
+
+    def _change(self, leader: Machine, config: GroupConfig) -> None:
+        try:
+            effects = leader.core.change_config(leader.now(), config.voters, config.learners)
+        except Refused:
+            return
+        self._note("change of members", leader.name)
+        leader.do(effects)
+
+    def _replace_lost(self) -> None:
+        """Whoever lost its disk is in the group under a name that nobody has any more."""
+        leader = self._leader()
+        config = leader.core.config if leader is not None else None
+        if leader is not None and config is not None and not config.joint:
+            here = {machine.node: machine.me for machine in self._world.machines}
+            voters = tuple(here[voter.node] for voter in config.voters)
+            learners = tuple(here[one.node] for one in config.learners if here[one.node] not in voters)
+            if (voters, learners) != (config.voters, config.learners):
+                self._change(leader, GroupConfig(voters, (), learners))
+                self._world.tally.add("lost replicas replaced")
+        self._world.scheduler.after(OPERATOR_S, None, self._replace_lost)
+
+    def _delete_prefix(self) -> None:
+        machine = self._victim()
+        if machine is not None and not machine.paused:
+            log = machine.log
+            committed = log.offset_at(machine.core.commit_index)
+            if committed > log.start_offset:
+                machine.delete_prefix(self._random.randint(log.start_offset, committed))

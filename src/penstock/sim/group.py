@@ -1,0 +1,327 @@
+"""The core level: one group of bare cores with real logs, in bad weather, then in good.
+
+A seed is a function: it makes the group, lets the weather do its worst for some seconds of virtual time while clients
+write and read, heals everything, and demands that all come to the same and that every promise was kept.
+"""
+
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+from penstock.errors import CorruptLog, StorageError
+from penstock.raft import GroupConfig, Role
+from penstock.sim.checks import Witness
+from penstock.sim.clients import PlainProducer, Producer, Reader
+from penstock.sim.disk import SimDisk
+from penstock.sim.faults import Faults
+from penstock.sim.history import History
+from penstock.sim.mail import Mail
+from penstock.sim.outcome import Tally, Violation
+from penstock.sim.replica import SETTINGS, TOPIC, Machine
+from penstock.sim.scheduler import Process, Scheduler
+from penstock.sim.weather import draw
+from penstock.types import GroupId, NodeId, Replica
+
+STORM_S = 6.0
+HEALING_S = 30.0
+LOOK_EVERY_S = 0.25
+MATCHING_EVERY_S = 2.0
+EXAM_CHANCE = 0.25
+MAX_EVENTS = 40_000
+"""Ten times what a busy seed needs."""
+
+
+class GroupWorld:
+    """Everything that one seed of the core level consists of."""
+
+    def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
+        self.seed = seed
+        self._random = self.chance("world")
+        self.weather = draw(self.chance("weather"))
+        self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
+        self.tally = Tally()
+        self.settings = SETTINGS
+        self.topic = TOPIC
+        self.group = GroupId(UUID(int=1), 0)
+        self.folder = "topics/sim-0"
+        self.history = History()
+        self.witness = Witness(self.group, self, self.folder)
+        self.mail = Mail(self.scheduler, self.chance("mail"), self.weather)
+        self.founding: GroupConfig | None = None
+        self.rotten: Machine | None = None
+        """Whose disk cannot be trusted: at most one."""
+        self._graves: dict[Replica, SimDisk] = {}
+        self._by_process: dict[Process, Machine] = {}
+        self.calm = False
+        """The storm is over."""
+        founders = nodes or self._random.choice((3, 3, 5))
+        spares = self._random.choice((0, 1, 2)) if self.weather.reconfigure else 0
+        self.machines = [
+            Machine(self, NodeId(number), self.chance(f"machine {number}"))
+            for number in range(1, founders + spares + 1)
+        ]
+        self._found(founders)
+        self.faults = Faults(self, self.chance("faults"))
+        self.producers: list[Producer | PlainProducer] = [
+            (Producer if number <= 2 else PlainProducer)(self, number, self.chance(f"producer {number}"))
+            for number in range(1, 4)
+        ]
+        self.readers = [Reader(self, number, self.chance(f"reader {number}")) for number in range(1, 3)]
+
+    def chance(self, name: str) -> Random:
+        """A source of its own for each part, so that a change in one does not turn all others over."""
+        return Random(f"{self.seed}/{name}")
+
+    def _found(self, founders: int) -> None:
+        """Each is started once to get its identity, and then again to know the others'."""
+        for machine in self.machines:
+            machine.start()
+            machine.stop()
+            machine.disk.process_died()
+        self.founding = GroupConfig(tuple(machine.me for machine in self.machines[:founders]))
+        for machine in self.machines:
+            machine.start()
+        self.scheduler.watch = self._watch
+
+    # --- running
+
+    def run(self) -> None:
+        self.faults.begin()
+        self._wake_clients()
+        self._look_now_and_then()
+        self.scheduler.run(STORM_S)
+        self._heal()
+        self._converge(writing_s=0.5)
+        self._finish()
+        if self._random.random() < EXAM_CHANCE:
+            self._examine_newcomer()
+
+    def _watch(self, process: Process) -> None:
+        assert isinstance(process, Machine)
+        if process.running:
+            self.witness.look(process)
+
+    def _look_now_and_then(self) -> None:
+        self.witness.check_leases()
+        if self.scheduler.time % MATCHING_EVERY_S < LOOK_EVERY_S:
+            self.witness.check_matching([machine for machine in self.machines if machine.running])
+        self.scheduler.after(LOOK_EVERY_S, None, self._look_now_and_then)
+
+    def _wake_clients(self) -> None:
+        for producer in self.producers:
+            producer.wake()
+        for reader in self.readers:
+            reader.wake()
+        wait = self.weather.write_every_s * (0.5 + self._random.random())
+        self.scheduler.after(wait, None, self._wake_clients)
+
+    # --- what happens to machines
+
+    def disk_of(self, replica: Replica) -> SimDisk | None:
+        for machine in self.machines:
+            if machine.me == replica:
+                return machine.disk
+        return self._graves.get(replica)
+
+    def running(self, replica: Replica) -> Machine | None:
+        return next((one for one in self.machines if one.running and one.me == replica), None)
+
+    def aim(self, machine: Machine, chance: float) -> None:
+        """A crash that is to hit the machine in the midst of what it does now."""
+        if not self.calm and chance and self._random.random() < chance:
+            delay = self._random.choice((0.0, self.weather.flush_s * self._random.random(), 0.02))
+            cut = self._random.random() < 0.7
+            self.scheduler.after(delay, machine, self._hit, machine, cut)
+
+    def _hit(self, machine: Machine, cut: bool) -> None:
+        self.tally.add("aimed crash")
+        self.scheduler.note(machine.name, "*** aimed crash")
+        if cut:
+            self.power_cut(machine)
+        else:
+            self.kill(machine)
+
+    def kill(self, machine: Machine) -> None:
+        """The process dies, the machine goes on: unless its page cache lies, nothing is lost."""
+        if machine.lying:
+            self.power_cut(machine)
+            return
+        self._stop(machine)
+        machine.disk.process_died()
+
+    def power_cut(self, machine: Machine) -> None:
+        self._stop(machine)
+        capacity = machine.disk.capacity
+        machine.disk = machine.disk.after_power_cut(machine.random.getrandbits(32))
+        machine.disk.capacity = capacity
+
+    def wipe(self, machine: Machine) -> None:
+        """It will come back as another replica."""
+        self._stop(machine)
+        self.replace_disk(machine)
+
+    def replace_disk(self, machine: Machine) -> None:
+        self._graves[machine.me] = machine.disk
+        machine.disk = SimDisk(machine.random.getrandbits(32))
+        if machine is self.rotten:
+            self.rotten = self.witness.rotten = None
+
+    def _stop(self, machine: Machine) -> None:
+        if not machine.running:
+            return
+        machine.stop()
+        self.witness.forget(machine.me)
+        wait = self._random.random() * self.weather.restart_s
+        self.scheduler.after(wait, None, self._start, machine, machine.life)
+
+    def _start(self, machine: Machine, life: int) -> None:
+        if machine.running or machine.life != life:
+            return
+        try:
+            machine.start()
+        except CorruptLog as problem:
+            if machine is not self.rotten:
+                raise Violation("a crash never looks like rot", f"{machine.name}: {problem}") from problem
+            self.tally.add("rot found at start")
+            self.replace_disk(machine)
+            machine.start()
+        except StorageError:
+            # Its disk fails while it starts: once more, from the platter.
+            self.tally.add("halts for a failed disk")
+            machine.running = True
+            self.power_cut(machine)
+            return
+        self.witness.look(machine)
+
+    def rots(self, machine: Machine) -> None:
+        """It may be found when the log is opened again, or by whoever is sent the entry, or by nobody so far."""
+        self.rotten = machine
+        self.witness.rotten = machine.me
+        self.kill(machine)
+
+    # --- what travels
+
+    def carry(self, sender: Machine, to: Replica, receive: Callable[..., object], data: bytes) -> None:
+        receiver = self.machines[to.node - 1]
+        deliver = getattr(receiver, receive.__name__)
+        self.mail.send(sender, receiver, deliver, sender.me, to, data)
+
+    # --- the end
+
+    def _heal(self) -> None:
+        self.scheduler.note("all", "*** the storm is over")
+        self.faults.over = True
+        self.calm = True
+        self.mail.heal()
+        if self.rotten is not None and self.rotten.running:
+            # A scrub would have found it by now.
+            self.wipe(self.rotten)
+        for machine in self.machines:
+            machine.disk.capacity = None
+            machine.disk.forgive()
+            machine.slow_until = 0.0
+            if machine.paused:
+                self.scheduler.resume(machine)
+
+    def _converge(self, *, writing_s: float) -> None:
+        """Everybody must come to the same in bounded time, and the group must take writes: all that are under way, and
+        those of the first moments of calm."""
+        deadline = self.scheduler.time + HEALING_S
+        while not self._is_settled():
+            if self.scheduler.time >= deadline:
+                raise Violation("a healthy group comes to rest", self._unrest())
+            for producer in self.producers:
+                producer.stopped = self.scheduler.time >= deadline - HEALING_S + writing_s
+            self.scheduler.run(self.scheduler.time + 0.25)
+
+    def _is_settled(self) -> bool:
+        leader = self._sole_leader()
+        if leader is None or not all(producer.stopped and not producer.busy for producer in self.producers):
+            return False
+        config = leader.core.config
+        if config is None or config.joint or leader.core.changing:
+            return False
+        members = self._members(config)
+        end = leader.log.end_index
+        return len(members) == len(config.members) and all(
+            (one.core.commit_index, one.log.end_index, one.log.flushed_index) == (end, end, end)
+            for one in members
+        )
+
+    def _sole_leader(self) -> Machine | None:
+        if not all(machine.running for machine in self.machines):
+            return None
+        leaders = [machine for machine in self.machines if machine.core.role is Role.LEADER]
+        return leaders[0] if len(leaders) == 1 else None
+
+    def _members(self, config: GroupConfig) -> list[Machine]:
+        return [machine for machine in self.machines if machine.me in config.members]
+
+    def _unrest(self) -> str:
+        states = [
+            f"{m.name} is {m.core.role.value} in {m.core.term}, commit {m.core.commit_index} of {m.log.end_index}"
+            if m.running
+            else f"{m.name} is down"
+            for m in self.machines
+        ]
+        busy = sum(producer.busy for producer in self.producers)
+        return "; ".join([*states, f"{busy} writes unanswered after {HEALING_S:.0f} s of calm"])
+
+    def _finish(self) -> None:
+        leader = self._sole_leader()
+        assert leader is not None
+        assert leader.core.config is not None
+        self.witness.check_equal(self._members(leader.core.config))
+        self.witness.check_matching(self.machines)
+        self.history.check(self.witness.truth)
+        self._check_producers(leader)
+        self._check_start(leader)
+        self.tally.add("messages", self.mail.sent)
+        self.tally.add("messages lost", self.mail.lost)
+        self.tally.add("entries committed", len(self.witness.truth))
+        self.tally.add("writes acknowledged", self.history.acks)
+        self.tally.add("reads answered", self.history.reads)
+
+    def _check_start(self, leader: Machine) -> None:
+        """Where the leader's log starts all others' start soon, so that readers do not see it go back with the next
+        leader."""
+        leader.delete_prefix(leader.log.end_offset)
+        self.scheduler.run(self.scheduler.time + 1.0)
+        assert leader.core.config is not None
+        for one in self._members(leader.core.config):
+            if one.log.start_offset < leader.log.start_offset:
+                raise Violation(
+                    "followers start where their leader does",
+                    f"{one.name} starts at {one.log.start_offset}, the leader at {leader.log.start_offset}",
+                )
+
+    def _examine_newcomer(self) -> None:
+        """One more replica loses its disk, now that all that it had is deleted everywhere: it gets the prefix, and must
+        know what the others know."""
+        leader = self._sole_leader()
+        if leader is None or leader.core.config is None or len(leader.core.config.voters) < 3:
+            return
+        victim = next(one for one in self._members(leader.core.config) if one is not leader)
+        self.scheduler.note(victim.name, "*** wiped for the exam")
+        self.wipe(victim)
+        self._converge(writing_s=0.0)
+        leader = self._sole_leader()
+        assert leader is not None
+        if leader.core.config is not None and victim.me in leader.core.config.voters:
+            self._check_producers(leader)
+
+    def _check_producers(self, leader: Machine) -> None:
+        """What replicas remember of producers decides on duplicates after the next election: it must be the same."""
+        expected = _producers(leader)
+        assert leader.core.config is not None
+        for one in self._members(leader.core.config):
+            if _producers(one) != expected:
+                raise Violation(
+                    "replicas remember the same of producers",
+                    f"{one.name} has {_producers(one)}, the leader {expected}",
+                )
+
+
+def _producers(machine: Machine) -> list[tuple[int, int, tuple[int, ...]]]:
+    """The newest batch of each producer."""
+    return sorted((row[0], row[1], tuple(row[3][-1])[:4]) for row in machine.log.producers.rows() if row[3])

@@ -1,0 +1,138 @@
+"""What clients saw, and whether it fits what was promised to them. Values are unique, so all of this is linear.
+
+1  A write that was acknowledged with acks=all stands in the log, once, at the offset that its client was told.
+2  A write of an idempotent producer stands there at most once, however often it was sent; a repetition is answered
+   with the same offset.
+3  A write that was acknowledged before another one was begun stands before it.
+4  What is read was committed and never changes. Nobody reads backwards.
+5  A reader who asks a leader sees all that was acknowledged before it asked.
+"""
+
+from collections.abc import Iterable
+
+from penstock.batch import check_batch, iter_headers, read_records
+from penstock.errors import BatchError
+from penstock.sim.checks import Entry, Witness
+from penstock.sim.outcome import Violation
+
+
+class Write:
+    """One batch that a client wants stored."""
+
+    __slots__ = ("acked_at", "attempts", "begun_at", "count", "idempotent", "offset", "value")
+
+    def __init__(self, value: str, count: int, begun_at: float, *, idempotent: bool) -> None:
+        self.value = value
+        self.count = count
+        """Records, whose values are `value` and a number from 0 on."""
+        self.begun_at = begun_at
+        self.idempotent = idempotent
+        self.attempts = 0
+        self.acked_at: float | None = None
+        self.offset = -1
+
+    def record_value(self, number: int) -> bytes:
+        return f"{self.value}.{number}".encode()
+
+
+class History:
+    """Of one partition."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.acked_end = 0
+        """The offset behind the last record that was acknowledged."""
+        self.acks = 0
+        self.reads = 0
+
+    def begin(self, write: Write) -> None:
+        self.writes.append(write)
+
+    def ack(self, write: Write, offset: int, now: float) -> None:
+        if write.acked_at is not None and write.offset != offset:
+            raise Violation(
+                "a repetition gets the same offset", f"{write.value} was told {write.offset}, then {offset}"
+            )
+        write.acked_at, write.offset = now, offset
+        self.acked_end = max(self.acked_end, offset + write.count)
+        self.acks += 1
+
+    def read(self, witness: Witness, *, reader: str, offset: int, data: bytes) -> int:
+        """Checks what a reader got from `offset` on; returns where it goes on."""
+        self.reads += 1
+        for position, header in iter_headers(data):
+            entry = witness.batches.get(header.base_offset)
+            if entry is None or entry.data != data[position : position + header.size]:
+                raise Violation(
+                    "what is read was committed",
+                    f"{reader} reads {header.base_offset} of term {header.leader_epoch}, "
+                    f"{'which was never committed' if entry is None else 'which is not what was committed'}",
+                )
+            if header.next_offset <= offset:
+                raise Violation(
+                    "nobody reads backwards", f"{reader} wants {offset} and gets {header.base_offset}"
+                )
+            offset = header.next_offset
+        return offset
+
+    def watermark(self, *, reader: str, watermark: int, acked_end: int) -> None:
+        """A leader answered with it. `acked_end` is what had been acknowledged when it was asked."""
+        if watermark < acked_end:
+            raise Violation(
+                "who asks a leader sees what was acknowledged",
+                f"{reader} sees an end of {watermark}, and {acked_end} was acknowledged before it asked",
+            )
+
+    # --- at the end
+
+    def check(self, truth: Iterable[Entry]) -> None:
+        places = _places(truth)
+        for write in self.writes:
+            self._check_write(write, places)
+        self._check_order()
+
+    def _check_write(self, write: Write, places: dict[bytes, list[int]]) -> None:
+        for number in range(write.count):
+            found = places.get(write.record_value(number), [])
+            if write.acked_at is not None and found != [write.offset + number]:
+                raise Violation(
+                    "what is acknowledged is there once",
+                    f"{write.value}.{number} was acknowledged at {write.offset + number} and stands at {found}",
+                )
+            if write.idempotent and len(found) > 1:
+                raise Violation(
+                    "a repetition is not stored again", f"{write.value}.{number} stands at {found}"
+                )
+
+    def _check_order(self) -> None:
+        acked = sorted((w for w in self.writes if w.acked_at is not None), key=lambda write: write.offset)
+        earliest_ack, of = float("inf"), ""
+        for write in reversed(acked):
+            if write.begun_at > earliest_ack:
+                raise Violation(
+                    "later writes stand later",
+                    f"{write.value} was begun after {of} had been acknowledged, and stands before it",
+                )
+            if write.acked_at is not None and write.acked_at < earliest_ack:
+                earliest_ack, of = write.acked_at, write.value
+
+
+def _places(truth: Iterable[Entry]) -> dict[bytes, list[int]]:
+    """Where each value stands."""
+    places: dict[bytes, list[int]] = {}
+    for entry in truth:
+        if not entry.control:
+            for record in read_records(entry.data):
+                places.setdefault(record.value or b"", []).append(record.offset)
+    return places
+
+
+def is_whole(data: bytes) -> bool:
+    """A client checks what it fetched, and fetches again elsewhere where a checksum is wrong."""
+    position = 0
+    try:
+        while position < len(data):
+            position += check_batch(data, position).size
+    except BatchError:
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""Seeded bugs: the simulator is only worth what it finds, so it must find these.
+
+Each is a small change of production code, made in memory for as long as `applied` lasts: a piece of a function's source
+is replaced by another and the function compiled anew where it stands. No production code carries a switch for it. A
+piece that is no longer there is an error: then the code has changed, and the mutant must be thought over.
+"""
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from penstock.log import appending, data_folder, flush, log, votes
+from penstock.raft import config, core, election, follower, leader, membership
+from penstock.sim.outcome import Failure
+from penstock.sim.seeds import CORE, run_seed
+
+
+class Change(NamedTuple):
+    """`old` becomes `new` in a function of this class or module."""
+
+    owner: Any
+    function: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    name: str
+    breaks: str
+    """What goes wrong with it."""
+    changes: tuple[Change, ...]
+    level: str = CORE
+    seeds: int = 200
+    """Within so many it must be found."""
+
+
+@contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """The bug is there."""
+    originals: dict[tuple[Any, str], Any] = {}
+    for change in mutant.changes:
+        place = change.owner, change.function
+        originals.setdefault(place, inspect.getattr_static(*place))
+    try:
+        for place, original in originals.items():
+            changes = [change for change in mutant.changes if (change.owner, change.function) == place]
+            setattr(*place, _mutated(original, changes))
+        yield
+    finally:
+        for place, original in originals.items():
+            setattr(*place, original)
+
+
+def _mutated(original: Any, changes: list[Change]) -> object:
+    function: Any = original.fget if isinstance(original, property) else original
+    source = textwrap.dedent(inspect.getsource(function))
+    for change in changes:
+        if source.count(change.old) != 1:
+            found = source.count(change.old)
+            raise LookupError(f"{change.function} has {change.old!r} {found} times: expected once")
+        source = source.replace(change.old, change.new)
+    return _compile(function, source)
+
+
+def _compile(function: FunctionType, source: str) -> object:
+    """Where the original stood: with its module's names. Decorators come along with the source."""
+    module = inspect.getmodule(function)
+    assert isinstance(module, ModuleType)
+    names: dict[str, object] = {}
+    exec(compile(source, f"<mutant of {function.__qualname__}>", "exec"), module.__dict__, names)
+    return names[function.__name__]
+
+
+MUTANTS = (
+    Mutant(
+        "ack before flush",
+        "a follower acknowledges what it has only written",
+        (Change(follower.Follower, "answer", "min(core.log.flushed_index, received)", "received"),),
+    ),
+    Mutant(
+        "vote not flushed",
+        "a vote is told before it is on the disk",
+        (Change(votes.VoteStore, "_save", "file.flush()", "pass"),),
+    ),
+    Mutant(
+        "two votes in a term",
+        "who has voted votes again",
+        (Change(core, "consider", "core.voted_for in (None, sender)", "True"),),
+    ),
+    Mutant(
+        "old-term commit",
+        "a leader counts replicas of an earlier term's entries (Raft's figure 8)",
+        (
+            Change(
+                leader.Leader,
+                "_maybe_commit",
+                "(index <= self.term_start and not self.decides_alone)",
+                "False",
+            ),
+        ),
+        seeds=2000,
+    ),
+    Mutant(
+        "watermark from unflushed",
+        "a leader counts itself by what it has written",
+        (Change(leader.Leader, "_maybe_commit", "core.log.flushed_index", "core.log.end_index"),),
+    ),
+    Mutant(
+        "conflict ignored",
+        "a follower takes entries behind a place where its log differs",
+        (
+            Change(
+                follower.Follower,
+                "_conflicts_before",
+                "return self.core.log.term_before(message.prev_index) != message.prev_term",
+                "return False",
+            ),
+        ),
+        seeds=1000,
+    ),
+    Mutant(
+        "truncation below commit",
+        "a follower believes a late message of a leader more than its own commit",
+        (
+            Change(
+                follower.Follower, "take", "self._skip_known(message, entries)", "(0, message.prev_index)"
+            ),
+            Change(follower.Follower, "_write", " or settled < core.commit_index", ""),
+        ),
+    ),
+    Mutant(
+        "short log elected",
+        "a vote goes to a log that is behind",
+        (
+            Change(
+                election,
+                "_is_up_to_date",
+                "return (request.last_term, request.end_index) >= (core.log.last_term, core.log.end_index)",
+                "return True",
+            ),
+        ),
+    ),
+    Mutant(
+        "commit over an unmatched suffix",
+        "a follower commits what it has not compared with its leader's log",
+        (Change(follower.Follower, "advance", "self.matched_index, settled", "settled"),),
+        seeds=1000,
+    ),
+    Mutant(
+        "reply of an earlier term",
+        "a leader counts an answer to one of its earlier reigns",
+        (
+            Change(
+                core.Raft,
+                "_on_append_reply",
+                "elif message.term == self.term and isinstance",
+                "elif isinstance",
+            ),
+        ),
+        seeds=1000,
+    ),
+    Mutant(
+        "lease ignored",
+        "a leader answers readers without knowing whether it still leads",
+        (Change(core.Raft, "has_lease", "self.part.has_lease(now)", "True"),),
+    ),
+    Mutant(
+        "lease not honoured",
+        "who has a leader helps another to be elected",
+        (
+            Change(
+                core.Raft,
+                "honours_lease",
+                "self.role is Role.LEADER or now < self.heard_at + self.settings.election_timeout_s",
+                "self.role is Role.LEADER",
+            ),
+        ),
+    ),
+    Mutant(
+        "change before own commit",
+        "a new leader changes the members before it knows what is committed",
+        (
+            Change(leader.Leader, "change_members", "if not self.term_confirmed:", "if False:"),
+            Change(membership, "drive", "or not leader.has_committed_own_entry()", ""),
+        ),
+        seeds=2000,
+    ),
+    Mutant(
+        "one half decides",
+        "in the midst of a change the old members are not asked",
+        (
+            Change(
+                config.GroupConfig,
+                "halves",
+                "(self.voters, self.outgoing) if self.outgoing else (self.voters,)",
+                "(self.voters,)",
+            ),
+        ),
+        seeds=1000,
+    ),
+    Mutant(
+        "incarnation ignored",
+        "a node that lost its disk counts as the voter that it was",
+        (
+            Change(
+                data_folder.DataFolder,
+                "incarnation",
+                "return self._identity.incarnation",
+                "return self._identity.node_id",
+            ),
+        ),
+        seeds=1000,
+    ),
+    Mutant(
+        "dedup lost at failover",
+        "followers do not keep what producers sent",
+        (Change(appending.Appending, "_enter", "elif header.producer_id >= 0:", "elif False:"),),
+    ),
+    Mutant(
+        "prefix without producers",
+        "a replica that begins anew knows nothing of producers",
+        (Change(log.Log, "prefix", "self._producers_before(offset).rows()", "[]"),),
+        seeds=1000,
+    ),
+    Mutant(
+        "flush of a truncated tail counts",
+        "a flush that began before a truncation speaks for what was written after it",
+        (Change(flush.Flushing, "truncate", "if self.ticket is not None:", "if False:"),),
+        seeds=2000,
+    ),
+    Mutant(
+        "start not followed",
+        "followers do not hear where their leader's log starts",
+        (Change(follower.Follower, "_follow_start", "offset > self.core.log.start_offset", "False"),),
+    ),
+)
+
+
+def seeds_to_detection(mutant: Mutant) -> tuple[int, Failure] | None:
+    """How many seeds it took, and what the last one found; None if the mutant's bound was not enough."""
+    with applied(mutant):
+        for seed in range(mutant.seeds):
+            failure = run_seed(seed, level=mutant.level).failure
+            if failure is not None:
+                return seed + 1, failure
+    return None

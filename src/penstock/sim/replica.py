@@ -1,0 +1,521 @@
+"""One replica of one group without a node around it: the production core, log, store of votes and beats, on a simulated
+disk, and the least that is needed to carry out what the core asks for.
+
+What a node promises to its cores it promises too, and no more: effects are carried out in order and at once, a write
+is flushed some time after it was made, term and vote are on the disk before what rides on them leaves, and a completion
+of a flush comes back as an event of its own. Whatever else may happen in between, does.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.batch import BatchHeader, check_batch
+from penstock.config import TopicConfig
+from penstock.errors import (
+    BatchError,
+    CorruptLog,
+    DiskFull,
+    ErrorCode,
+    KafkaError,
+    ProtocolViolation,
+    StorageError,
+)
+from penstock.log import DataFolder, FlushTicket, Log, Prefix, VoteStore
+from penstock.log.data_folder import VOTES_PATH
+from penstock.raft import (
+    AppendControl,
+    AppendEntries,
+    AppendReply,
+    Beat,
+    BeatReceiver,
+    BeatReply,
+    BeatSender,
+    Committed,
+    ControlKind,
+    Effect,
+    GroupConfig,
+    HardState,
+    Install,
+    Message,
+    Persist,
+    Raft,
+    RaftSettings,
+    RequestVote,
+    Role,
+    RoleChanged,
+    Send,
+    SendPrefix,
+    StartAt,
+    Truncate,
+    VoteReply,
+)
+from penstock.raft import beats as beat_frames
+from penstock.raft import config as group_config
+from penstock.raft import messages as raft_messages
+from penstock.sim.disk import SimDisk
+from penstock.sim.outcome import Violation
+from penstock.sim.scheduler import Event, Process
+from penstock.types import GroupId, Index, NodeId, Offset, Replica, Term
+
+if TYPE_CHECKING:
+    from penstock.sim.group import GroupWorld
+
+WALL_MS = 1_700_000_000_000
+HOUSEKEEPING_S = 1.5
+CALM_FLUSH_S = 0.005
+STUCK_S = 2.0
+
+Answer = Callable[[str, int], None]
+"""To a client: what became of its batch, and its offset; or who leads, as far as is known."""
+
+
+class PendingAck(NamedTuple):
+    """An append that waits for its commit (in this very term: what comes later is another's log)."""
+
+    term: int
+    end_index: int
+    offset: int
+    answer: Answer
+
+
+class Machine(Process):
+    """A computer with one disk, on which a replica runs whenever it is up."""
+
+    def __init__(self, world: "GroupWorld", node: NodeId, random: Random) -> None:
+        super().__init__(f"n{node}")
+        self.world = world
+        self.node = node
+        self.random = random
+        self.disk = SimDisk(random.getrandbits(32))
+        self.rate = 1 + random.uniform(-1, 1) * world.weather.clock_drift
+        self.running = False
+        self.slow_until = 0.0
+        self.lying = False
+        """A flush failed here: what the page cache shows is not what is on the disk."""
+        self.me = Replica(node, 0)
+        self.core: Raft
+        self.log: Log
+
+    # --- starting
+
+    def now(self) -> float:
+        return self.world.scheduler.time * self.rate
+
+    def start(self) -> None:
+        """Raises CorruptLog for a disk that is not fit to be used."""
+        folder = DataFolder.open(self.disk, node_id=self.node, cluster_id="sim", draw=self.random.getrandbits)
+        self.me = Replica(self.node, folder.incarnation)
+        group = self.world.group
+        self.disk.make_dir(folder.topics_dir)
+        self.votes = VoteStore(self.disk, VOTES_PATH)
+        self.log = Log.open(self.disk, self.world.folder, self.world.topic)
+        vote = self.votes.get(group)
+        self.core = Raft(
+            me=self.me,
+            log=self.log,
+            hard=HardState(vote.term, vote.voted_for),
+            config=self._first_config(),
+            settings=self.world.settings,
+            jitter=lambda: (
+                self.random.random() * (1.0 if self.world.calm else self.world.weather.jitter_spread)
+            ),
+            now=self.now(),
+            # What is deleted was committed: all that a replica knows of its commit after a restart.
+            commit_index=self.log.floor(self.log.index_at(self.log.start_offset)),
+            history=[(index + 1, group_config.decode(data)) for index, data in self.log.control_payloads()],
+        )
+        self.log.commit_index = Index(self.core.commit_index)
+        self._reset()
+        self.running = True
+        self._plan_tick()
+        self.world.scheduler.after(self.random.random() * 0.1, self, self._beat)
+        self.world.scheduler.after(HOUSEKEEPING_S, self, self._tidy)
+
+    def _reset(self) -> None:
+        self.lying = False
+        self._flushing = False
+        self._saving = False
+        self._persists: list[Persist] = []
+        self._acks: list[PendingAck] = []
+        self._tick: Event | None = None
+        self._senders: dict[Replica, BeatSender] = {}
+        self._receivers: dict[Replica, BeatReceiver] = {}
+
+    def _first_config(self) -> GroupConfig | None:
+        """What holds where the log begins."""
+        if self.log.prefix_config:
+            return group_config.decode(self.log.prefix_config)
+        founding = self.world.founding
+        return founding if founding is not None and self.me in founding.voters else None
+
+    def stop(self) -> None:
+        self.running = False
+        self.world.scheduler.crash(self)
+
+    # --- time
+
+    def _plan_tick(self) -> None:
+        deadline = self.core.next_deadline / self.rate
+        if deadline == float("inf"):
+            return
+        tick = self._tick
+        if tick is not None and tick.when <= deadline and tick.when >= self.world.scheduler.time:
+            return
+        if tick is not None:
+            tick.cancel()
+        self._tick = self.world.scheduler.at(deadline, self, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._tick = None
+        # A deadline that lies a rounding error ahead must not be waited for a million times.
+        now = max(self.now(), min(self.core.next_deadline, self.now() + 1e-9))
+        self.do(self.core.tick(now))
+
+    # --- carrying out effects
+
+    def do(self, effects: list[Effect]) -> None:
+        wrote_control = False
+        try:
+            for effect in effects:
+                wrote_control = self._carry_out(effect) or wrote_control
+        except BatchError as problem:
+            # Nobody sends such entries but who reads them from a rotten disk. The sender asks again later.
+            if self.world.rotten is None:
+                raise Violation("entries arrive as they were written", f"{self.name}: {problem}") from problem
+            self.world.tally.add("rotten entries refused")
+        except DiskFull:
+            # What is behind it in the list is dropped; a leader that cannot write leads no more.
+            self.world.tally.add("writes refused by a full disk")
+            if self.core.role is Role.LEADER:
+                self.do(self.core.resign(self.now()))
+        except StorageError as problem:
+            self._halt(problem)
+            return
+        if wrote_control:
+            self.do(self.core.appended(self.now()))
+        self._mark()
+        self._plan_tick()
+
+    def _carry_out(self, effect: Effect) -> bool:
+        """True if it was a control entry that is now in the log."""
+        match effect:
+            case Send(to, message):
+                self._send(to, message)
+            case Persist():
+                self.votes.put(self.world.group, effect.hard, has_log=True)
+                self._persists.append(effect)
+                self._save()
+            case Truncate(end_index):
+                self.world.tally.add("truncations")
+                self.log.truncate_to_index(end_index)
+            case AppendEntries(data):
+                self.log.append_entries(data, WALL_MS)
+            case AppendControl(ControlKind.TERM_START):
+                self.log.begin_term(Term(self.core.term))
+                return True
+            case AppendControl(ControlKind.CONFIG, payload):
+                self.log.append_control(payload, Term(self.core.term))
+                return True
+            case Committed(index):
+                self.log.commit_index = Index(index)
+                self._answer_committed(index)
+            case RoleChanged(role, term):
+                self._role_changed(role, term)
+            case SendPrefix(to):
+                self._send(to, self.core.install_prefix(self._prefix()))
+            case Install(message):
+                self._install(message.prefix)
+            case StartAt(offset):
+                self.delete_prefix(offset)
+        return False
+
+    def _role_changed(self, role: Role, term: int) -> None:
+        self.world.scheduler.note(self.name, f"is {role.value} in term {term}")
+        if role is Role.LEADER:
+            self.world.tally.add("elections won")
+            self.world.aim(self, self.world.weather.crash_new_leader)
+        acks, self._acks = self._acks, []
+        for ack in acks:
+            ack.answer("unknown", -1)
+
+    def _prefix(self) -> bytes:
+        """With the configuration that holds there, which may be the founding one and in no log."""
+        prefix = self.log.prefix()
+        config = self.core.config_at(prefix.index) or self.core.configs.oldest
+        assert config is not None
+        return msgspec.msgpack.encode(msgspec.structs.replace(prefix, config=group_config.encode(config)))
+
+    def _install(self, data: bytes) -> None:
+        """The core counts on it: a log that could not begin anew must not go on as the old one."""
+        try:
+            self.log.reset(msgspec.msgpack.decode(data, type=Prefix))
+        except DiskFull as problem:
+            raise StorageError(f"no room to begin anew: {problem}") from problem
+        self.world.tally.add("prefixes installed")
+
+    def _halt(self, problem: StorageError) -> None:
+        """As a machine does whose disk fails: it is taken down, and comes back with what is on the platter."""
+        self.world.scheduler.note(self.name, f"halts: {problem}")
+        self.world.tally.add("halts for a failed disk")
+        self.world.power_cut(self)
+
+    # --- messages
+
+    def _send(self, to: Replica, message: Message) -> None:
+        data = raft_messages.encode(message)
+        if isinstance(message, VoteReply) and message.granted and not message.pre:
+            self.world.witness.told_vote(self.me, message.term, to)
+            self.world.aim(self, self.world.weather.crash_after_vote)
+        elif isinstance(message, RequestVote) and not message.pre:
+            self.world.witness.told_vote(self.me, message.term, self.me)
+        elif isinstance(message, AppendReply) and message.match_index:
+            self.world.aim(self, self.world.weather.crash_after_ack)
+        self.world.carry(self, to, self.receive, data)
+
+    def receive(self, sender: Replica, to: Replica, data: bytes) -> None:
+        """Of whoever is meant: a message for an earlier incarnation is for nobody."""
+        if not self.running or to != self.me:
+            return
+        message = raft_messages.decode(data)
+        self.world.scheduler.note(self.name, Received(sender, message), data)
+        try:
+            effects = self.core.step(self.now(), sender, message)
+        except ProtocolViolation:
+            if self.world.rotten is None or sender != self.world.rotten.me:
+                raise
+            self.world.tally.add("rotten entries refused")
+            return
+        self.do(effects)
+
+    def _beat(self) -> None:
+        """One frame to each peer, every interval."""
+        if self.core.role is Role.LEADER:
+            config = self.core.config
+            assert config is not None
+            pair = [(self.world.group, self.core.beat())]
+            for peer in config.members:
+                if peer != self.me:
+                    self._beat_to(peer, pair)
+        interval = self.world.settings.beat_interval_s / self.rate
+        self.world.scheduler.after(interval, self, self._beat)
+
+    def _beat_to(self, peer: Replica, pair: list[tuple[GroupId, Beat]]) -> None:
+        sender = self._senders.get(peer)
+        if sender is None:
+            sender = self._senders[peer] = BeatSender(peer, self.random.getrandbits(62))
+        frame = sender.frame(self.now(), pair)
+        if frame is not None:
+            self.world.carry(self, peer, self.receive_beat, beat_frames.encode(frame))
+
+    def receive_beat(self, sender: Replica, to: Replica, data: bytes) -> None:
+        if not self.running or to != self.me:
+            return
+        frame = beat_frames.decode(data)
+        if isinstance(frame, BeatReply):
+            one = self._senders.get(sender)
+            effects = one.receive(self.now(), frame, self._find) if one is not None else []
+        else:
+            receiver = self._receivers.setdefault(sender, BeatReceiver(sender))
+            reply, effects = receiver.receive(self.now(), frame, self._find)
+            if reply is not None:
+                self.world.carry(self, sender, self.receive_beat, beat_frames.encode(reply))
+        for _, some in effects:
+            self.do(some)
+        if not effects:
+            self._plan_tick()
+
+    def _find(self, group: GroupId) -> Raft | None:
+        return self.core if group == self.world.group else None
+
+    # --- flushing
+
+    def _disk_time(self) -> float:
+        world = self.world
+        if world.calm:
+            return CALM_FLUSH_S
+        slow = world.scheduler.time < self.slow_until or self.random.random() < world.weather.stuck_flush
+        base = world.weather.flush_s * (0.5 + self.random.random())
+        return base + self.random.random() * STUCK_S if slow else base
+
+    def _mark(self) -> None:
+        if not self._flushing and self.log.dirty:
+            self._flushing = True
+            self.world.scheduler.after(0, self, self._begin_flush)
+
+    def _begin_flush(self) -> None:
+        self._flushing = False
+        try:
+            ticket = self.log.begin_flush()
+        except StorageError as problem:
+            self._halt(problem)
+            return
+        if ticket is None:
+            if self.log.failed is not None:
+                self._halt(self.log.failed)
+            return
+        self._flushing = True
+        self.world.aim(self, self.world.weather.crash_at_flush)
+        seconds = self._disk_time()
+        done = seconds * self.random.random()
+        self.world.scheduler.after(done, self, self._run_flush, ticket, seconds - done)
+
+    def _run_flush(self, ticket: FlushTicket, rest_s: float) -> None:
+        """The disk is done; that this is known here takes a little longer, in which a lot can happen."""
+        error = None
+        try:
+            ticket.run()
+        except StorageError as problem:
+            self.lying = True
+            error = problem
+        self.world.scheduler.after(rest_s, self, self._finish_flush, ticket, error)
+
+    def _finish_flush(self, ticket: FlushTicket, error: StorageError | None) -> None:
+        self._flushing = False
+        self.log.finish_flush(ticket, error)
+        if self.log.failed is not None:
+            self._halt(self.log.failed)
+            return
+        self.do(self.core.durable(self.now()))
+
+    def _save(self) -> None:
+        if not self._saving and self._persists:
+            self._saving = True
+            self.world.scheduler.after(self._disk_time(), self, self._run_save, len(self._persists))
+
+    def _run_save(self, count: int) -> None:
+        try:
+            self.votes.flush()
+        except DiskFull:
+            self.world.scheduler.after(self._disk_time(), self, self._run_save, count)
+            return
+        except StorageError as problem:
+            self._halt(problem)
+            return
+        self.world.scheduler.after(self._disk_time() / 4, self, self._finish_save, count)
+
+    def _finish_save(self, count: int) -> None:
+        self._saving = False
+        saved, self._persists = self._persists[:count], self._persists[count:]
+        for persist in saved:
+            for send in persist.then:
+                self._send(send.to, send.message)
+            if self.running:
+                self.do(self.core.hard_state_saved(self.now(), persist.hard))
+        if self.running:
+            self._save()
+
+    def _tidy(self) -> None:
+        try:
+            chores = self.log.take_garbage()
+            if chores is not None:
+                chores()
+        except DiskFull:
+            pass
+        except StorageError as problem:
+            self._halt(problem)
+            return
+        self._mark()
+        self.world.scheduler.after(HOUSEKEEPING_S, self, self._tidy)
+
+    # --- what clients and operators ask for
+
+    def produce(self, batch: bytes, answer: Answer) -> None:
+        """Answers "ok" with an offset once committed, or why not: "unknown" is the one answer that promises nothing."""
+        if not self.running:
+            return
+        core = self.core
+        if core.may_propose() is not None:
+            answer("refused", core.leader.node if core.leader is not None else -1)
+            return
+        data = bytearray(batch)
+        header: BatchHeader = check_batch(data)
+        try:
+            appended = self.log.append(data, header, Term(core.term), WALL_MS)
+        except KafkaError as problem:
+            if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise Violation("a producer's sequence goes on", f"{self.name}: {problem}") from problem
+            raise
+        except DiskFull:
+            answer("refused", -1)
+            return
+        except StorageError as problem:
+            self._halt(problem)
+            return
+        index = self.log.index_at(appended.last_offset + 1)
+        if appended.duplicate:
+            self.world.tally.add("repetitions recognised")
+        if index <= core.commit_index and core.term_confirmed:
+            answer("ok", appended.base_offset)
+            return
+        self._acks.append(PendingAck(core.term, index, appended.base_offset, answer))
+        if not appended.duplicate:
+            self.world.faults.isolate_writer(self)
+            self.do(core.appended(self.now(), len(data)))
+
+    def _answer_committed(self, index: int) -> None:
+        if self.core.role is not Role.LEADER:
+            return
+        ready = [ack for ack in self._acks if ack.end_index <= index and ack.term == self.core.term]
+        self._acks = [ack for ack in self._acks if ack not in ready]
+        for ack in ready:
+            ack.answer("ok", ack.offset)
+
+    def read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
+        """As a leader that is sure of it: start, watermark, and batches from `offset` on. Others do not answer."""
+        if not self.running or not self.core.term_confirmed or not self.core.has_lease(self.now()):
+            return
+        watermark = self.log.offset_at(self.core.commit_index)
+        start = self.log.start_offset
+        wanted = min(max(offset, start), watermark)
+        data = self.log.read(Offset(wanted), 4096, limit=watermark) if start <= wanted else b""
+        answer(start, watermark, data)
+
+    def delete_prefix(self, offset: int) -> None:
+        """As retention does, or a leader's log start."""
+        log = self.log
+        committed = log.commit_offset
+        assert committed is not None
+        limit = min(log.flushed_offset, committed)
+        before = log.first_index
+        try:
+            log.delete_prefix(Offset(min(offset, limit)))
+        except DiskFull:
+            return
+        if log.first_index != before:
+            self.world.tally.add("prefixes deleted")
+            self.do(self.core.prefix_deleted(self.now()))
+
+
+class Received(NamedTuple):
+    """A line of the trace, worded when somebody reads it."""
+
+    sender: Replica
+    message: Message
+
+    def __str__(self) -> str:
+        fields = (
+            f"{name}={f'{len(value)} bytes' if isinstance(value, bytes) else value}"
+            for name, value in msgspec.structs.asdict(self.message).items()
+        )
+        return f"<- n{self.sender.node} {type(self.message).__name__}({', '.join(fields)})"
+
+
+SETTINGS = RaftSettings(
+    election_timeout_s=0.4,
+    beat_interval_s=0.1,
+    resend_timeout_s=0.15,
+    prefix_timeout_s=0.5,
+    catch_up_patience_s=3.0,
+    max_append_bytes=600,
+    max_inflight_messages=4,
+    max_inflight_bytes=1800,
+    max_uncommitted_bytes=20_000,
+)
+"""Small windows, so that a seed fills and empties them often."""
+
+TOPIC = TopicConfig(segment_bytes=4000, index_interval_bytes=500)
+
+__all__ = ["SETTINGS", "TOPIC", "CorruptLog", "Machine"]

@@ -1,0 +1,55 @@
+"""Running seeds: one, or many."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.log import votes
+from penstock.sim.group import GroupWorld
+from penstock.sim.outcome import Failure, Outcome, Violation
+
+CORE = "core"
+NODE = "node"
+LEVELS = (CORE,)
+
+VOTES_BYTES = 3072
+
+
+def run_seed(seed: int, *, level: str = CORE, nodes: int | None = None, tracing: bool = False) -> Outcome:
+    """One seed, from its beginning to its end or to the first promise that is broken."""
+    with _small_files():
+        return _run(GroupWorld(seed, nodes=nodes, tracing=tracing), level, tracing)
+
+
+@contextmanager
+def _small_files() -> Iterator[None]:
+    """A store of votes that is rewritten after a few dozen elections and not after hundreds."""
+    before = votes.MIN_FILE_SIZE
+    votes.MIN_FILE_SIZE = VOTES_BYTES
+    try:
+        yield
+    finally:
+        votes.MIN_FILE_SIZE = before
+
+
+def _run(world: GroupWorld, level: str, tracing: bool) -> Outcome:
+    failure = None
+    try:
+        world.run()
+    except Violation as broken:
+        failure = Failure(promise=broken.promise, detail=broken.detail, last_events=world.scheduler.trace())
+    except Exception as bug:  # noqa: BLE001 - whatever the code under test raises is what the seed has found
+        failure = Failure(promise="a bug", detail=repr(bug), last_events=world.scheduler.trace())
+    return Outcome(
+        level=level,
+        seed=world.seed,
+        digest=world.scheduler.digest,
+        virtual_s=world.scheduler.time,
+        counts=world.tally.counts() | {"events": world.scheduler.events},
+        failure=failure,
+        trace=world.scheduler.trace() if tracing else [],
+    )
+
+
+def run_seeds(first: int, count: int, *, level: str = CORE, nodes: int | None = None) -> Iterator[Outcome]:
+    for seed in range(first, first + count):
+        yield run_seed(seed, level=level, nodes=nodes)

@@ -1,0 +1,103 @@
+"""What a seed has in store: it draws its own mix of faults.
+
+A mix that always has a little of everything rarely has much of anything, and most bugs need two or three things to
+happen close together. So each seed leaves most faults out and has plenty of the others (swarm testing).
+
+Crashes are aimed. One that comes at any time hits a replica that has nothing to lose; the chances below hit it between
+a write and its flush, and right after it has promised something to somebody.
+"""
+
+from random import Random
+
+import msgspec
+
+NEVER = 0.0
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates are per virtual second and for the whole world, chances per occasion, times in seconds."""
+
+    # the network
+    latency_s: float
+    loss: float
+    repeats: float
+    late: float
+    """How often a message takes its own time, so that others overtake it."""
+    late_s: float
+    # disks and clocks
+    flush_s: float
+    stuck_flush: float
+    """How often a flush takes many times as long."""
+    jitter_spread: float
+    """Of election timeouts. Candidates that set out together are the interesting ones."""
+    clock_drift: float
+    # aimed crashes
+    crash_at_flush: float
+    crash_after_vote: float
+    crash_after_ack: float
+    crash_new_leader: float
+    isolate_writer: float
+    """A leader, right when it has taken a batch."""
+    # faults that come by themselves
+    crash: float
+    power_cut: float
+    blackout: float
+    """All lose power at once."""
+    pause: float
+    isolate: float
+    cut: float
+    """One direction of one link."""
+    slow_disk: float
+    full_disk: float
+    broken_flush: float
+    rot: float
+    wipe: float
+    transfer: float
+    reconfigure: float
+    delete_prefix: float
+    # what clients do
+    write_every_s: float
+    restart_s: float
+    """How long who crashed stays down, at most."""
+
+
+def draw(random: Random) -> Weather:
+    """A mix for one seed."""
+
+    def rate(*some: float) -> float:
+        """Half of them not at all."""
+        return random.choice((NEVER,) * len(some) + some)
+
+    reliable = random.random() < 0.3
+    return Weather(
+        latency_s=random.choice((0.001, 0.01, 0.04)),
+        loss=NEVER if reliable else random.choice((NEVER, 0.01, 0.05, 0.2)),
+        repeats=NEVER if reliable else random.choice((NEVER, 0.02, 0.2)),
+        late=NEVER if reliable else random.choice((NEVER, 0.05, 0.3)),
+        late_s=random.choice((0.1, 0.5, 2.0)),
+        flush_s=random.choice((0.001, 0.01, 0.05, 0.2)),
+        stuck_flush=rate(0.02, 0.1),
+        jitter_spread=random.choice((0.02, 0.1, 0.3, 1.0)),
+        clock_drift=random.choice((NEVER, 0.04)),
+        crash_at_flush=rate(0.01, 0.05),
+        crash_after_vote=rate(0.1, 0.5),
+        crash_after_ack=rate(0.005, 0.02),
+        crash_new_leader=rate(0.2, 0.6),
+        isolate_writer=rate(0.03, 0.15),
+        crash=rate(0.2, 1.0),
+        power_cut=rate(0.2, 1.0),
+        blackout=rate(0.1, 0.3),
+        pause=rate(0.3, 1.0),
+        isolate=rate(0.3, 1.0),
+        cut=rate(0.5, 2.0),
+        slow_disk=rate(0.3),
+        full_disk=rate(0.2),
+        broken_flush=rate(0.2),
+        rot=rate(0.2),
+        wipe=rate(0.1, 0.3),
+        transfer=rate(0.5, 3.0),
+        reconfigure=rate(0.5, 3.0),
+        delete_prefix=rate(0.5, 2.0),
+        write_every_s=random.choice((0.03, 0.06, 0.15)),
+        restart_s=random.choice((0.1, 0.5, 1.5)),
+    )
