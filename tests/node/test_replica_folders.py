@@ -1,0 +1,143 @@
+"""A folder is deleted by decision only: what nobody knows is moved aside, and what is missing is said to be missing."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from penstock.batch import Record, build_batch, check_batch
+from penstock.cluster import Snapshot, TopicWish, decisions
+from penstock.config import Address, NodeConfig
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node import Node
+from penstock.types import Offset
+
+Scene = Callable[[Node], Awaitable[None]]
+
+
+def on_node(folder: Path, scene: Scene) -> None:
+    async def run() -> None:
+        node = Node(NodeConfig(data_dir=str(folder), kafka=Address("127.0.0.1", 1)))
+        await node.start()
+        try:
+            await scene(node)
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+async def create(node: Node, name: str) -> None:
+    wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
+    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+
+
+async def append(node: Node, topic: str, value: bytes) -> None:
+    batch = memoryview(bytearray(build_batch([Record(0, 0, None, value, ())])))
+    partition = node.leader(topic, 0)
+    committed = partition.committed_at(partition.append(batch, check_batch(batch)))
+    if committed is not None:
+        await committed
+
+
+def stored(node: Node, topic: str) -> bytes:
+    return node.leader(topic, 0).read(Offset(0), 1 << 20, at_least_one=True)
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def write(node: Node) -> None:
+        await create(node, "t")
+        await append(node, "t", b"kept")
+
+    async def read(node: Node) -> None:
+        assert b"kept" in stored(node, "t")
+
+    on_node(tmp_path, write)
+    on_node(tmp_path, read)
+
+
+def test_the_folder_of_an_earlier_topic_of_that_name_is_moved_aside(tmp_path: Path) -> None:
+    """As when the topic was deleted and made again while this node was away."""
+    data, old = tmp_path / "data", tmp_path / "old"
+
+    async def write(node: Node) -> None:
+        await create(node, "t")
+        await append(node, "t", b"of the first topic")
+
+    async def make_again(node: Node) -> None:
+        await node.metadata.change(lambda state: decisions.delete_topic(state, "t"))
+        await create(node, "t")
+
+    async def look(node: Node) -> None:
+        assert stored(node, "t") == b""
+        await append(node, "t", b"of the second topic")
+
+    on_node(data, write)
+    shutil.copytree(data / "topics" / "t-0", old)
+    on_node(data, make_again)
+    votes = {path.name: path.read_bytes() for path in (data / "meta").glob("votes.*")}
+    shutil.copytree(old, data / "topics" / "t-0")
+    assert votes
+    # The new topic has never taken part here, as far as the votes tell.
+    for name in votes:
+        (data / "meta" / name).unlink()
+    on_node(tmp_path / "other", write)
+    for name in votes:
+        shutil.copy(tmp_path / "other" / "meta" / name, data / "meta" / name)
+    on_node(data, look)
+    [aside] = (data / "orphans").glob("t-0.*")
+    assert b"of the first topic" in b"".join(path.read_bytes() for path in aside.glob("*.log"))
+
+
+def test_a_replica_whose_files_are_missing_is_offline_and_does_not_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write(node: Node) -> None:
+        await create(node, "lost")
+        await append(node, "lost", b"acknowledged")
+        await create(node, "kept")
+
+    async def restart(node: Node) -> None:
+        assert b"acknowledged" in stored(node, "lost")
+
+    async def look(node: Node) -> None:
+        with pytest.raises(KafkaError) as refusal:
+            node.leader("lost", 0)
+        assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        await append(node, "kept", b"goes on")
+
+    on_node(tmp_path, write)
+    on_node(tmp_path, restart)  # whose election notes that there is a log
+    shutil.rmtree(tmp_path / "topics" / "lost-0")
+    with caplog.at_level(logging.ERROR):
+        on_node(tmp_path, look)
+    assert "lost-0 is missing" in caplog.text
+
+
+def test_a_topic_that_a_snapshot_no_longer_mentions_is_moved_aside_and_not_deleted(tmp_path: Path) -> None:
+    async def scene(node: Node) -> None:
+        await create(node, "t")
+        await append(node, "t", b"perhaps still wanted")
+        await node.metadata.change(
+            lambda state: [Snapshot(topics=[], node_configs=[], next_producer_id=state.next_producer_id)]
+        )
+        assert "t" not in node.metadata.state.topics
+
+    on_node(tmp_path, scene)
+    [aside] = (tmp_path / "orphans").glob("t-0.*")
+    assert b"perhaps still wanted" in b"".join(path.read_bytes() for path in aside.glob("*.log"))
+
+
+def test_a_topic_that_was_deleted_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scene(node: Node) -> None:
+        await create(node, "t")
+        await append(node, "t", b"x")
+        await node.metadata.change(lambda state: decisions.delete_topic(state, "t"))
+
+    on_node(tmp_path, scene)
+    assert not list((tmp_path / "topics").glob("t-0*"))
+    assert not (tmp_path / "orphans").exists()
