@@ -1,8 +1,8 @@
 """A group of replicas in bad weather: chance decides what happens next, and every step is checked.
 
 Nothing is timed but by the one clock, which chance moves too. A seed draws its own mix of faults, since a mix that
-always has everything rarely has much of anything. Crashes are aimed: half of them hit a replica that has something unsaved or
-unflushed, which is when there is something to lose.
+always has everything rarely has much of anything. Crashes are aimed: half of them hit a replica that has something
+unsaved or unflushed, which is when there is something to lose.
 
 Checked as it happens (the numbers are those of core.py):
 - no term has two leaders (2)
@@ -100,20 +100,20 @@ class Storm:
             return weight * random.choice([0, 0.3, 1, 3])
 
         self.acts = {
-            self._deliver: 30.0,
+            self._deliver: 40.0,
             self._tick: 8.0,
             self._pass_time: random.choice([0.5, 2.0]),
             self._flush: random.choice([2.0, 8.0]),
-            self._save: random.choice([2.0, 8.0]),
-            self._beat: random.choice([2.0, 5.0]),
+            self._save: random.choice([4.0, 12.0]),
+            self._beat: random.choice([3.0, 8.0, 20.0]),
             self._propose: 4.0,
             self._crash: sometimes(0.15),
-            self._start: 1.0,
+            self._start: 2.0,
             self._relapse: sometimes(0.15),
             self._cut: sometimes(0.15),
             self._sever: sometimes(0.3),
-            self._join: 0.4,
-            self._silence: random.choice([0.1, 0.3, 0.6]),
+            self._join: 0.6,
+            self._silence: random.choice([0.05, 0.15, 0.4]),
             self._transfer: sometimes(0.5),
             self._change: sometimes(0.6),
             self._delete_prefix: sometimes(0.5),
@@ -196,8 +196,10 @@ class Storm:
     def _beat(self) -> None:
         """Some followers hear it, and some of the leader's answers come back, after a while."""
         leader = self._leader()
-        if leader is None:
-            return
+        if leader is not None:
+            self._beat_from(leader)
+
+    def _beat_from(self, leader: Machine) -> None:
         sent_at, beat = self._clock(leader), leader.raft.beat()
         peers = [peer for peer in self._running() if peer is not leader and self._passes(leader.me, peer.me)]
         self.now += self.random.choice([0, 0.01, 0.1]) * self.pace
@@ -243,12 +245,20 @@ class Storm:
             self.cut.append(machine.me)
 
     def _sever(self) -> None:
-        """A leader and another lose sight of each other, at least one way, while all the rest see both."""
+        """A leader and another lose sight of each other, at least one way, while all the rest see both. Sometimes that
+        lasts until the other one gives the leader up, which all the rest have no reason to do."""
         leader, other = self._leader(), self._pick()
-        if leader is not None and other is not None:
-            self.severed.append((leader.me, other.me))
-            if self.random.random() < 0.5:
-                self.severed.append((other.me, leader.me))
+        if leader is None or other is None or leader is other:
+            return
+        self.severed = [(leader.me, other.me)]
+        if self.random.random() < 0.7:
+            self.severed.append((other.me, leader.me))
+        for _ in range(self.random.choice([0, 12, 20])):
+            if leader.raft.role is Role.LEADER:
+                self.now += 0.1
+                self._beat_from(leader)
+        if other.core is not None:
+            other.do(self._clock(other), other.raft.tick(self._clock(other)))
 
     def _join(self) -> None:
         if self.cut:
@@ -263,7 +273,7 @@ class Storm:
             machine = self.random.choice(exposed)
             machine.crash(machine.log.flushed_index)
             machine.start(self._clock(machine))
-            self.now += self.random.choice([0, 0, 1.1])
+            self.now += self.random.choice([0, 0, 0, 1.1])
 
     def _silence(self) -> None:
         """No beats for longer than some wait: one candidate, or several at once; others may hear the next beat."""

@@ -190,3 +190,24 @@ def test_garbage_is_the_peers_fault(body: bytes) -> None:
 def test_a_frame_of_too_many_bytes_is_not_read() -> None:
     with pytest.raises(ProtocolViolation, match="at most"):
         decode(bytes((8 << 20) + 1))
+
+
+def test_who_has_forgotten_what_matches_asks_with_every_beat() -> None:
+    """The first question may be lost, and the beats that follow say nothing new."""
+    pair = Pair()
+    pair.exchange()
+    stage = pair.stages[A]
+    stage.play(">> crash 2\n>> start 2")
+    pair.receiver = BeatReceiver(replica(1))
+    pair.exchange()
+    pair.exchange()
+    stage.play(">> deliver")
+    stage.machines[2].crash()
+    stage.machines[2].start(pair.now)
+    pair.receiver = BeatReceiver(replica(1))
+    pair.exchange()
+    pair.exchange()
+    stage.wires.clear()
+    pair.exchange()
+    stage.play(">> deliver")
+    assert stage.machines[2].raft.commit_index == stage.machines[1].raft.commit_index

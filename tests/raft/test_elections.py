@@ -140,6 +140,7 @@ def test_who_comes_back_from_a_cut_disturbs_nobody() -> None:
         > deliver
         > beat 1
         3 is follower of 1 in term 0
+        3 -> 1 has flushed 0 of 0 in 0
         > state
         1 leader in 0, log 0..1@0 flushed 1, commit 1
         2 follower in 0, log 0..1@0 flushed 1, commit 1

@@ -43,6 +43,7 @@ def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirme
         1 is follower of 2 in term 1
         3 commits 8
         > save 1
+        1 -> 2 has flushed 0 of 0 in 1
         > wait 0.5
         2 -> 1 append 1@0..8 in 1, commit 8
         > deliver

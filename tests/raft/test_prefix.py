@@ -61,6 +61,7 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
         2 has voters 1 2, learners 3
         3 starts at offset 2
         3 saves term 0
+        3 -> 1 has flushed 0 of 0 in 0
         2 -> 1 has flushed 7 of 7 in 0
         1 commits 7
         3 -> 1 rejects 6, maybe 0@-1 in 0

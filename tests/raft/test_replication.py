@@ -154,6 +154,7 @@ def test_a_tail_of_another_term_is_cut_at_the_first_entry_that_differs() -> None
         1 is follower of 2 in term 1
         3 commits 6
         > save 1
+        1 -> 2 has flushed 0 of 0 in 1
         > wait 0.5
         2 -> 1 append 3@0..6 in 1, commit 6
         > deliver
@@ -271,10 +272,13 @@ def test_a_peer_that_is_gone_is_sent_nothing_until_it_answers_a_beat() -> None:
         > start 3
         > beat 1
         3 is follower of 1 in term 0
+        3 -> 1 has flushed 0 of 0 in 0
         > wait 0
         1 -> 3 append 1@0 in 0, commit 3
         > deliver
         3 commits 1
+        3 -> 1 has flushed 1 of 1 in 0
+        1 -> 3 append 1@0 in 0, commit 3
         3 -> 1 has flushed 1 of 1 in 0
         1 -> 3 append 1@0..3 in 0, commit 3
         3 writes 122 bytes
@@ -385,4 +389,25 @@ def test_a_leader_of_an_earlier_term_is_told_so() -> None:
         3 -> 1 has flushed 0 of 0 in 1
         1 saves term 1
         1 is follower in term 1
+    """)
+
+
+def test_who_restarts_in_an_idle_group_is_told_again_what_matches() -> None:
+    """[8, 12] The leader knows that nothing is missing there; only the follower has forgotten it."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 2
+        >> settle
+        >> beat 1
+        >> crash 3
+        >> start 3
+        > beat 1
+        3 is follower of 1 in term 0
+        3 -> 1 has flushed 0 of 0 in 0
+        > deliver
+        1 -> 3 append 3@0 in 0, commit 3
+        3 commits 3
+        3 -> 1 has flushed 3 of 3 in 0
+        > beat 1
     """)

@@ -177,7 +177,8 @@ class BeatReceiver:
             self._covered.clear()
         self._session, self._sequence = frame.session, frame.sequence
         effects = self._take_changes(now, frame, find)
-        return BeatReply(frame.session, frame.sequence, False, self._hear(now, find)), effects
+        refused = self._hear(now, find, effects)
+        return BeatReply(frame.session, frame.sequence, False, refused), effects
 
     def _take_changes(self, now: float, frame: BeatFrame, find: FindGroup) -> Effects:
         effects: Effects = []
@@ -191,7 +192,7 @@ class BeatReceiver:
                 effects.append((beat.group, core.step_beat(now, self.peer, news)))
         return [(group, some) for group, some in effects if some]
 
-    def _hear(self, now: float, find: FindGroup) -> list[tuple[GroupId, int]]:
+    def _hear(self, now: float, find: FindGroup, effects: Effects) -> list[tuple[GroupId, int]]:
         """Who did not take the beat, with the term that it is in."""
         refused: list[tuple[GroupId, int]] = []
         for group, term in self._covered.items():
@@ -200,6 +201,8 @@ class BeatReceiver:
                 refused.append((group, NO_TERM))
             elif not core.heard(now, self.peer, term):
                 refused.append((group, core.term))
+            elif core.part.lost:
+                effects.append((group, core.plead()))
         for group, _ in refused:
             del self._covered[group]
         return refused

@@ -276,6 +276,12 @@ class Raft:
             self.next_deadline = now + self._timeout
         return True
 
+    def plead(self) -> list[Effect]:
+        """Follower, with each beat: ask again for what the leader does not know to be missing."""
+        if self.part.lost and isinstance(self.part, Follower):
+            self.part.answer()
+        return self._effects()
+
     def answered(self, sent_at: float, sender: Replica, term: int) -> None:
         """Leader: a beat of this term, sent then, was heard."""
         if term == self.term and isinstance(self.part, Leader):

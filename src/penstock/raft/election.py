@@ -55,6 +55,8 @@ def _is_up_to_date(core: "Raft", request: RequestVote) -> bool:
 class Candidate:
     """A campaign: first for pre-votes, then for votes."""
 
+    lost = False
+
     def __init__(self, core: "Raft") -> None:
         self.core = core
         self.granted: list[Replica] = []

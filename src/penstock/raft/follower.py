@@ -22,6 +22,9 @@ class Follower:
         self.leader_commit = 0
         self.acked_index = 0
         self.owes_reply = False
+        self.lost = False
+        """The leader has committed more than is known here, and nothing of it is known to match: so it is after a
+        restart, when the leader has no reason to send anything. It is asked to (8)."""
 
     def tick(self, now: float) -> None:
         self.core.campaign_now(now)
@@ -42,6 +45,7 @@ class Follower:
         else:
             new, settled = self._skip_known(message, entries)
         self.matched_index = max(self.matched_index, message.end_index)
+        self.lost = False
         if new < len(entries.ends):
             self._write(entries, new, settled)
             self.advance(settled)
@@ -114,11 +118,15 @@ class Follower:
         self._follow_start(start_offset)
         self.leader_commit = max(self.leader_commit, commit_index)
         self.advance(self.core.log.end_index)
+        self.lost = self.matched_index == 0 and self.leader_commit > self.core.commit_index
+        if self.lost:
+            self.answer()
 
     def install(self, message: InstallPrefix) -> None:
         """Begins the log anew, unless it holds what the prefix stands for (16)."""
         core = self.core
         first = message.first_index
+        self.lost = False
         if first <= core.commit_index or core.log.term_before(first) == message.prefix_term:
             self.matched_index = max(self.matched_index, first)
             self.answer()

@@ -31,6 +31,8 @@ class Transfer:
 class Leader:
     """All that a replica knows only while it leads."""
 
+    lost = False
+
     def __init__(self, core: "Raft", now: float) -> None:
         self.core = core
         self.mine = Peer(core.me, core.log.end_index, now)

@@ -124,6 +124,12 @@ class Replication:
     def accepted(self, now: float, peer: Peer, reply: AppendReply) -> bool:
         """True if the peer has flushed more than was known."""
         received = reply.received_index
+        if received < peer.match_index or (not received and peer.next_index):
+            # Overtaken, or from a follower that does not know yet what matches, maybe because it has restarted.
+            if peer.matched:
+                self.tell(peer, peer.match_index)
+            self.core.wake_at(now)
+            return False
         if peer.state is PeerState.REPLICATE:
             if peer.received(received):
                 peer.progress_at = now
