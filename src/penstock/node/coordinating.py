@@ -24,7 +24,7 @@ log = logging.getLogger("penstock.groups")
 
 T = TypeVar("T")
 
-RECORDS_PER_TURN = 500
+RECORDS_PER_TURN = 100
 """How many records a coordinator replays before others get their turn of the loop: about a millisecond's work."""
 Question = Callable[[int, object], Iterable[Effect]]
 """Takes the time and a token for the reply."""
