@@ -104,16 +104,16 @@ class Storm:
             self._tick: 8.0,
             self._pass_time: random.choice([0.5, 2.0]),
             self._flush: random.choice([2.0, 8.0]),
-            self._save: random.choice([4.0, 12.0]),
+            self._save: random.choice([2.0, 8.0]),
             self._beat: random.choice([3.0, 8.0, 20.0]),
             self._propose: 4.0,
             self._crash: sometimes(0.15),
             self._start: 2.0,
-            self._relapse: sometimes(0.15),
+            self._relapse: sometimes(0.25),
             self._cut: sometimes(0.15),
             self._sever: sometimes(0.3),
             self._join: 0.6,
-            self._silence: random.choice([0.05, 0.15, 0.4]),
+            self._silence: random.choice([0.05, 0.2, 0.6]),
             self._transfer: sometimes(0.5),
             self._change: sometimes(0.6),
             self._delete_prefix: sometimes(0.5),
@@ -273,7 +273,7 @@ class Storm:
             machine = self.random.choice(exposed)
             machine.crash(machine.log.flushed_index)
             machine.start(self._clock(machine))
-            self.now += self.random.choice([0, 0, 0, 1.1])
+            self.now += self.random.choice([0, 0, 1.1])
 
     def _silence(self) -> None:
         """No beats for longer than some wait: one candidate, or several at once; others may hear the next beat."""
