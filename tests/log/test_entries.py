@@ -315,3 +315,19 @@ def test_a_log_can_end_in_a_gap(sim: SimDisk, controls: bool) -> None:
         append(log, b"new", term=99)
         assert log.read_entries(index, 1000)[1] == index + 2
         assert [header.next_offset for header, _ in stored(log)][-1] == log.end_offset
+
+
+def test_readers_step_over_a_control_entry_that_came_with_what_follows_it() -> None:
+    """The follower had written up to the offset at which the next term begins; then both come in one piece."""
+    leader, follower = Log.open(MemoryDisk(), FOLDER, config()), Log.open(MemoryDisk(), FOLDER, config())
+    append(leader, b"one", b"two", term=Term(0))
+    first, place = leader.read_entries(Index(0), 1 << 20)
+    follower.append_entries(first, NOW_MS)
+    leader.begin_term(Term(1))
+    append(leader, b"three", term=Term(1))
+    rest, _ = leader.read_entries(Index(place), 1 << 20)
+    follower.append_entries(rest, NOW_MS)
+    for log in (leader, follower):
+        found = log.read(Offset(2), 1 << 20, limit=Offset(3))
+        assert read_header(found).record_count == 1
+        assert b"three" in found

@@ -52,6 +52,10 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+def note(told: list[int], number: int, error: StorageError | None) -> None:
+    told.append(number)
+
+
 def play(scene: Callable[[HardStates, FailingStore, HandThread], Awaitable[None]]) -> None:
     async def run() -> None:
         disk, thread = MemoryDisk(), HandThread()
@@ -81,7 +85,7 @@ def test_what_comes_during_a_flush_shares_the_next_one_and_all_are_told_in_order
     async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
         told: list[int] = []
         for number in range(100):
-            states.save(group(number), VOTE, has_log=True, saved=lambda _, number=number: told.append(number))
+            states.save(group(number), VOTE, has_log=True, saved=partial(note, told, number))
             if number == 0:
                 await turns()
         await thread.work()

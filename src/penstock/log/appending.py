@@ -184,6 +184,10 @@ class Appending(LogParts):
             raise
         for entry in run:
             self._enter(entry, now_ms)
+            if entry.is_control:
+                # A hint from before may say that this offset's record stands where the control entry now does.
+                position = size + entry.end - run[0].start
+                self._chain.hints.put(entry.header.base_offset, segment, position)
         self._entered(segment, run[-1].end - run[0].start)
         return end
 

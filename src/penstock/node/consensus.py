@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import BatchError, CorruptLog, DiskFull, ErrorCode, KafkaError, StorageError
+from penstock.errors import BatchError, CorruptLog, DiskFull, KafkaError, StorageError
 from penstock.log import Log, Prefix
 from penstock.raft import (
     AppendControl,
@@ -101,13 +101,15 @@ class Consensus:
         self._seat = seat
         self._stopped = False
         self._full = False
+        self._wrote_control = False
         installed = stored.prefix_config
         self.core = Raft(
             me=assembly.me,
             log=stored,
             hard=assembly.hard_states.get(group),
             config=decode_config(installed) if installed else founding,
-            history=[(index, decode_config(payload)) for index, payload in stored.control_payloads()],
+            # Raft wants to know where such an entry ends; it is one wide.
+            history=[(index + 1, decode_config(payload)) for index, payload in stored.control_payloads()],
             settings=replace(assembly.settings, eager_commit=eager),
             jitter=assembly.jitter,
             now=assembly.now(),
@@ -176,6 +178,9 @@ class Consensus:
                 if self._stopped:
                     return
                 _CARRY_OUT[type(effect)](self, effect)
+            if self._wrote_control:
+                self._wrote_control = False
+                self.carry_out(self.core.appended(self._assembly.now(), 0))
         except DiskFull as refused:
             self._no_space(refused)
         except (StorageError, CorruptLog, BrokenPromise) as trouble:
@@ -228,7 +233,7 @@ class Consensus:
         else:
             self.log.append_control(effect.payload, Term(self.core.term))
         self._seat.dirty()
-        self.carry_out(self.core.appended(self._assembly.now(), 0))
+        self._wrote_control = True
 
     def _committed(self, effect: Committed) -> None:
         self._seat.committed(effect.index)
@@ -248,16 +253,22 @@ class Consensus:
         try:
             prefix = msgspec.msgpack.decode(message.prefix, type=Prefix)
             self.log.reset(replace(prefix, config=encode_config(message.config)))
+        except DiskFull as full:
+            # The core has begun anew already, so there is no way back for this replica.
+            raise StorageError(f"no space to begin anew: {full}") from full
         except (msgspec.DecodeError, ValueError) as wrong:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"a prefix that cannot be: {wrong}") from wrong
+            raise StorageError(f"a prefix that cannot be: {wrong}") from wrong
         log.info("%s: begins anew at offset %d", self._seat.label, self.log.start_offset)
         self.carry_out(self.core.durable(self._assembly.now()))
 
     def _start_at(self, effect: StartAt) -> None:
-        offset = min(
-            Offset(effect.offset), self.log.offset_at(self.core.commit_index), self.log.flushed_offset
-        )
-        self.log.delete_prefix(Offset(offset))
+        """As far as is committed here, which the log has been told, and flushed."""
+        committed = self.log.commit_offset
+        limits = [self.log.flushed_offset] if committed is None else [committed, self.log.flushed_offset]
+        first_index = self.log.first_index
+        self.log.delete_prefix(Offset(min(effect.offset, *limits)))
+        if self.log.first_index != first_index:
+            self._feed(self.core.prefix_deleted)
 
 
 _CARRY_OUT: dict[type, Callable[[Consensus, Any], None]] = {
