@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 
 from penstock.errors import DiskFull, StorageError
