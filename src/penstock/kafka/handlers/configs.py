@@ -5,6 +5,8 @@ from functools import partial
 
 from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
 from penstock.config import ConfigEntry, describe_all_nodes, describe_broker, describe_topic
+from penstock.config.broker import BROKER_CONFIGS
+from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages import alter_configs as plain
@@ -193,7 +195,13 @@ async def _change(node: Node, make: Callable[[], Decision], validate_only: bool)
 
 
 def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decision:
-    changes = [_config_change(config) for config in resource.configs]
+    known = TOPIC_CONFIGS if resource.resource_type == TOPIC else BROKER_CONFIGS
+    changes = [
+        change
+        for change in map(_config_change, resource.configs)
+        # What is unknown here cannot be set, so it is deleted already: Kafka's tools clean up throttles that way.
+        if change.operation is not AlterOperation.DELETE or change.name in known
+    ]
     if resource.resource_type == TOPIC:
         return lambda state: alterations.alter_topic_configs(state, resource.resource_name, changes)
     node_id = _known_node_id(node, resource.resource_type, resource.resource_name)

@@ -6,6 +6,8 @@ leads all it holds, in its only folder, and nothing is ever on its way elsewhere
 outcome.
 """
 
+import asyncio
+
 from penstock.cluster import (
     METADATA_TOPIC,
     check_unclean,
@@ -47,6 +49,8 @@ from penstock.types import GroupId
 
 LISTENER_NAME = "PLAINTEXT"
 PREFERRED, UNCLEAN = 0, 1
+NO_LEADER = -1
+LOOK_AGAIN_SECONDS = 0.02
 
 
 def _exists(node: Node, topic: str, index: int) -> bool:
@@ -58,38 +62,45 @@ def _exists(node: Node, topic: str, index: int) -> bool:
 
 
 async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Null asks for the preferred leaders of all partitions that have another one."""
+    """Null asks for all partitions that are not led by the preferred leader; of an unclean election, by nobody."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    node = context.node
+    node, unclean = context.node, request.election_type == UNCLEAN
     if request.topic_partitions is None:
-        wanted = _not_preferred(node)
+        wanted = _in_need(node, unclean=unclean)
     else:
         wanted = {row.topic: row.partitions for row in request.topic_partitions}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(request.timeout_ms, 1) / 1000
+    begun = {
+        topic: [await _begin_election(node, topic, index, unclean=unclean) for index in indexes]
+        for topic, indexes in wanted.items()
+    }
     return ElectLeadersResponse(
         replica_election_results=[
             ReplicaElectionResult(
-                topic=topic,
-                partition_result=[
-                    await _election(node, topic, index, unclean=request.election_type == UNCLEAN)
-                    for index in indexes
-                ],
+                topic=topic, partition_result=[await _elected(node, topic, row, deadline) for row in rows]
             )
-            for topic, indexes in wanted.items()
+            for topic, rows in begun.items()
         ]
     )
 
 
-def _not_preferred(node: Node) -> dict[str, list[int]]:
+def _in_need(node: Node, *, unclean: bool) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, group, assignment in node.metadata.state.groups():
-        if node.view.partition(topic, group.partition).leader != assignment.leader:
+        leader = node.view.partition(topic, group.partition).leader
+        if leader == NO_LEADER if unclean else leader != assignment.leader:
             found.setdefault(topic.name, []).append(group.partition)
     return found
 
 
-async def _election(node: Node, topic: str, index: int, *, unclean: bool) -> PartitionResult:
+async def _begin_election(
+    node: Node, topic: str, index: int, *, unclean: bool
+) -> tuple[PartitionResult, int]:
+    """What came of asking the leader to hand over, and the node that shall lead."""
     state = node.metadata.state
+    answer = PartitionResult(partition_id=index, error_code=ErrorCode.NONE, error_message=None)
     try:
         if not _exists(node, topic, index):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
@@ -99,8 +110,28 @@ async def _election(node: Node, topic: str, index: int, *, unclean: bool) -> Par
         to = elect_preferred(state, topic, index, facts.leader, ready=facts.in_sync)
         await node.controller.hand_over(GroupId(state.topics[topic].topic_id, index), facts.leader, to)
     except KafkaError as refused:
-        return PartitionResult(partition_id=index, error_code=refused.code, error_message=refused.message)
-    return PartitionResult(partition_id=index, error_code=ErrorCode.NONE, error_message=None)
+        answer.error_code, answer.error_message = refused.code, refused.message
+        return answer, NO_LEADER
+    return answer, to
+
+
+async def _elected(
+    node: Node, topic: str, begun: tuple[PartitionResult, int], deadline: float
+) -> PartitionResult:
+    """The result, once the new leader is known here: clients that ask for metadata next should find it there."""
+    answer, to = begun
+    loop = asyncio.get_running_loop()
+    while (
+        answer.error_code == ErrorCode.NONE and (known := node.metadata.state.topics.get(topic)) is not None
+    ):
+        if node.view.partition(known, answer.partition_id).leader == to:
+            break
+        if loop.time() > deadline:
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+            answer.error_message = f"node {to} was sent ahead and does not lead yet"
+            break
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    return answer
 
 
 # --- reassignments
@@ -183,6 +214,8 @@ def _moved(node: Node, path: str, topic: AlterReplicaLogDirTopic) -> AlterReplic
         code = ErrorCode.NONE if path == node.log_dir else ErrorCode.LOG_DIR_NOT_FOUND
         if not _exists(node, topic.name, index):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif index not in node.partitions.held(topic.name):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
         results.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
     return AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=results)
 
