@@ -207,6 +207,12 @@ def forget_the_state_at_the_beginning_of_segments(patch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("small_intervals")
+def try_seeds(count: int) -> None:
+    for seed in range(count):
+        test_all_replicas_hold_what_the_model_says(seed)
+        test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flushed(seed)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
@@ -221,6 +227,4 @@ def test_the_random_groups_find(
 ) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, CorruptLog, KafkaError, ValueError)):
-        for seed in range(40):
-            test_all_replicas_hold_what_the_model_says(seed)
-            test_a_power_cut_at_any_operation_leaves_whole_entries_and_all_that_was_flushed(seed)
+        try_seeds(40)
