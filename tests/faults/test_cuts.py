@@ -1,0 +1,81 @@
+"""Nodes that cannot reach one another while clients reach all of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ErrorCode
+from tests.faults.clients import create_topic, leader_of, raw
+from tests.faults.cuts import Cuts
+from tests.faults.load import Load
+from tests.faults.nodes import Cluster
+from tests.faults.patience import eventually
+from tests.faults.talk import list_latest, produce
+from tests.faults.verdict import assert_kept
+
+TOPIC = "payments"
+SOME = 60
+
+
+@contextmanager
+def cut_cluster(folder: Path) -> Iterator[tuple[Cluster, Cuts]]:
+    with Cuts([1, 2, 3]) as cuts:
+        cluster = Cluster(folder, advertise=cuts.ports)
+        cuts.watch(cluster.nodes)
+        with cluster:
+            create_topic(cluster, TOPIC)
+            yield cluster, cuts
+
+
+def test_a_leader_cut_from_its_peers_acks_nothing_and_steps_down(tmp_path: Path) -> None:
+    with cut_cluster(tmp_path) as (cluster, cuts), Load(cluster, TOPIC) as load:
+        load.wait_for_more(SOME)
+        leader = leader_of(cluster, TOPIC)
+        with raw(cluster, leader) as client:
+            assert produce(client, TOPIC, b"before:0").error == ErrorCode.NONE
+            cuts.isolate(leader)
+            # It was written here, and nobody else will ever have it: whatever is answered, it is no ack.
+            assert produce(client, TOPIC, b"cut off:0").error != ErrorCode.NONE
+            eventually(
+                lambda: produce(client, TOPIC, b"cut off:1").error == ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the cut leader steps down",
+            )
+            assert list_latest(client, TOPIC).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert leader_of(cluster, TOPIC, other_than=leader) != leader
+        load.wait_for_more(SOME)  # the clients have found the next one
+        cuts.heal()
+        load.wait_for_more(SOME)
+        load.stop()
+        assert_kept(cluster, load)
+
+
+@pytest.mark.parametrize("how", ["deafen", "mute"])
+def test_a_leader_with_one_way_cut_is_replaced_and_nothing_acked_is_lost(tmp_path: Path, how: str) -> None:
+    with cut_cluster(tmp_path) as (cluster, cuts), Load(cluster, TOPIC) as load:
+        load.wait_for_more(SOME)
+        leader = leader_of(cluster, TOPIC)
+        (cuts.deafen if how == "deafen" else cuts.mute)(leader)
+        load.wait_for_more(SOME)
+        assert leader_of(cluster, TOPIC, other_than=leader) != leader
+        cuts.heal()
+        load.wait_for_more(SOME)
+        load.stop()
+        assert_kept(cluster, load)
+
+
+def test_a_leader_and_a_follower_that_lost_each_other_cost_nothing(tmp_path: Path) -> None:
+    """The third node reaches both. The majority is there all the time, and so are acks, late ones too."""
+    with cut_cluster(tmp_path) as (cluster, cuts), Load(cluster, TOPIC) as load:
+        load.wait_for_more(SOME)
+        leader = leader_of(cluster, TOPIC)
+        other = next(node for node in cluster.nodes if node != leader)
+        cuts.close_pair(leader, other)
+        load.wait_for_more(SOME)
+        cuts.delay(0.05)
+        load.wait_for_more(SOME)
+        cuts.heal()
+        load.wait_for_more(SOME)
+        load.stop()
+        assert_kept(cluster, load)

@@ -1,0 +1,140 @@
+"""What must be true when all is well again, whatever happened before.
+
+1. Every acked record is there, at the offset that its ack named.
+2. No record is there twice, acked or not.
+3. Of one producer, records stand in each partition in the order in which it sent them.
+4. All replicas hold the same bytes. Of a compacted topic, whose replicas clean up each at its own pace: every replica
+   holds the same last record of each key.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from penstock.batch import iter_headers, read_records
+from tests.faults.clients import settings, told, wait_in_sync
+from tests.faults.load import Load, number_of, producer_of
+from tests.faults.nodes import Cluster
+from tests.faults.patience import PATIENCE_SECONDS, eventually
+
+Stored = dict[int, dict[int, bytes]]
+"""Values by partition and offset."""
+
+Logs = dict[int, dict[int, bytes]]
+"""Of each partition, each node's replica: the bytes of its segments, one behind the other."""
+
+
+def assert_kept(cluster: Cluster, load: Load) -> None:
+    """All of the above, for a topic that is not compacted. The cluster is whole and the load has stopped."""
+    assert_found(cluster, load)
+    assert_replicas_equal(cluster, load.topic)
+    assert cluster.bugs() == []
+
+
+def assert_found(cluster: Cluster, load: Load) -> None:
+    """1, 2 and 3, as a client sees it."""
+    assert load.refused == []
+    stored = read_all(cluster.bootstrap_servers, load.topic, load.partitions)
+    promises = load.promises
+    assert promises
+    lost = [each for each in promises if stored[each.partition].get(each.offset) != each.value]
+    assert lost == [], f"{len(lost)} of {len(promises)} acked records are not where their acks said"
+    for partition, rows in stored.items():
+        _assert_order([value for _, value in sorted(rows.items())], partition)
+
+
+def _assert_order(values: list[bytes], partition: int) -> None:
+    numbers: dict[bytes, list[int]] = defaultdict(list)
+    for value in values:
+        numbers[producer_of(value)].append(number_of(value))
+    for producer, found in numbers.items():
+        assert found == sorted(set(found)), f"{producer!r} in partition {partition}: twice or out of order"
+
+
+def read_all(bootstrap_servers: str, topic: str, partitions: int) -> Stored:
+    reader = Consumer(settings(bootstrap_servers, group_id="verdict", enable_auto_commit=False))
+    try:
+        ends = {
+            index: reader.get_watermark_offsets(TopicPartition(topic, index), timeout=PATIENCE_SECONDS)[1]
+            for index in range(partitions)
+        }
+        stored: Stored = {index: {} for index in range(partitions)}
+        reader.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
+        while any(max(stored[index], default=-1) + 1 < end for index, end in ends.items()):
+            left = sum(end - len(stored[index]) for index, end in ends.items())
+            batch = reader.consume(min(left, 5000), timeout=PATIENCE_SECONDS)
+            assert batch, f"reading stopped at {[len(rows) for rows in stored.values()]} of {ends}"
+            for message in batch:
+                assert message.error() is None, message.error()
+                rows = stored[message.partition() or 0]
+                assert message.offset() not in rows
+                rows[message.offset() or 0] = message.value() or b""
+        return stored
+    finally:
+        reader.close()
+
+
+# --- replicas
+
+
+def assert_replicas_equal(cluster: Cluster, topic: str) -> None:
+    """4. Looks at the nodes' own files while they run: nobody writes any more, so that the files soon say the same."""
+    wait_in_sync(cluster, topic)
+    eventually(lambda: not differences(cluster, topic), f"the same bytes of {topic} everywhere", 20.0)
+
+
+def differences(cluster: Cluster, topic: str) -> list[str]:
+    """What tells replicas apart, in words."""
+    found = []
+    for partition, copies in read_logs(cluster, topic).items():
+        assert len(copies) >= 3, f"{topic}-{partition} is on {sorted(copies)} only"
+        sizes = {node: len(data) for node, data in copies.items()}
+        if len(set(copies.values())) > 1:
+            found.append(f"{topic}-{partition}: {sizes} bytes")
+    return found
+
+
+def read_logs(cluster: Cluster, topic: str) -> Logs:
+    return {
+        partition: {
+            node: read_segments(cluster[node].data_dir / "topics" / f"{topic}-{partition}")
+            for node in one.replicas
+        }
+        for partition, one in told(cluster, topic).items()
+    }
+
+
+def read_segments(folder: Path) -> bytes:
+    return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+
+
+def last_records(log: bytes) -> dict[bytes, tuple[int, bytes | None]]:
+    """Of each key, the last record: its offset and its value."""
+    found: dict[bytes, tuple[int, bytes | None]] = {}
+    for position, header in iter_headers(log):
+        if header.last_offset >= header.base_offset:  # not a control entry
+            for record in read_records(log, position):
+                found[record.key or b""] = record.offset, record.value
+    return found
+
+
+def assert_last_records_equal(cluster: Cluster, load: Load) -> None:
+    """4, for a compacted topic, and of each key the last acked value or one that was sent after it."""
+    wait_in_sync(cluster, load.topic)
+    eventually(lambda: not _differing_keys(cluster, load.topic), "the same last records everywhere", 20.0)
+    found: dict[bytes, int] = {}
+    for copies in read_logs(cluster, load.topic).values():
+        for key, (_, value) in last_records(next(iter(copies.values()))).items():
+            found[key] = number_of(value or b"")
+    assert load.last_by_key
+    for key, number in load.last_by_key.items():
+        assert found[key] >= number, f"{key!r}: {number} was acked, the last one there is {found[key]}"
+
+
+def _differing_keys(cluster: Cluster, topic: str) -> list[int]:
+    return [
+        partition
+        for partition, copies in read_logs(cluster, topic).items()
+        if any(last_records(log) != last_records(next(iter(copies.values()))) for log in copies.values())
+    ]
