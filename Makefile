@@ -46,8 +46,9 @@ bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
 	$(BIN)/python tools/mutants.py
 
-soak: setup      ## the simulator for SECONDS=600
-	$(BIN)/penstock sim --level core --seconds $(SECONDS) --seed $(SEED)
+soak: setup      ## the simulator for SECONDS=600, half of them on each level
+	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 2)) --seed $(SEED)
+	$(BIN)/penstock sim --level node --seconds $$(($(SECONDS) / 2)) --seed $(SEED)
 
 clean:           ## forget what setup made
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info

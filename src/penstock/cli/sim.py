@@ -19,7 +19,7 @@ LAST_EVENTS = 40
 @click.command(
     epilog=examples(
         "penstock sim --seeds 200",
-        "penstock sim --seeds 20 --nodes 5",
+        "penstock sim --level node --seeds 20 --nodes 5",
         "penstock sim --seed 4711 --trace",
         "penstock sim --seconds 600 --json",
     )
@@ -45,8 +45,8 @@ def sim(
     """Run the cluster's own code in a simulated world and look for broken promises.
 
     Virtual time, networks and disks, with faults that each seed mixes in its own way: crashes, power cuts, pauses,
-    cuts, full and failing disks, changes of members. A seed reproduces exactly. A seed is one Raft group
-    with its log. The exit code is 1 when a promise is broken.
+    cuts, full and failing disks, changes of members. A seed reproduces exactly. The level "core" has one Raft
+    group with its log, "node" whole nodes. The exit code is 1 when a promise is broken.
     """
     count = seeds or (1 if seed is not None and seconds is None else 100)
     run = Run(level, int(nodes) if nodes else None, trace, quiet=as_json)

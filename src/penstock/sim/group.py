@@ -68,6 +68,10 @@ class GroupWorld:
         ]
         self.readers = [Reader(self, number, self.chance(f"reader {number}")) for number in range(1, 3)]
 
+    @property
+    def places(self) -> list[Machine]:
+        return self.machines
+
     def chance(self, name: str) -> Random:
         """A source of its own for each part, so that a change in one does not turn all others over."""
         return Random(f"{self.seed}/{name}")

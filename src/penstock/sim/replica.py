@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.batch import BatchHeader, check_batch
+from penstock.batch import check_batch
 from penstock.config import TopicConfig
 from penstock.errors import (
     BatchError,
@@ -23,7 +23,7 @@ from penstock.errors import (
     ProtocolViolation,
     StorageError,
 )
-from penstock.log import DataFolder, FlushTicket, Log, Prefix, VoteStore
+from penstock.log import Appended, DataFolder, FlushTicket, Log, Prefix, VoteStore
 from penstock.log.data_folder import VOTES_PATH
 from penstock.raft import (
     AppendControl,
@@ -55,6 +55,8 @@ from penstock.raft import (
 from penstock.raft import beats as beat_frames
 from penstock.raft import config as group_config
 from penstock.raft import messages as raft_messages
+from penstock.sim.clients import Answer
+from penstock.sim.clock import EPOCH_MS
 from penstock.sim.disk import SimDisk
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Event, Process
@@ -63,13 +65,9 @@ from penstock.types import GroupId, Index, NodeId, Offset, Replica, Term
 if TYPE_CHECKING:
     from penstock.sim.group import GroupWorld
 
-WALL_MS = 1_700_000_000_000
 HOUSEKEEPING_S = 1.5
 CALM_FLUSH_S = 0.005
 STUCK_S = 2.0
-
-Answer = Callable[[str, int], None]
-"""To a client: what became of its batch, and its offset; or who leads, as far as is known."""
 
 
 class PendingAck(NamedTuple):
@@ -212,7 +210,7 @@ class Machine(Process):
                 self.world.tally.add("truncations")
                 self.log.truncate_to_index(end_index)
             case AppendEntries(data):
-                self.log.append_entries(data, WALL_MS)
+                self.log.append_entries(data, EPOCH_MS)
             case AppendControl(ControlKind.TERM_START):
                 self.log.begin_term(Term(self.core.term))
                 return True
@@ -422,38 +420,47 @@ class Machine(Process):
 
     # --- what clients and operators ask for
 
-    def produce(self, batch: bytes, answer: Answer) -> None:
-        """Answers "ok" with an offset once committed, or why not: "unknown" is the one answer that promises nothing."""
-        if not self.running:
-            return
+    @property
+    def process(self) -> Process:
+        return self
+
+    def produce(self, batch: bytes, answer: Answer) -> bool:
         core = self.core
+        if not self.running:
+            return False
         if core.may_propose() is not None:
             answer("refused", core.leader.node if core.leader is not None else -1)
-            return
-        data = bytearray(batch)
-        header: BatchHeader = check_batch(data)
+            return False
+        appended = self._append(bytearray(batch))
+        if appended is None:
+            answer("refused", -1)
+            return False
+        end_index = self.log.index_at(appended.last_offset + 1)
+        if end_index <= core.commit_index and core.term_confirmed:
+            answer("ok", appended.base_offset)
+            return True
+        self._acks.append(PendingAck(core.term, end_index, appended.base_offset, answer))
+        if not appended.duplicate:
+            self.world.faults.isolate_writer(self)
+            self.do(core.appended(self.now(), len(batch)))
+        return True
+
+    def _append(self, data: bytearray) -> Appended | None:
+        """None where nothing was stored."""
         try:
-            appended = self.log.append(data, header, Term(core.term), WALL_MS)
+            appended = self.log.append(data, check_batch(data), Term(self.core.term), EPOCH_MS)
         except KafkaError as problem:
             if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise Violation("a producer's sequence goes on", f"{self.name}: {problem}") from problem
             raise
         except DiskFull:
-            answer("refused", -1)
-            return
+            return None
         except StorageError as problem:
             self._halt(problem)
-            return
-        index = self.log.index_at(appended.last_offset + 1)
+            return None
         if appended.duplicate:
             self.world.tally.add("repetitions recognised")
-        if index <= core.commit_index and core.term_confirmed:
-            answer("ok", appended.base_offset)
-            return
-        self._acks.append(PendingAck(core.term, index, appended.base_offset, answer))
-        if not appended.duplicate:
-            self.world.faults.isolate_writer(self)
-            self.do(core.appended(self.now(), len(data)))
+        return appended
 
     def _answer_committed(self, index: int) -> None:
         if self.core.role is not Role.LEADER:
@@ -464,7 +471,7 @@ class Machine(Process):
             ack.answer("ok", ack.offset)
 
     def read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
-        """As a leader that is sure of it: start, watermark, and batches from `offset` on. Others do not answer."""
+        """As a leader that is sure of it."""
         if not self.running or not self.core.term_confirmed or not self.core.has_lease(self.now()):
             return
         watermark = self.log.offset_at(self.core.commit_index)

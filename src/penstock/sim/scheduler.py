@@ -103,6 +103,10 @@ class Scheduler:
             event.when = self.time
             self._push(event)
 
+    def clear(self) -> None:
+        """Nothing will happen any more."""
+        self._heap.clear()
+
     # --- running
 
     def run(self, until: float) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.log import votes
+from penstock.sim.cluster import ClusterWorld
 from penstock.sim.group import GroupWorld
 from penstock.sim.outcome import Failure, Outcome, Violation
 
 CORE = "core"
 NODE = "node"
-LEVELS = (CORE,)
+LEVELS = (CORE, NODE)
 
 VOTES_BYTES = 3072
 
@@ -17,7 +18,8 @@ VOTES_BYTES = 3072
 def run_seed(seed: int, *, level: str = CORE, nodes: int | None = None, tracing: bool = False) -> Outcome:
     """One seed, from its beginning to its end or to the first promise that is broken."""
     with _small_files():
-        return _run(GroupWorld(seed, nodes=nodes, tracing=tracing), level, tracing)
+        make = GroupWorld if level == CORE else ClusterWorld
+        return _run(make(seed, nodes=nodes, tracing=tracing), level, tracing)
 
 
 @contextmanager
@@ -31,7 +33,7 @@ def _small_files() -> Iterator[None]:
         votes.MIN_FILE_SIZE = before
 
 
-def _run(world: GroupWorld, level: str, tracing: bool) -> Outcome:
+def _run(world: GroupWorld | ClusterWorld, level: str, tracing: bool) -> Outcome:
     failure = None
     try:
         world.run()

@@ -1,0 +1,485 @@
+"""The node level: whole nodes in bad weather, then in good.
+
+Three or five production nodes found a cluster, an operator makes a topic, clients write and read it, and the seed's
+faults come over all of it: processes, machines, disks, connections, clocks and operators. Then everything heals, and in
+bounded time each partition must have a leader, all replicas be equal, and every promise kept.
+"""
+
+import gc
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+
+from penstock.config import Address, ClusterSettings
+from penstock.errors import StorageError
+from penstock.node.view import METADATA_GROUP
+from penstock.raft import Role
+from penstock.sim.chance import seeded_system
+from penstock.sim.checks import Watched, Witness
+from penstock.sim.clients import PlainProducer, Producer, Reader
+from penstock.sim.cluster_faults import ClusterFaults
+from penstock.sim.datagrams import SimDatagrams
+from penstock.sim.disk import SimDisk
+from penstock.sim.history import History
+from penstock.sim.host import Door, Host, WatchedReplica
+from penstock.sim.loop import NodeLoop
+from penstock.sim.network import Cuts, Wires
+from penstock.sim.outcome import Tally, Violation
+from penstock.sim.scheduler import Process, Scheduler
+from penstock.sim.weather import draw
+from penstock.types import GroupId, NodeId, Replica
+
+FORMING_S = 20.0
+STORM_S = 8.0
+HEALING_S = 60.0
+LOOK_EVERY_S = 0.5
+MAX_EVENTS = 400_000
+TOPIC = "orders"
+
+
+class Shard:
+    """One partition of the topic, with its clients."""
+
+    def __init__(self, world: "ClusterWorld", index: int) -> None:
+        self._world = world
+        self.index = index
+        self.scheduler = world.scheduler
+        self.tally = world.tally
+        self.history = History()
+        self.places = [Door(host, TOPIC, index) for host in world.hosts]
+        self.producers: list[Producer | PlainProducer] = [
+            (Producer if number < 2 else PlainProducer)(
+                self, 10 * (index + 1) + number, world.chance(f"producer {index}.{number}")
+            )
+            for number in range(3)
+        ]
+        self.readers = [
+            Reader(self, 10 * (index + 1) + n, world.chance(f"reader {index}.{n}")) for n in range(2)
+        ]
+
+    @property
+    def group(self) -> GroupId | None:
+        for host in self._world.hosts:
+            if host.ready:
+                topic = host.node.metadata.state.topics.get(TOPIC)
+                if topic is not None:
+                    return GroupId(topic.topic_id, self.index)
+        return None
+
+    @property
+    def witness(self) -> Witness:
+        group = self.group
+        assert group is not None
+        return self._world.witnesses[group]
+
+
+class Graves:
+    """Where the replicas of one group are."""
+
+    def __init__(self, world: "ClusterWorld", group: GroupId) -> None:
+        self._world = world
+        self._group = group
+
+    def disk_of(self, replica: Replica) -> SimDisk | None:
+        return self._world.disk_of(replica)
+
+    def running(self, replica: Replica) -> Watched | None:
+        for host in self._world.hosts:
+            if host.me == replica and host.is_assembled:
+                return next((one for one in host.members() if one.consensus.group == self._group), None)
+        return None
+
+
+class ClusterWorld:
+    """Everything that one seed of the node level consists of."""
+
+    def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
+        self.seed = seed
+        self._random = self.chance("world")
+        self.weather = draw(self.chance("weather"))
+        self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
+        self.tally = Tally()
+        self.calm = True
+        """Nothing breaks: before the storm and after it."""
+        self.partitions = self._random.choice((1, 2))
+        self.settings = ClusterSettings(
+            heartbeat_interval_ms=100,
+            election_timeout_ms=500,
+            fence_after_ms=2_000,
+            replace_after_ms=self._random.choice((0, 3_000)),
+            auto_rebalance=self._random.random() < 0.5,
+        )
+        # Segments roll by the records' time, often enough that prefixes go.
+        self.topic_defaults = {"segment.ms": "1000", "index.interval.bytes": "500"}
+        self.cuts = Cuts()
+        self.wires = Wires(self.scheduler, self.chance("wires"), self.cuts, self._latency)
+        self.datagrams = SimDatagrams(
+            self.scheduler,
+            self.chance("datagrams"),
+            self.cuts,
+            loss=self.weather.loss,
+            repeats=self.weather.repeats,
+        )
+        self._link_random = self.chance("links")
+        self.founders = nodes or self._random.choice((3, 3, 3, 5))
+        spares = 1 if self.weather.reconfigure else 0
+        self.hosts = [
+            Host(self, NodeId(number), self.chance(f"host {number}"))
+            for number in range(1, self.founders + spares + 1)
+        ]
+        self.witnesses: dict[GroupId, Witness] = {}
+        self.shards = [Shard(self, index) for index in range(self.partitions)]
+        self.faults = ClusterFaults(self, self.chance("faults"))
+        self._graves: dict[Replica, SimDisk] = {}
+        self._morgue: list[NodeLoop] = []
+        self._bug: Violation | None = None
+        self.retired: list[Host] = []
+        """Decommissioned: they are not asked for anything any more."""
+        self.scheduler.watch = self._watch
+
+    def chance(self, name: str) -> Random:
+        return Random(f"{self.seed}/node/{name}")
+
+    def seeds_of(self, host: Host) -> tuple[Address, ...]:
+        return tuple(Address(f"n{number}", 7000) for number in range(1, self.founders + 1))
+
+    def _latency(self, sender: str, receiver: str) -> float:
+        base = 0.002 if self.calm else self.weather.latency_s
+        if not self.calm and self.weather.late and self._link_random.random() < self.weather.late / 4:
+            return base + self._link_random.random() * self.weather.late_s / 4
+        return base * (0.5 + self._link_random.random())
+
+    # --- running
+
+    def run(self) -> None:
+        with seeded_system(self.chance("system")), self._logs(), warnings.catch_warnings():
+            try:
+                self._run()
+            finally:
+                self._dispose()
+
+    def _run(self) -> None:
+        for host in self.hosts[: self.founders]:
+            host.start()
+        self._form()
+        self._look_now_and_then()
+        self._wake_clients()
+        self.calm = False
+        self.faults.begin()
+        self._until(self.scheduler.time + STORM_S)
+        self._heal()
+        self._converge()
+        self._finish()
+
+    def _until(self, moment: float) -> None:
+        self.scheduler.run(moment)
+        if self._bug is not None:
+            raise self._bug
+
+    def _form(self) -> None:
+        """A cluster comes to be, and a topic."""
+        asked = False
+        while not self._leaders_of_all():
+            if self.scheduler.time > FORMING_S:
+                raise Violation("a cluster forms", self._unrest())
+            if not asked and all(host.ready for host in self.hosts[: self.founders]):
+                asked = True
+                host = self.hosts[0]
+                host.do(partial(host.node.controller.create_topic, TOPIC))
+            self._until(self.scheduler.time + 0.25)
+
+    def _leaders_of_all(self) -> bool:
+        return all(self._serving(shard) is not None for shard in self.shards)
+
+    def _serving(self, shard: Shard) -> Host | None:
+        found = []
+        for host in self.hosts:
+            if host.ready:
+                partition = host.node.partitions.find(TOPIC, shard.index)
+                if partition is not None and partition.serves:
+                    found.append(host)
+        return found[0] if len(found) == 1 else None
+
+    def _watch(self, process: Process) -> None:
+        if self._bug is not None:
+            raise self._bug
+        assert isinstance(process, Host)
+        if process.is_assembled:
+            for one in process.members():
+                self.witness_of(one).look(one)
+
+    def witness_of(self, one: WatchedReplica) -> Witness:
+        group = one.consensus.group
+        witness = self.witnesses.get(group)
+        if witness is None:
+            witness = self.witnesses[group] = Witness(group, Graves(self, group), one.log.path)
+        return witness
+
+    def _look_now_and_then(self) -> None:
+        for group, witness in self.witnesses.items():
+            witness.check_leases()
+            witness.check_matching(self._running_members(group))
+        self.scheduler.after(LOOK_EVERY_S, None, self._look_now_and_then)
+
+    def _running_members(self, group: GroupId) -> list[WatchedReplica]:
+        return [
+            one
+            for host in self.hosts
+            if host.is_assembled
+            for one in host.members()
+            if one.consensus.group == group
+        ]
+
+    def _wake_clients(self) -> None:
+        for shard in self.shards:
+            for client in (*shard.producers, *shard.readers):
+                client.wake()
+        wait = 2 * self.weather.write_every_s * (0.5 + self._random.random())
+        self.scheduler.after(wait, None, self._wake_clients)
+
+    # --- what happens to machines
+
+    def disk_of(self, replica: Replica) -> SimDisk | None:
+        return next((host.disk for host in self.hosts if host.me == replica), self._graves.get(replica))
+
+    def aim(self, host: Host, chance: float) -> None:
+        if not self.calm and chance and self._random.random() < chance:
+            delay = self.weather.flush_s * self._random.random()
+            self.scheduler.after(delay, host, self._hit, host, self._random.random() < 0.7)
+
+    def _hit(self, host: Host, cut: bool) -> None:
+        self.tally.add("aimed crash")
+        self.scheduler.note(host.name, "*** aimed crash")
+        if cut:
+            self.power_cut(host)
+        else:
+            self.kill(host)
+
+    def kill(self, host: Host) -> None:
+        if host.lying:
+            self.power_cut(host)
+            return
+        self._stop(host)
+        self.wires.process_died(host)
+        host.disk.process_died()
+
+    def power_cut(self, host: Host) -> None:
+        self._stop(host)
+        capacity = host.disk.capacity
+        host.disk = host.disk.after_power_cut(host.random.getrandbits(32))
+        host.disk.capacity = capacity
+
+    def wipe(self, host: Host) -> None:
+        self._stop(host)
+        if host.me is not None:
+            self._graves[host.me] = host.disk
+        host.disk = SimDisk(host.random.getrandbits(32))
+
+    def halted(self, host: Host, problem: str) -> None:
+        """It could not start, or stopped for its disk: somebody starts it again, from what is on the platter."""
+        self.tally.add("halts for a failed disk")
+        self.scheduler.note(host.name, f"halts: {problem}")
+        self.scheduler.after(0.0, None, self._restart_halted, host, host.life)
+
+    def _restart_halted(self, host: Host, life: int) -> None:
+        if host.life == life:
+            self.power_cut(host)
+
+    def _stop(self, host: Host) -> None:
+        if not host.running:
+            return
+        if host.me is not None:
+            for witness in self.witnesses.values():
+                witness.forget(host.me)
+        host.stop()
+        wait = self._random.random() * self.weather.restart_s
+        self.scheduler.after(wait, None, self._start, host, host.life)
+
+    def _start(self, host: Host, life: int) -> None:
+        if not host.running and host.life == life:
+            host.start()
+
+    # --- bugs and remains
+
+    def found_bug(self, message: str, problem: BaseException | None) -> None:
+        if isinstance(problem, Violation):
+            self._bug = self._bug or problem
+        else:
+            self._bug = self._bug or Violation("a bug", f"{message}: {problem!r}")
+
+    def bury(self, loop: NodeLoop) -> None:
+        self._morgue.append(loop)
+
+    def _dispose(self) -> None:
+        """Dead code wakes up once more when it is collected: nobody must hear it."""
+        for host in self.hosts:
+            if host.running:
+                host.stop()
+        for loop in self._morgue:
+            for task in loop.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            for loop in self._morgue:
+                loop.tasks.clear()
+            self._morgue.clear()
+            self.scheduler.clear()
+            for host in self.hosts:
+                host.forget()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
+
+    @contextmanager
+    def _logs(self) -> Iterator[None]:
+        """What nodes log goes into the trace; what they log as a bug is one."""
+        logger = logging.getLogger("penstock")
+        handler = _Listener(self)
+        before = logger.level, logger.propagate, logger.handlers
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.level, logger.propagate, logger.handlers = before
+
+    # --- the end
+
+    def _heal(self) -> None:
+        self.scheduler.note("all", "*** the storm is over")
+        self.faults.over = self.calm = True
+        self.cuts.heal()
+        self.datagrams.loss = self.datagrams.repeats = 0.0
+        for host in self.hosts:
+            host.disk.capacity = None
+            host.disk.forgive()
+            host.slow_until = 0.0
+            if host.paused:
+                self.scheduler.resume(host)
+
+    def _converge(self) -> None:
+        deadline = self.scheduler.time + HEALING_S
+        while not self._is_settled():
+            if self.scheduler.time >= deadline:
+                raise Violation("a healthy cluster comes to rest", self._unrest())
+            self._restart_offline()
+            for shard in self.shards:
+                for producer in shard.producers:
+                    producer.stopped = self.scheduler.time > deadline - HEALING_S + 1.0
+            self._until(self.scheduler.time + 0.5)
+
+    def _restart_offline(self) -> None:
+        """Replicas that halted take no part until their node is started again: an operator does that."""
+        for host in self.hosts:
+            if host.ready and host.lying_replicas():
+                self.scheduler.note(host.name, "*** restarted for its halted replicas")
+                self.power_cut(host)
+
+    def expected(self) -> list[Host]:
+        """Who must be there in the end."""
+        return [
+            host for host in self.hosts if host not in self.retired and (host.running or host.me is not None)
+        ]
+
+    def _is_settled(self) -> bool:
+        if not all(host.ready for host in self.expected()):
+            return False
+        idle = all(p.stopped and not p.busy for shard in self.shards for p in shard.producers)
+        return idle and all(self._is_group_settled(group) for group in self._groups())
+
+    def _groups(self) -> list[GroupId]:
+        return [METADATA_GROUP, *[group for shard in self.shards if (group := shard.group) is not None]]
+
+    def _is_group_settled(self, group: GroupId) -> bool:
+        members = self._running_members(group)
+        leaders = [one for one in members if one.core.role is Role.LEADER]
+        if len(leaders) != 1 or self._is_moving(group):
+            return False
+        core = leaders[0].core
+        config, end = core.config, leaders[0].log.end_index
+        if config is None or config.joint or core.changing:
+            return False
+        part = [one for one in members if one.me in config.members]
+        return len(part) == len(config.members) and all(
+            (one.core.commit_index, one.log.end_index, one.log.flushed_index) == (end, end, end)
+            for one in part
+        )
+
+    def _is_moving(self, group: GroupId) -> bool:
+        states = [host.node.metadata.state for host in self.expected()]
+        found = [state.assignment(group) for state in states]
+        return any(assignment is not None and assignment.target is not None for assignment in found)
+
+    def _unrest(self) -> str:
+        lines = []
+        for host in self.hosts:
+            state = "ready" if host.ready else "running" if host.running else "down"
+            groups = (
+                [
+                    f"{str(one.consensus.group)[-4:]} {one.core.role.value} in {one.core.term}: "
+                    f"{one.core.commit_index} of {one.log.end_index}"
+                    for one in host.members()
+                ]
+                if host.is_assembled
+                else []
+            )
+            lines.append(f"{host.name} {state} ({', '.join(groups)})")
+        busy = sum(producer.busy for shard in self.shards for producer in shard.producers)
+        return "; ".join([*lines, f"{busy} writes unanswered at {self.scheduler.time:.0f} s"])
+
+    def _finish(self) -> None:
+        for group in self._groups():
+            witness = self.witnesses[group]
+            members = self._running_members(group)
+            leader = next(one for one in members if one.core.role is Role.LEADER)
+            config = leader.core.config
+            assert config is not None
+            part = [one for one in members if one.me in config.members]
+            witness.check_equal(part)
+            witness.check_matching(part)
+            _check_producers(part)
+        for shard in self.shards:
+            shard.history.check(shard.witness.truth)
+        self._count()
+
+    def _count(self) -> None:
+        self.tally.add("frames", self.wires.frames)
+        self.tally.add("frames lost", self.wires.lost)
+        for witness in self.witnesses.values():
+            self.tally.add("entries committed", len(witness.truth))
+            self.tally.add("elections won", len(witness.leaders))
+        for shard in self.shards:
+            self.tally.add("writes acknowledged", shard.history.acks)
+            self.tally.add("reads answered", shard.history.reads)
+
+
+class _Listener(logging.Handler):
+    """Hears what nodes log."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.scheduler.note("log", record.getMessage(), b"")
+        if record.exc_info and not isinstance(record.exc_info[1], StorageError):
+            self._world.found_bug(record.getMessage(), record.exc_info[1])
+
+
+def _check_producers(members: list[WatchedReplica]) -> None:
+    """What replicas remember of producers decides on duplicates after the next election: it must be the same."""
+    told = [
+        sorted((row[0], row[1], tuple(row[3][-1])[:4]) for row in one.log.producers.rows() if row[3])
+        for one in members
+    ]
+    for one, rows in zip(members, told, strict=True):
+        if rows != told[0]:
+            raise Violation(
+                "replicas remember the same of producers",
+                f"{one.name} has {rows}, {members[0].name} {told[0]}",
+            )

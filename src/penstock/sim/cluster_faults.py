@@ -1,0 +1,243 @@
+"""Faults of a simulated cluster: what befalls processes, machines, connections and disks, and what operators do."""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.cluster import reassign
+from penstock.raft import Role
+from penstock.sim.host import Host
+from penstock.types import Offset
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster import ClusterWorld
+
+SLOWER = 0.5
+"""Than at the core level: a node takes longer to come back, and a storm of whole nodes lasts longer."""
+
+
+class ClusterFaults:
+    """Makes trouble until it is told to stop."""
+
+    def __init__(self, world: "ClusterWorld", random: Random) -> None:
+        self._world = world
+        self._random = random
+        self.over = False
+        self._wiped = False
+
+    def begin(self) -> None:
+        weather = self._world.weather
+        acts: tuple[tuple[float, Callable[[], None]], ...] = (
+            (weather.crash, self._crash),
+            (weather.power_cut, self._power_cut),
+            (weather.blackout, self._blackout),
+            (weather.pause, self._pause),
+            (weather.isolate, self._isolate),
+            (weather.cut, self._cut),
+            (weather.loss * 20, self._world.wires.reset_some),
+            (weather.slow_disk, self._slow_disk),
+            (weather.full_disk, self._full_disk),
+            (weather.broken_flush, self._break_flush),
+            (weather.wipe, self._wipe),
+            (weather.transfer, self._transfer),
+            (weather.reconfigure, self._reconfigure),
+            (weather.delete_prefix, self._delete_records),
+            (0.3 if weather.clock_drift else 0.0, self._jump_clock),
+        )
+        for rate, act in acts:
+            if rate:
+                self._plan(rate * SLOWER, act)
+        if weather.reconfigure:
+            self._world.scheduler.after(self._random.uniform(0, 5), None, self._join)
+
+    def _plan(self, rate: float, act: Callable[[], None]) -> None:
+        self._world.scheduler.after(self._random.expovariate(rate), None, self._strike, rate, act)
+
+    def _strike(self, rate: float, act: Callable[[], None]) -> None:
+        if not self.over:
+            act()
+            self._plan(rate, act)
+
+    def _note(self, name: str, who: str) -> None:
+        self._world.tally.add(name)
+        self._world.scheduler.note(who, f"*** {name}")
+
+    def _running(self) -> list[Host]:
+        return [host for host in self._world.hosts if host.running]
+
+    def _victim(self) -> Host | None:
+        """One that leads something as often as not."""
+        running = self._running()
+        leading = [
+            host
+            for host in running
+            if host.is_assembled and any(one.core.role is Role.LEADER for one in host.members())
+        ]
+        if leading and self._random.random() < 0.5:
+            return self._random.choice(leading)
+        return self._random.choice(running) if running else None
+
+    # --- machines
+
+    def _crash(self) -> None:
+        if (host := self._victim()) is not None:
+            self._note("crash", host.name)
+            self._world.kill(host)
+
+    def _power_cut(self) -> None:
+        if (host := self._victim()) is not None:
+            self._note("power cut", host.name)
+            self._world.power_cut(host)
+
+    def _blackout(self) -> None:
+        self._note("blackout", "all")
+        for host in self._running():
+            self._world.power_cut(host)
+
+    def _pause(self) -> None:
+        host = self._victim()
+        if host is not None and not host.paused:
+            self._note("pause", host.name)
+            host.paused = True
+            seconds = self._random.choice((0.3, 1.0, 3.0))
+            self._world.scheduler.after(seconds, None, self._resume, host, host.life)
+
+    def _resume(self, host: Host, life: int) -> None:
+        if host.paused and host.life == life:
+            self._world.scheduler.resume(host)
+
+    def _jump_clock(self) -> None:
+        host = self._random.choice(self._world.hosts)
+        self._note("clock jump", host.name)
+        host.clock.jump(self._random.choice((-3_600_000, -1000, 1000, 3_600_000)))
+
+    # --- connections
+
+    def _isolate(self) -> None:
+        host = self._victim()
+        if host is None:
+            return
+        others = [other for other in self._world.hosts if other is not host]
+        self._random.shuffle(others)
+        self._note("isolation", host.name)
+        directions = self._random.choice(("both", "both", "in", "out"))
+        for other in others[self._random.choice((0, 0, 1)) :]:
+            if directions != "in":
+                self._cut_link(host, other)
+            if directions != "out":
+                self._cut_link(other, host)
+
+    def _cut(self) -> None:
+        one, other = self._random.sample(self._world.hosts, 2)
+        self._note("directed cut", f"{one.name}>{other.name}")
+        self._cut_link(one, other)
+
+    def _cut_link(self, sender: Host, receiver: Host) -> None:
+        cuts = self._world.cuts
+        cuts.cut(sender.name, receiver.name)
+        seconds = self._random.choice((0.3, 1.5, 4.0))
+        self._world.scheduler.after(seconds, None, cuts.join, sender.name, receiver.name)
+
+    # --- disks
+
+    def _slow_disk(self) -> None:
+        if (host := self._victim()) is not None:
+            self._note("slow disk", host.name)
+            host.slow_until = self._world.scheduler.time + 2.0
+
+    def _full_disk(self) -> None:
+        if (host := self._victim()) is not None:
+            self._note("full disk", host.name)
+            host.disk.capacity = host.disk.used() + self._random.choice((0, 200, 2000))
+            self._world.scheduler.after(self._random.choice((0.5, 3.0)), None, self._make_room, host)
+
+    def _make_room(self, host: Host) -> None:
+        host.disk.capacity = None
+
+    def _break_flush(self) -> None:
+        if (host := self._victim()) is not None and host.is_assembled:
+            self._note("broken flush", host.name)
+            host.disk.fail_flush(".log")
+            host.lying = True
+
+    def _wipe(self) -> None:
+        """At most once in a seed, where everybody is there and a majority stays."""
+        hosts = self._world.hosts[: self._world.founders]
+        if self._wiped or not all(host.ready for host in hosts) or self._is_anybody_lost():
+            return
+        host = self._random.choice(hosts)
+        self._wiped = True
+        self._note("wipe", host.name)
+        self._world.wipe(host)
+
+    def _is_anybody_lost(self) -> bool:
+        """Whether a group counts on somebody who is not there."""
+        here = [host.me for host in self._world.hosts if host.ready]
+        members = [one for host in self._running() if host.is_assembled for one in host.members()]
+        configs = [one.core.config for one in members if one.core.config is not None]
+        return any(config.joint or any(m not in here for m in config.members) for config in configs)
+
+    # --- operators
+
+    def _join(self) -> None:
+        for host in self._world.hosts[self._world.founders :]:
+            if not host.running and host.me is None:
+                self._note("join", host.name)
+                host.start()
+
+    def _transfer(self) -> None:
+        host = self._victim()
+        if host is None or not host.ready or host.paused:
+            return
+        led = [one for one in host.members() if one.core.role is Role.LEADER]
+        if led:
+            self._note("transfer", host.name)
+            one = self._random.choice(led)
+            config = one.core.config
+            assert config is not None
+            to = self._random.choice(config.voters)
+            host.do(partial(_hand_over, host, one.consensus.group, to.node))
+
+    def _reconfigure(self) -> None:
+        from penstock.sim.cluster import TOPIC
+
+        host = self._victim()
+        if host is None or not host.ready or host.paused:
+            return
+        nodes = [int(one.node_id) for one in self._world.hosts if one.ready]
+        self._random.shuffle(nodes)
+        index = self._random.randrange(self._world.partitions)
+        replicas = nodes[:3]
+        if len(replicas) == 3:
+            self._note("reassignment", host.name)
+            host.do(partial(_reassign, host, TOPIC, index, replicas))
+
+    def _delete_records(self) -> None:
+        from penstock.sim.cluster import TOPIC
+
+        for host in self._running():
+            if not host.ready or host.paused:
+                continue
+            partition = host.node.partitions.find(TOPIC, self._random.randrange(self._world.partitions))
+            if (
+                partition is not None
+                and partition.serves
+                and partition.high_watermark > partition.start_offset
+            ):
+                self._note("deletion of records", host.name)
+                offset = self._random.randint(partition.start_offset, partition.high_watermark)
+                host.do(partial(_delete_records, partition, offset))
+                return
+
+
+async def _hand_over(host: Host, group: object, to: int) -> None:
+    host.node._hand_over(group, to)  # type: ignore[arg-type]
+
+
+async def _reassign(host: Host, topic: str, index: int, replicas: list[int]) -> None:
+    await host.node.metadata.change(lambda state: reassign(state, topic, index, replicas))
+
+
+async def _delete_records(partition: "object", offset: int) -> None:
+    partition.delete_records(Offset(offset))  # type: ignore[attr-defined]

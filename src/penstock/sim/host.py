@@ -1,0 +1,264 @@
+"""A machine on which a production node runs: its disk, its clock, its loop, its threads, and its doors for clients."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.batch import check_batch
+from penstock.config import Address, NodeConfig
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
+from penstock.log import Log
+from penstock.node import Node
+from penstock.node.consensus import Consensus
+from penstock.node.links import Links
+from penstock.node.partition import Partition
+from penstock.raft import Raft
+from penstock.sim.clients import Answer
+from penstock.sim.clock import SimClock
+from penstock.sim.disk import SimDisk
+from penstock.sim.loop import NodeLoop
+from penstock.sim.network import SimTransport
+from penstock.sim.outcome import Violation
+from penstock.sim.scheduler import Process
+from penstock.sim.threads import SimThread
+from penstock.types import GroupId, NodeId, Offset, Replica
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster import ClusterWorld
+
+MAX_SKEW_MS = 3_600_000
+"""Clocks an hour apart must do no harm."""
+READ_BYTES = 4096
+
+
+class Host(Process):
+    """A computer. What runs on it is the node as it ships."""
+
+    def __init__(self, world: "ClusterWorld", node_id: NodeId, random: Random) -> None:
+        super().__init__(f"n{node_id}")
+        self.world = world
+        self.node_id = node_id
+        self.random = random
+        self.disk = SimDisk(random.getrandbits(32))
+        drift = world.weather.clock_drift
+        self.rate = 1 + random.uniform(-1, 1) * drift
+        skew_ms = int(random.uniform(-1, 1) * MAX_SKEW_MS) if drift else 0
+        self.clock = SimClock(world.scheduler, skew_ms=skew_ms, rate=self.rate)
+        self.running = False
+        self.ready = False
+        self.lying = False
+        self.slow_until = 0.0
+        self.me: Replica | None = None
+        self.node: Node
+        self.loop: NodeLoop
+        self._watched: dict[GroupId, WatchedReplica] = {}
+
+    @property
+    def address(self) -> Address:
+        return Address(self.name, 7000)
+
+    # --- life
+
+    def start(self) -> None:
+        self.running, self.ready, self.lying = True, False, False
+        self._watched = {}
+        self.loop = NodeLoop(  # type: ignore[abstract]  # what it lacks nobody may use: sockets, signals, processes
+            self.world.scheduler, self, self.random, rate=self.rate, on_bug=self.world.found_bug
+        )
+        self.loop.enter(self._boot)
+
+    def _boot(self) -> None:
+        self.node = Node(
+            self._config(),
+            clock=self.clock,
+            disk=self.disk,
+            links=self._links,
+            threads=self._thread,
+            random=Random(self.random.getrandbits(64)),
+        )
+        self.loop.create_task(self._live())
+
+    def _config(self) -> NodeConfig:
+        world = self.world
+        return NodeConfig(
+            node_id=self.node_id,
+            kafka=Address(self.name, 9092),
+            http=None,
+            cluster=self.address,
+            seeds=world.seeds_of(self),
+            num_partitions=world.partitions,
+            replication=world.settings,
+            topic_defaults=world.topic_defaults,
+        )
+
+    async def _live(self) -> None:
+        try:
+            await self.node.start()
+            self.me = self.node.me
+            await self.node.wait_ready()
+        except StorageError as problem:
+            self.world.halted(self, str(problem))
+            return
+        except CorruptLog as problem:
+            raise Violation("a crash never looks like rot", f"{self.name}: {problem}") from problem
+        self.ready = True
+
+    def stop(self) -> None:
+        self.running = self.ready = False
+        self.world.bury(self.loop)
+        self.world.scheduler.crash(self)
+
+    def do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Something that an operator asks of this node. It may be refused, and asked again some other time."""
+
+        async def attempt() -> None:
+            try:
+                await work()
+            except PenstockError as refused:
+                self.world.scheduler.note(self.name, f"refuses an operator: {refused}")
+
+        if self.ready:
+            self.loop.enter(lambda: self.loop.create_task(attempt()))
+
+    # --- the node's seams
+
+    def _links(self, node: Node) -> Links:
+        self.me = node.me
+        return Links(
+            node,
+            make_network=lambda hello, events: SimTransport(self.world.wires, self, self.loop, hello, events),
+            datagrams=self.world.datagrams.at_node(self, self.loop),
+            bind=self.address,
+            key=None,
+            random=Random(self.random.getrandbits(64)),
+        )
+
+    def _thread(self, name: str) -> SimThread:
+        return SimThread(
+            self.world.scheduler,
+            self,
+            delay=self._disk_time,
+            aim=lambda: self.world.aim(self, self.world.weather.crash_at_flush),
+        )
+
+    def _disk_time(self) -> float:
+        world = self.world
+        if world.calm:
+            return 0.003
+        slow = world.scheduler.time < self.slow_until or self.random.random() < world.weather.stuck_flush
+        base = world.weather.flush_s * (0.5 + self.random.random())
+        return base + self.random.random() * 2.0 if slow else base
+
+    # --- what witnesses look at
+
+    def members(self) -> list["WatchedReplica"]:
+        """The replicas that take part in their groups on this node."""
+        found = []
+        for group, consensus in self.node._assembly._groups.items():
+            watched = self._watched.get(group)
+            if watched is None or watched.consensus is not consensus:
+                if watched is not None:
+                    # It was let go of and came back, as a blank one.
+                    self.world.witnesses[group].forget(watched.me)
+                watched = self._watched[group] = WatchedReplica(self, consensus)
+            found.append(watched)
+        return found
+
+    @property
+    def is_assembled(self) -> bool:
+        return self.running and hasattr(self.node, "_assembly")
+
+    def lying_replicas(self) -> list[Partition]:
+        """Those that halted because their disk failed."""
+        return [one for one in self.node.partitions.tended() if one._halted is not None]
+
+    def forget(self) -> None:
+        """The world is over."""
+        self._watched.clear()
+        for name in ("node", "loop"):
+            self.__dict__.pop(name, None)
+
+
+class WatchedReplica:
+    """One replica on one host."""
+
+    def __init__(self, host: Host, consensus: Consensus) -> None:
+        self.host = host
+        self.consensus = consensus
+        self.name = host.name
+        self.core: Raft = consensus.core
+        self.log: Log = consensus.log
+        self.me: Replica = consensus.core.me
+
+    def now(self) -> float:
+        return self.host.loop.time()
+
+
+class Door:
+    """One partition at one host, as clients reach it: what the handlers of the Kafka port do, without the port."""
+
+    def __init__(self, host: Host, topic: str, index: int) -> None:
+        self.process = host
+        self._host = host
+        self._topic = topic
+        self._index = index
+
+    def produce(self, batch: bytes, answer: Answer) -> bool:
+        if not self._host.ready:
+            return False
+        taken: list[bool] = []
+        self._host.loop.enter(lambda: taken.append(self._produce(batch, answer)))
+        return taken[0]
+
+    def _produce(self, batch: bytes, answer: Answer) -> bool:
+        data = memoryview(bytearray(batch))
+        try:
+            partition = self._leader()
+            partition.check_in_sync()
+            appended = partition.append(data, check_batch(data))
+        except KafkaError as problem:
+            if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise Violation("a producer's sequence goes on", f"{self._host.name}: {problem}") from problem
+            answer("refused", self._known_leader())
+            return False
+        except StorageError:
+            answer("refused", -1)
+            return False
+        if appended.duplicate:
+            self._host.world.tally.add("repetitions recognised")
+        committed = partition.committed_at(appended)
+        if committed is None:
+            answer("ok", appended.base_offset)
+        else:
+            committed.add_done_callback(lambda done: _answer(done, answer, appended.base_offset))
+        return True
+
+    def _leader(self) -> Partition:
+        return self._host.node.leader(self._topic, self._index)
+
+    def _known_leader(self) -> int:
+        topic = self._host.node.metadata.state.topics.get(self._topic)
+        return self._host.node.view.partition(topic, self._index).leader if topic is not None else -1
+
+    def read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
+        if self._host.ready:
+            self._host.loop.enter(self._read, offset, answer)
+
+    def _read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
+        try:
+            partition = self._leader()
+            partition.check_readable()
+            start, watermark = partition.start_offset, partition.high_watermark
+            wanted = Offset(min(max(offset, start), watermark))
+            data = partition.read(wanted, READ_BYTES, at_least_one=True)
+        except (KafkaError, StorageError, CorruptLog):
+            return
+        answer(start, watermark, bytes(data))
+
+
+def _answer(done: "asyncio.Future[None]", answer: Answer, offset: int) -> None:
+    if done.cancelled() or done.exception() is not None:
+        answer("unknown", -1)
+    else:
+        answer("ok", offset)

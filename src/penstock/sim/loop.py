@@ -1,0 +1,159 @@
+"""An event loop without a machine beneath it: asyncio programs run on it in virtual time.
+
+Each simulated process has a loop of its own; all share one scheduler. A callback is an event of its process, so it is
+held while the process is paused and vanishes when it crashes. Futures, tasks, timeouts, locks and events are asyncio's
+own. There are no sockets, no signals and no threads: `run_in_executor` runs the job inline, some virtual time later.
+
+What a crash leaves behind (tasks that wait for ever) is kept until the world ends: were it collected before, Python
+would run the `finally` blocks of dead code in the midst of the living.
+"""
+
+import asyncio
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from random import Random
+from typing import Any, TypeVar
+
+from penstock.sim.scheduler import Event, Process, Scheduler
+
+T = TypeVar("T")
+
+WORKER_S = 0.01
+"""How long a job in a thread takes, on average."""
+
+
+class NodeLoop(asyncio.AbstractEventLoop):
+    """The loop of one life of one process."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        process: Process,
+        random: Random,
+        *,
+        rate: float = 1.0,
+        on_bug: Callable[[str, BaseException | None], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._process = process
+        self._life = process.life
+        self._random = random
+        self._rate = rate
+        self._on_bug = on_bug
+        self._timers: dict[asyncio.TimerHandle, Event] = {}
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+
+    @property
+    def is_dead(self) -> bool:
+        return self._process.life != self._life
+
+    # --- running code of this process
+
+    def enter(self, act: Callable[..., object], *args: object) -> None:
+        """Calls it as if the loop had."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            act(*args)
+        finally:
+            events._set_running_loop(outer)
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if not handle.cancelled():
+            self.enter(handle._run)
+
+    def _run_timer(self, handle: asyncio.TimerHandle) -> None:
+        self._timers.pop(handle, None)
+        self._run(handle)
+
+    # --- what asyncio asks for
+
+    def time(self) -> float:
+        """By this process's own clock, which may run a little slow or fast."""
+        return self._scheduler.time * self._rate
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._scheduler.after(0.0, self._process, self._run, handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.is_dead:
+            # A little late rather than early: whoever looks at the clock then must see its time come.
+            moment = when / self._rate + 1e-9
+            self._timers[handle] = self._scheduler.at(moment, self._process, self._run_timer, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        event = self._timers.pop(handle, None)
+        if event is not None:
+            event.cancel()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.tasks[task] = None
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future = self.create_future()
+        delay = self._random.expovariate(1 / WORKER_S)
+        self._scheduler.after(delay, self._process, self._work, future, func, args)
+        return future
+
+    def _work(self, future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
+        """In a thread, as far as the job can tell."""
+        try:
+            result = func(*args)
+        except Exception as problem:  # noqa: BLE001 - whoever waits gets it
+            self.call_soon(_fail, future, problem)
+        else:
+            self.call_soon(_succeed, future, result)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Nobody caught it: the seed has found a bug."""
+        if not self.is_dead:
+            self._on_bug(context.get("message", "an exception"), context.get("exception"))
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], problem: Exception) -> None:
+    if not future.done():
+        future.set_exception(problem)
