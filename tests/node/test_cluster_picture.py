@@ -1,6 +1,6 @@
 """The cluster in one picture: what is drawn from metadata, gossip, leaders and progress."""
 
-from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, reassign
+from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, NodeRemoved, reassign
 from penstock.config import Address
 from penstock.node.leaders import Leadership, LeaderTable
 from penstock.node.status import (
@@ -149,8 +149,18 @@ def test_a_node_is_alive_to_itself_and_unseen_where_gossip_never_met_it() -> Non
 def test_a_node_that_is_alone_is_a_cluster_of_one() -> None:
     sight = Sight({}, frozenset(), {})
     quorum = QuorumStatus(leader=1, term=0, voters=(1,), learners=(), end_offset=0)
-    [only] = draw_nodes(ClusterState(node_id=1), seat(1), sight, quorum, [])
+    alone = seat(1)._replace(cluster=None)
+    [only] = draw_nodes(ClusterState(node_id=1), alone, sight, quorum, [])
     assert (only.node_id, only.state, only.controller, only.metadata_role) == (1, "alive", True, "voter")
+    assert only.registered
+
+
+def test_a_node_that_was_taken_out_is_seen_as_such_by_itself() -> None:
+    scene = Scene()
+    apply(scene.state, [NodeRemoved(node_id=1)])
+    nodes = scene.nodes()
+    assert not nodes[1].registered
+    assert nodes[2].registered
 
 
 def test_a_move_tells_how_much_is_to_be_copied_to_those_that_come() -> None:

@@ -1,7 +1,7 @@
 """`penstock cluster status`: nodes, leaders, replicas and lags, once or again and again."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import msgspec
@@ -18,6 +18,7 @@ from penstock.node.status import ClusterStatus, NodeStatus, PartitionStatus
 EXIT_UNHEALTHY = 3
 """With --check: the cluster was reached, and is not what it should be."""
 POLL_SECONDS = 0.1
+WIDE_COLUMNS = 110
 
 COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", "unseen": "yellow"}
 
@@ -129,7 +130,7 @@ def _show(picture: ClusterStatus, chosen: Chosen, *, clear: bool) -> None:
     elif clear:
         out.print(time.strftime("%H:%M:%S"))
     out.print(_headline(picture))
-    out.print(_nodes(picture))
+    out.print(_nodes(picture, wide=out.width >= WIDE_COLUMNS))
     if rows:
         out.print("")
         out.print(_partitions(rows))
@@ -155,28 +156,31 @@ def _headline(picture: ClusterStatus) -> str:
     return "   ".join(parts) + "\n"
 
 
-def _nodes(picture: ClusterStatus) -> Table:
-    rows = [
-        [
-            node.node_id,
-            f"[{COLOURS.get(node.state, 'default')}]{node.state}[/]",
-            node.kafka,
-            node.http,
-            node.cluster,
-            node.rack,
-            sum(map(len, node.leads.values())),
-            sum(map(len, node.hosts.values())),
-            _remarks(node),
-        ]
-        for node in picture.nodes
-    ]
-    columns = ("node", "state", "kafka", "http", "cluster", "rack", "leads", "replicas", "")
+def _nodes(picture: ClusterStatus, *, wide: bool) -> Table:
+    """The addresses that only other nodes and monitoring use are left out where there is no room for them."""
+    columns: dict[str, Callable[[NodeStatus], object]] = {
+        "node": lambda node: node.node_id,
+        "state": lambda node: f"[{COLOURS.get(node.state, 'default')}]{node.state}[/]",
+        "kafka": lambda node: node.kafka,
+        "http": lambda node: node.http,
+        "cluster": lambda node: node.cluster,
+        "rack": lambda node: node.rack,
+        "leads": lambda node: sum(map(len, node.leads.values())),
+        "replicas": lambda node: sum(map(len, node.hosts.values())),
+        "": _remarks,
+    }
+    if not wide:
+        del columns["http"], columns["cluster"]
+    if not any(node.rack for node in picture.nodes):
+        del columns["rack"]
+    rows = [[cell(node) for cell in columns.values()] for node in picture.nodes]
     return table(*columns, rows=rows, numbers=("node", "leads", "replicas"))
 
 
 def _remarks(node: NodeStatus) -> str:
     remarks = {
         "controller": node.controller,
+        "[red]not in the cluster[/red]": not node.registered,
         "[red]fenced[/red]": node.fenced,
         "[yellow]leaving[/yellow]": node.decommissioning,
         "[yellow]not connected[/yellow]": not node.connected,

@@ -75,6 +75,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     """In hexadecimal: JSON's numbers are too short for it in many languages."""
     state: str
+    registered: bool
+    """Whether the cluster counts it as its own: one that was taken out of it does not know yet what else to say."""
     fenced: bool
     decommissioning: bool
     connected: bool
@@ -254,6 +256,7 @@ def _node(
         node_id=node_id,
         incarnation=f"{one.replica.incarnation:016x}",
         state=ALIVE if one.replica == me.replica else sight.members.get(one.replica, UNSEEN),
+        registered=info is not None or one.cluster is None,
         fenced=info is not None and info.fenced,
         decommissioning=info is not None and info.decommissioning,
         connected=node_id == me.replica.node or node_id in sight.connected,
