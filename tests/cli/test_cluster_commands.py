@@ -65,6 +65,12 @@ def test_another_kind_of_server_is_told_apart(
     assert "not as a Penstock node" in result.stderr
 
 
+def test_the_kafka_port_is_not_the_http_port(broker: Broker, plain_cli: Cli) -> None:
+    result = plain_cli("cluster", "status", "--http", broker.bootstrap_servers)
+    assert result.exit_code == 1
+    assert "HTTP address" in result.stderr
+
+
 def test_the_address_may_come_from_the_environment(
     nobody: str, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from .conftest import Cli, succeeded
@@ -197,10 +197,8 @@ def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
 
 
 def _first_message(bootstrap: str, topic: str) -> bytes | None:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
     try:
         message = consumer.poll(WAIT_SECONDS)
         assert message is not None

@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, TypeVar
 
 import click
@@ -93,14 +94,12 @@ def _ask(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
             return msgspec.json.decode(answer.read(), type=wanted)
     except urllib.error.HTTPError as refused:
         raise _refusal(url, refused) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _stranger(url) from None
     except urllib.error.URLError as failure:
         raise NobodyThere(url, _reason(failure.reason)) from None
     except OSError as failure:  # it went away in the midst of its answer
         raise NobodyThere(url, _reason(failure)) from None
-    except (ValueError, urllib.error.ContentTooShortError) as failure:
-        raise click.UsageError(f"--http {url}: {failure}") from None
+    except (HTTPException, ValueError):  # some other protocol
+        raise _stranger(url) from None
 
 
 def _reason(failure: object) -> object:
