@@ -5,8 +5,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock import Broker
+
+# How long an example takes says nothing on a machine that does other things too.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 HERE = Path(__file__).parent
 HEAVY = (HERE / "spark", HERE / "faults")
