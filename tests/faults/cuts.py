@@ -114,8 +114,8 @@ class Cuts:
             self._tasks.add(task)
             try:
                 await self._relay(node_id, reader, writer)
-            except (OSError, asyncio.IncompleteReadError):
-                pass
+            except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                pass  # either side ended it, or this relay does
             finally:
                 writer.close()
                 self._tasks.discard(task)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ErrorCode
-from tests.faults.clients import create_topic, leader_of, raw
+from tests.faults.clients import create_topic, leader_of, raw, told
 from tests.faults.cuts import Cuts
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
 from tests.faults.patience import eventually
 from tests.faults.talk import list_latest, produce
-from tests.faults.verdict import assert_kept
+from tests.faults.verdict import assert_kept, read_all
 
 TOPIC = "payments"
 SOME = 60
@@ -34,7 +34,8 @@ def test_a_leader_cut_from_its_peers_acks_nothing_and_steps_down(tmp_path: Path)
         load.wait_for_more(SOME)
         leader = leader_of(cluster, TOPIC)
         with raw(cluster, leader) as client:
-            assert produce(client, TOPIC, b"before:0").error == ErrorCode.NONE
+            acked = produce(client, TOPIC, b"before:0")
+            assert acked.error == ErrorCode.NONE
             cuts.isolate(leader)
             # It was written here, and nobody else will ever have it: whatever is answered, it is no ack.
             assert produce(client, TOPIC, b"cut off:0").error != ErrorCode.NONE
@@ -49,6 +50,8 @@ def test_a_leader_cut_from_its_peers_acks_nothing_and_steps_down(tmp_path: Path)
         load.wait_for_more(SOME)
         load.stop()
         assert_kept(cluster, load)
+        stored = read_all(cluster.bootstrap_servers, TOPIC, 1)[0]
+        assert stored[acked.offset] == b"before:0"
 
 
 @pytest.mark.parametrize("how", ["deafen", "mute"])
@@ -72,6 +75,11 @@ def test_a_leader_and_a_follower_that_lost_each_other_cost_nothing(tmp_path: Pat
         leader = leader_of(cluster, TOPIC)
         other = next(node for node in cluster.nodes if node != leader)
         cuts.close_pair(leader, other)
+        eventually(
+            lambda: other not in told(cluster, TOPIC, leader_of(cluster, TOPIC))[0].in_sync
+            or leader_of(cluster, TOPIC) != leader,
+            "the cut is felt",
+        )
         load.wait_for_more(SOME)
         cuts.delay(0.05)
         load.wait_for_more(SOME)

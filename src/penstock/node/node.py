@@ -107,6 +107,15 @@ class Node:
         return self.links is None
 
     @property
+    def is_cut_off(self) -> bool:
+        """Whether most of the cluster's nodes are out of reach: what this node does not know, it will not learn now."""
+        if self.links is None:
+            return False
+        known = self.metadata.state.nodes
+        reached = {self.node_id, *(node for node in self.links.network.connected() if node in known)}
+        return 2 * len(reached) <= len(known)
+
+    @property
     def disk(self) -> Disk:
         return self._disk
 

@@ -13,6 +13,10 @@ class ConnectionFacts(Protocol):
     peer: str
     client_software: str
 
+    def send_away(self) -> None:
+        """The connection ends with the answer to this request: another node may know what this one cannot."""
+        ...
+
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     """One request's surroundings."""

@@ -59,6 +59,8 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
         await context.node.groups.ensure_topic()
         home = context.node.view.coordinator(key)
     except KafkaError as mistake:
+        if context.node.is_cut_off:
+            context.connection.send_away()
         return Coordinator(
             key=key, node_id=NO_NODE, port=-1, error_code=mistake.code, error_message=mistake.message
         )

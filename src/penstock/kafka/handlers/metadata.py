@@ -40,6 +40,10 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
         topics = [await _find(node, topic, request.allow_auto_topic_creation) for topic in wanted]
     if request.include_topic_authorized_operations:
         _tell_permissions(topics)
+    if node.is_cut_off and any(_lacks_leader(topic) for topic in topics):
+        # Clients ask whom they are connected with, over and over: one that knows only this node would never learn
+        # who leads on the other side of the cut.
+        context.connection.send_away()
     ask_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
@@ -57,6 +61,10 @@ def _tell_permissions(topics: list[MetadataResponseTopic]) -> None:
     for topic in topics:
         if topic.error_code == ErrorCode.NONE:
             topic.topic_authorized_operations = permissions.ON_TOPIC
+
+
+def _lacks_leader(topic: MetadataResponseTopic) -> bool:
+    return any(partition.leader_id == NO_LEADER for partition in topic.partitions)
 
 
 async def _find(node: Node, wanted: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:

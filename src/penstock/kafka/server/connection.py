@@ -73,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_draining_since",
         "_frames",
+        "_leaving",
         "_listener",
         "_queue",
         "_reading",
@@ -93,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[tuple[RequestHeader, bytearray]] = deque()
         self._reading = True
         self._sending = False
+        self._leaving = False
         self._draining_since = 0.0
         self.closed = False
         self.last_active = listener.now
@@ -188,6 +190,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         if self._transport is not None:
             self._transport.close()
+
+    def send_away(self) -> None:
+        self._leaving = True
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -293,4 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(b"".join(out))
             else:
                 self._transport.writelines(out)
+        if self._leaving and not slots:
+            self._queue.clear()
+            self.shut_down()
         self._pump()

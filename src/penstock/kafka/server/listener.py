@@ -41,6 +41,9 @@ class _Elsewhere:
     peer = "another node"
     client_software = ""
 
+    def send_away(self) -> None:
+        """It is the other node's client."""
+
 
 class KafkaListener:
     """Owns the server socket and its connections."""

@@ -1,0 +1,167 @@
+"""Consumer groups, compacted topics and idempotent producers when their leader is lost."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import ErrorCode
+from tests.faults import talk
+from tests.faults.clients import create_topic, leader_of, leaders, raw, settings
+from tests.faults.load import Load
+from tests.faults.nodes import Cluster
+from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.faults.verdict import assert_kept, assert_last_records_equal, read_all
+
+TOPIC = "payments"
+GROUP = "billing"
+SOME = 100
+
+
+def test_a_group_keeps_its_offsets_and_goes_on_when_its_coordinator_is_killed(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        create_topic(cluster, TOPIC)
+        with Load(cluster, TOPIC) as load:
+            member = Consumer(
+                settings(
+                    cluster.bootstrap_servers,
+                    group_id=GROUP,
+                    auto_offset_reset="earliest",
+                    enable_auto_commit=False,
+                    session_timeout_ms=10_000,
+                )
+            )
+            try:
+                member.subscribe([TOPIC])
+                seen = read_on(member, 100)
+                promised = seen[-1] + 1
+                member.commit(offsets=[TopicPartition(TOPIC, 0, promised)], asynchronous=False)
+                victim = cluster[coordinator(cluster)]
+                victim.kill()
+                # The next coordinator knows what was promised, and the member goes on where it was.
+                assert committed(cluster) == promised
+                seen += read_on(member, 100)
+                eventually(lambda: commits(member, seen[-1] + 1), "a commit with the next coordinator")
+                assert committed(cluster) == seen[-1] + 1
+                victim.start()
+                victim.wait_ready()
+                seen += read_on(member, 50)
+            finally:
+                member.close()
+            assert seen == list(range(len(seen))), "nothing left out, nothing read twice"
+        assert_kept(cluster, load)
+        assert committed(cluster) >= promised
+
+
+def read_on(member: Consumer, count: int) -> list[int]:
+    """The offsets of the next messages."""
+    found: list[int] = []
+    wanted = lambda: len(found) >= count  # noqa: E731
+
+    def look() -> bool:
+        message = member.poll(1.0)
+        if message is not None and message.error() is None:
+            found.append(message.offset() or 0)
+        return wanted()
+
+    eventually(look, f"{count} more messages")
+    return found
+
+
+def commits(member: Consumer, offset: int) -> bool:
+    from confluent_kafka import KafkaException
+
+    try:
+        member.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    except KafkaException:
+        return False  # the coordinator is being looked for
+    return True
+
+
+def coordinator(cluster: Cluster) -> int:
+    described = AdminClient(settings(cluster.bootstrap_servers)).describe_consumer_groups([GROUP])[GROUP]
+    return int(described.result(PATIENCE_SECONDS).coordinator.id)
+
+
+def committed(cluster: Cluster) -> int:
+    """The group's offset, as somebody else reads it."""
+    reader = Consumer(settings(cluster.bootstrap_servers, group_id=GROUP))
+    try:
+        [place] = reader.committed([TopicPartition(TOPIC, 0)], timeout=PATIENCE_SECONDS)
+        return int(place.offset)
+    finally:
+        reader.close()
+
+
+def test_a_compacted_topic_keeps_the_last_record_of_each_key_through_failovers(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        create_topic(
+            cluster,
+            TOPIC,
+            cleanup_policy="compact",
+            internal_segment_bytes="16384",
+            min_cleanable_dirty_ratio="0.01",
+        )
+        with Load(cluster, TOPIC) as load:
+            for _ in range(2):
+                load.wait_for_more(2 * SOME)
+                victim = cluster[leader_of(cluster, TOPIC)]
+                victim.kill()
+                load.wait_for_more(2 * SOME)
+                victim.start()
+                victim.wait_ready()
+            # Every node has cleaned up by now, at its own time, or will: some records are gone everywhere.
+            for node in cluster.nodes.values():
+                eventually(has_gaps(cluster, node.node_id), f"node {node.node_id} compacts")
+        assert load.refused == []
+        assert_last_records_equal(cluster, load)
+        assert cluster.bugs() == []
+
+
+def has_gaps(cluster: Cluster, node_id: int) -> Callable[[], bool]:
+    """Whether fewer records are on the node's disk than its log has offsets."""
+    from penstock.batch import iter_headers
+    from tests.faults.verdict import read_segments
+
+    folder = cluster[node_id].data_dir / "topics" / f"{TOPIC}-0"
+
+    def look() -> bool:
+        try:
+            headers = [header for _, header in iter_headers(read_segments(folder))]
+        except (OSError, ValueError):
+            return False  # files come and go while they are read
+        return sum(header.record_count for header in headers) < max(h.base_offset for h in headers)
+
+    return look
+
+
+def test_a_batch_sent_again_after_failover_is_answered_with_its_first_offset(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        create_topic(cluster, TOPIC)
+        first = leader_of(cluster, TOPIC)
+        with raw(cluster, first) as client:
+            me = talk.new_producer_id(client)
+            offsets = [
+                talk.produce(client, TOPIC, f"me:{number}".encode(), talk.ProducerState(me, number)).offset
+                for number in range(5)
+            ]
+        assert offsets == [0, 1, 2, 3, 4]
+        cluster[first].kill()
+        second = leader_of(cluster, TOPIC, other_than=first)
+        with raw(cluster, second) as client:
+            again = talk.Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+            def answered() -> bool:
+                nonlocal again
+                again = talk.produce(client, TOPIC, b"me:3", talk.ProducerState(me, 3))
+                return again.error != ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+            eventually(answered, "the next leader answers")
+            assert again == talk.Answer(ErrorCode.NONE, 3)
+            gap = talk.produce(client, TOPIC, b"me:9", talk.ProducerState(me, 9))
+            assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            assert talk.produce(client, TOPIC, b"me:5", talk.ProducerState(me, 5)) == talk.Answer(0, 5)
+        assert min(leaders(cluster, TOPIC).values()) > 0
+        stored = read_all(cluster.bootstrap_servers, TOPIC, 1)[0]
+        assert stored == {number: f"me:{number}".encode() for number in range(6)}

@@ -1,0 +1,52 @@
+"""Nodes that come, and nodes that are restarted one after the other, under load."""
+
+from pathlib import Path
+
+from tests.faults.clients import create_topic, told, wait_in_sync
+from tests.faults.load import Load
+from tests.faults.nodes import Cluster
+from tests.faults.patience import eventually
+from tests.faults.verdict import assert_kept
+
+TOPIC = "payments"
+PARTITIONS = 4
+SOME = 100
+
+
+def test_a_fourth_node_gets_its_share_and_nothing_is_lost_on_the_way(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        create_topic(cluster, TOPIC, PARTITIONS)
+        with Load(cluster, TOPIC, partitions=PARTITIONS) as load:
+            load.wait_for_more(SOME)
+            cluster.join(4)
+            # Four partitions of three copies on four nodes: three each.
+            eventually(lambda: copies(cluster) == {1: 3, 2: 3, 3: 3, 4: 3}, "three copies on each node")
+            load.wait_for_more(SOME)
+        assert_kept(cluster, load)
+        for partition, one in told(cluster, TOPIC).items():
+            given_up = next(iter(set(cluster.nodes) - set(one.replicas)))
+            folder = cluster[given_up].data_dir / "topics" / f"{TOPIC}-{partition}"
+            eventually(lambda folder=folder: not folder.exists(), f"{folder} is let go")
+
+
+def copies(cluster: Cluster) -> dict[int, int]:
+    """How many partitions each node has, when none is under way."""
+    known = told(cluster, TOPIC).values()
+    if any(len(one.replicas) != 3 for one in known):
+        return {}
+    return {node: sum(node in one.replicas for one in known) for node in cluster.nodes}
+
+
+def test_a_rolling_restart_costs_clients_retries_and_nothing_else(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        create_topic(cluster, TOPIC, PARTITIONS)
+        with Load(cluster, TOPIC, partitions=PARTITIONS) as load:
+            for node in cluster.nodes.values():
+                load.wait_for_more(SOME)
+                assert node.stop() == 0
+                load.wait_for_more(SOME)
+                node.start()
+                node.wait_ready()
+                wait_in_sync(cluster, TOPIC)
+            load.wait_for_more(SOME)
+        assert_kept(cluster, load)
