@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-ALLOWED = ("penstock.batch", "penstock.client", "penstock.kafka.wire", "penstock.types", "penstock.errors")
+ROOMS = ("batch", "client", "kafka.wire", "types", "errors", "version")
+ALLOWED = tuple(f"penstock.{room}" for room in ROOMS)
 
 
 def test_the_client_loads_no_broker_and_no_event_loop() -> None:
