@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from penstock.batch import Record, build_batch
 from penstock.kafka.wire import ApiKey, Message
-from penstock.kafka.wire.messages import fetch, list_offsets, metadata, produce
+from penstock.kafka.wire.messages import create_topics, fetch, list_offsets, metadata, produce
 from penstock.kafka.wire.messages import offset_for_leader_epoch as epochs
 from tests.kafka.raw import RawClient
 
@@ -87,3 +87,20 @@ def describe(client: RawClient, topic: str) -> metadata.MetadataResponsePartitio
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
     answer = ask(client, ApiKey.METADATA, 8, request, metadata.MetadataResponse)
     return answer.topics[0].partitions[0]
+
+
+def create(
+    client: RawClient, topic: str, *, partitions: int = 1, replicas: int = 3, **configs: str
+) -> create_topics.CreatableTopicResult:
+    """Configs are written with underscores for their dots."""
+    wish = create_topics.CreatableTopic(
+        name=topic,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        configs=[
+            create_topics.CreatableTopicConfig(name=name.replace("_", "."), value=value)
+            for name, value in configs.items()
+        ],
+    )
+    request = create_topics.CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
+    return ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]

@@ -124,6 +124,21 @@ class Trio:
         finally:
             self.call(lambda: self._cut_off.discard(node_id))
 
+    @contextmanager
+    def unconfirmed(self, leader: int, topic: str) -> Iterator[None]:
+        """The leader is as one that was elected a moment ago: nothing of its term is committed yet."""
+        part: Any = self.replica(leader, topic).consensus.core.part
+        start = part.term_start
+
+        def pretend(index: int) -> None:
+            part.term_start = index
+
+        self.call(lambda: pretend(2**60))
+        try:
+            yield
+        finally:
+            self.call(lambda: pretend(start))
+
     # --- looking inside
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -392,16 +392,12 @@ class Partition:
     def check_readable(self) -> None:
         """Refuses unless this node is sure to lead and to know the watermark."""
         self.check_leads()
-        if self.is_replicated:
-            core = self.consensus.core
-            if not self.has_lease:
-                raise KafkaError(
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas"
-                )
-            if not core.term_confirmed:
-                raise KafkaError(
-                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.name}: its new leader is not confirmed yet"
-                )
+        if not self.is_confirmed:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.name}: its new leader is not confirmed yet"
+            )
+        if not self.has_lease:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas")
 
     def read(self, offset: Offset, max_bytes: int, *, at_least_one: bool) -> bytes:
         """Stored batches from the one that holds `offset`, below the watermark."""
