@@ -103,6 +103,10 @@ class Caretaker:
         if target:
             partition.consensus.change_config(assignment.target_members)
             return True
+        if config.learners:
+            # Of a move that was given up: nobody else would ever send them away.
+            partition.consensus.change_config(config.voters)
+            return True
         return False
 
     def _report(self, partition: Partition, voters: tuple[Replica, ...], index: int) -> None:
