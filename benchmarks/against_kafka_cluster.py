@@ -4,6 +4,7 @@
     failover     kill -9 of a partition's leader: until a producer's next record is acknowledged
     copying      a node that lost its disk gets a partition of --gb GB again, beside copying and flushing its files
     idle         1,000 partitions of 3 replicas and nobody there: the CPU of each node
+    cores        6 partitions of one copy on one, two and three nodes of this machine, with two producers
 
 Throughput runs alternate between the two; Kafka does not flush what it acknowledges, Penstock does, on a majority.
 Results go to .cache/bench/ as JSON and as Markdown.
@@ -14,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -53,6 +55,7 @@ class Figures(msgspec.Struct, kw_only=True):
     copied_mb_per_second: float = 0.0
     file_copy_mb_per_second: float = 0.0
     idle_cores: list[float] = []
+    per_second_by_nodes: dict[str, float] = {}
 
 
 def main() -> None:
@@ -68,6 +71,8 @@ def main() -> None:
             _copying(folder / "copying", options.gb, figures)
         if "idle" in options.parts:
             figures.idle_cores = _idle(folder / "idle")
+        if "cores" in options.parts:
+            figures.per_second_by_nodes = _cores(folder / "cores")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     report = _render(figures)
@@ -80,7 +85,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    everything = ["throughput", "failover", "copying", "idle"]
+    everything = ["throughput", "failover", "copying", "idle", "cores"]
     parser.add_argument(
         "parts", nargs="*", default=everything, help=f"of {', '.join(everything)}; default: all"
     )
@@ -262,6 +267,27 @@ def _idle(folder: Path) -> list[float]:
     ]
 
 
+# --- cores
+
+
+def _cores(folder: Path) -> dict[str, float]:
+    """Messages a second of two producers together, by the number of nodes."""
+    found: dict[str, float] = {}
+    for nodes in (1, 2, 3):
+        with PenstockBrokers(folder / str(nodes), nodes) as cluster:
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+            admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
+            _wait_for_leaders(cluster, "t", in_sync=1)
+            target = Target(name="Penstock", bootstrap=cluster.bootstrap)
+            shape = Shape(messages=MESSAGES_MOST // 2, size_bytes=100, partitions=PARTITIONS, acks="all")
+            run_produce(target, msgspec.structs.replace(shape, messages=50_000), "t", lambda _: None)
+            with ThreadPoolExecutor(2) as pool:
+                runs = list(pool.map(lambda _: run_produce(target, shape, "t", lambda _: None), range(2)))
+        found[str(nodes)] = sum(run.messages for run in runs) / max(run.seconds for run in runs)
+        note(f"{nodes} nodes: {found[str(nodes)]:,.0f}/s")
+    return found
+
+
 # --- report
 
 
@@ -290,6 +316,9 @@ def _render(figures: Figures) -> str:
     if figures.idle_cores:
         shown = ", ".join(f"{cores:.3f}" for cores in figures.idle_cores)
         lines += [f"1,000 idle partitions of 3 replicas: {shown} cores per node (goal: below 0.25).", ""]
+    if figures.per_second_by_nodes:
+        shown = ", ".join(f"{nodes}: {rate:,.0f}/s" for nodes, rate in figures.per_second_by_nodes.items())
+        lines += [f"One copy, acks=all, 100 B, two producers, by nodes on this machine: {shown}.", ""]
     return "\n".join(lines)
 
 

@@ -43,9 +43,10 @@ class Brokers:
 
     name = ""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = NODES) -> None:
         self.folder = folder
-        self.ports = [free_port() for _ in range(NODES)]
+        self.nodes = nodes
+        self.ports = [free_port() for _ in range(nodes)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -71,9 +72,9 @@ class Brokers:
         process.wait()
 
     def __enter__(self) -> Self:
-        for node in range(1, NODES + 1):
+        for node in range(1, self.nodes + 1):
             self.start_node(node)
-        self.wait_for_nodes(NODES)
+        self.wait_for_nodes(self.nodes)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -108,10 +109,9 @@ class PenstockBrokers(Brokers):
 
     name = "Penstock"
 
-    def __init__(self, folder: Path, *settings: str) -> None:
-        super().__init__(folder)
-        self._seeds = [f"127.0.0.1:{free_port()}" for _ in range(NODES)]
-        self._settings = [word for setting in settings for word in ("--set", setting)]
+    def __init__(self, folder: Path, nodes: int = NODES) -> None:
+        super().__init__(folder, nodes)
+        self._seeds = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
 
     def data_dir(self, node: int) -> Path:
         return self.folder / str(node) / "data"
@@ -121,7 +121,7 @@ class PenstockBrokers(Brokers):
             sys.executable, "-m", "penstock.cli", "serve", "--node-id", str(node),
             "--kafka", f"127.0.0.1:{self.ports[node - 1]}", "--http", "127.0.0.1:0",
             "--cluster", self._seeds[node - 1], "--seeds", ",".join(self._seeds),
-            "--data-dir", str(self.data_dir(node)), "--log-level", "warning", *self._settings,
+            "--data-dir", str(self.data_dir(node)), "--log-level", "warning",
         ]  # fmt: skip
 
     def wipe(self, node: int) -> None:
