@@ -21,7 +21,7 @@ from statistics import median
 
 import msgspec
 from cluster_launcher import Brokers, KafkaBrokers, PenstockBrokers, copy_and_flush, size_of
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_launcher import CACHE, Unavailable, fetch
 
@@ -195,18 +195,19 @@ def _seconds_without(cluster: Brokers, leader: int) -> float:
         "linger.ms": 0,
     }
     producer = Producer(settings)
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            acked.append(time.perf_counter())
+
     while not acked:
-        producer.produce(
-            "t", b"before", on_delivery=lambda error, _: error or acked.append(time.perf_counter())
-        )
+        producer.produce("t", b"before", on_delivery=delivered)
         producer.flush(10)
     cluster.kill_node(leader)
     killed = time.perf_counter()
     acked.clear()
     while not acked:
-        producer.produce(
-            "t", b"after", on_delivery=lambda error, _: error or acked.append(time.perf_counter())
-        )
+        producer.produce("t", b"after", on_delivery=delivered)
         producer.poll(0.01)
     producer.flush(30)
     return acked[0] - killed
@@ -282,7 +283,8 @@ def _cores(folder: Path) -> dict[str, float]:
             shape = Shape(messages=MESSAGES_MOST // 2, size_bytes=100, partitions=PARTITIONS, acks="all")
             run_produce(target, msgspec.structs.replace(shape, messages=50_000), "t", lambda _: None)
             with ThreadPoolExecutor(2) as pool:
-                runs = list(pool.map(lambda _: run_produce(target, shape, "t", lambda _: None), range(2)))
+                started = [pool.submit(run_produce, target, shape, "t", lambda _: None) for _ in range(2)]
+                runs = [run.result() for run in started]
         found[str(nodes)] = sum(run.messages for run in runs) / max(run.seconds for run in runs)
         note(f"{nodes} nodes: {found[str(nodes)]:,.0f}/s")
     return found
