@@ -16,11 +16,11 @@ a majority is it counts on its own.
  9  A commit ends in its leader's own term, unless one replica alone is the majority: what a majority has of an earlier
     term may still be overwritten (Raft's figure 8).
 10  A leader changes the members only once an entry of its own term is committed.
-11  What a leader believes a peer in its term to have flushed is on that peer's disk.
+11  What a leader believes a peer to have flushed it was told in its own term, and it is on that peer's disk.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -135,8 +135,12 @@ class Witness:
         self._leading: dict[Replica, Watched] = {}
         self._beliefs: dict[tuple[Replica, Replica], tuple[int, int]] = {}
         """Leader and peer -> term and match index."""
+        self._told: dict[tuple[Replica, int], int] = {}
+        """Replica and term -> the most that it has acknowledged in it."""
         self.rotten: Replica | None = None
         """Its disk lies, and it may know by now or not."""
+        self.on_elected: Callable[[Watched], None] = lambda one: None
+        """Told of every leader, once per term."""
         self.compare_bytes = True
         """Not where compaction goes its own way on each replica."""
 
@@ -229,6 +233,7 @@ class Witness:
                 )
             self._compare(one, sight.first_index, end_index, "a leader has all that was committed")
             self.check_leases()
+            self.on_elected(one)
         elif one.core.configs.newest_index > before.end_index:
             self._check_change(one, sight)
 
@@ -250,6 +255,12 @@ class Witness:
             if now == known:
                 continue
             self._beliefs[one.me, replica] = now
+            if peer.match_index > self._told.get((replica, one.core.term), 0):
+                self._broken(
+                    "a leader believes what it was told in its term",
+                    f"{one.name} believes in {one.core.term} that {replica} has {peer.match_index}, "
+                    f"which told {self._told.get((replica, one.core.term))}",
+                )
             other = self._graves.running(replica)
             if peer.match_index <= max(known[1] if known[0] == now[0] else 0, one.log.first_index) or (
                 other is None or other.core.term != one.core.term or replica == self.rotten
@@ -374,6 +385,11 @@ class Witness:
             self._broken(
                 "a vote is durable before it is told", f"{voter} tells {candidate} of its vote in {term}"
             )
+
+    def told_match(self, replica: Replica, term: int, match_index: int) -> None:
+        """An acknowledgement leaves a replica."""
+        key = replica, term
+        self._told[key] = max(self._told.get(key, 0), match_index)
 
     def _remembers(self, disk: SimDisk, term: int, candidate: Replica) -> bool:
         """The vote is on the disk, or a later term, in which it no longer matters."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
+from penstock.cluster import encode_record
 from penstock.config import Address, ClusterSettings
 from penstock.errors import StorageError
 from penstock.node.view import METADATA_GROUP
@@ -211,13 +212,28 @@ class ClusterWorld:
         if process.is_assembled:
             for one in process.members():
                 self.witness_of(one).look(one)
+            self._check_metadata(process)
+
+    def _check_metadata(self, host: Host) -> None:
+        """Nobody acts on what is not decided."""
+        metadata = host.node.metadata
+        if hasattr(metadata, "partition") and metadata.applied > metadata.partition.high_watermark:
+            raise Violation(
+                "only committed metadata is applied",
+                f"{host.name} has applied {metadata.applied} of {metadata.partition.high_watermark}",
+            )
 
     def witness_of(self, one: WatchedReplica) -> Witness:
         group = one.consensus.group
         witness = self.witnesses.get(group)
         if witness is None:
             witness = self.witnesses[group] = Witness(group, Graves(self, group), one.log.path)
+            witness.on_elected = self._elected
         return witness
+
+    def _elected(self, one: Watched) -> None:
+        assert isinstance(one, WatchedReplica)
+        self.aim(one.host, self.weather.crash_new_leader / 2)
 
     def _look_now_and_then(self) -> None:
         for group, witness in self.witnesses.items():
@@ -244,7 +260,9 @@ class ClusterWorld:
     # --- what happens to machines
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
-        return next((host.disk for host in self.hosts if host.me == replica), self._graves.get(replica))
+        if replica in self._graves:
+            return self._graves[replica]
+        return next((host.disk for host in self.hosts if host.me == replica), None)
 
     def aim(self, host: Host, chance: float) -> None:
         if not self.calm and chance and self._random.random() < chance:
@@ -376,7 +394,7 @@ class ClusterWorld:
     def _restart_offline(self) -> None:
         """Replicas that halted take no part until their node is started again: an operator does that."""
         for host in self.hosts:
-            if host.ready and host.lying_replicas():
+            if host.is_assembled and host.has_halted_replicas():
                 self.scheduler.note(host.name, "*** restarted for its halted replicas")
                 self.power_cut(host)
 
@@ -415,6 +433,18 @@ class ClusterWorld:
         found = [state.assignment(group) for state in states]
         return any(assignment is not None and assignment.target is not None for assignment in found)
 
+    def _restless(self, group: GroupId) -> str:
+        """What its leader and the metadata have in mind with it."""
+        leaders = [one for one in self._running_members(group) if one.core.role is Role.LEADER]
+        if self._is_group_settled(group):
+            return ""
+        said = [f"led by {one.name} with {one.core.config}, changing={one.core.changing}" for one in leaders]
+        ready = [host for host in self.hosts if host.ready]
+        said += [
+            f"known to {host.name} as {host.node.metadata.state.assignment(group)}" for host in ready[:1]
+        ]
+        return ", ".join(said)
+
     def _unrest(self) -> str:
         lines = []
         for host in self.hosts:
@@ -430,6 +460,11 @@ class ClusterWorld:
             )
             lines.append(f"{host.name} {state} ({', '.join(groups)})")
         busy = sum(producer.busy for shard in self.shards for producer in shard.producers)
+        lines.extend(
+            f"partition {group.partition} is {why}"
+            for group in self._groups()
+            if (why := self._restless(group))
+        )
         return "; ".join([*lines, f"{busy} writes unanswered at {self.scheduler.time:.0f} s"])
 
     def _finish(self) -> None:
@@ -443,9 +478,19 @@ class ClusterWorld:
             witness.check_equal(part)
             witness.check_matching(part)
             _check_producers(part)
+        self._check_states()
         for shard in self.shards:
             shard.history.check(shard.witness.truth)
         self._count()
+
+    def _check_states(self) -> None:
+        """All nodes have come to the same metadata."""
+        states = [(host, encode_record(host.node.metadata.state.snapshot())) for host in self.expected()]
+        for host, state in states:
+            if state != states[0][1]:
+                raise Violation(
+                    "all nodes have the same metadata", f"{host.name} and {states[0][0].name} differ"
+                )
 
     def _count(self) -> None:
         self.tally.add("frames", self.wires.frames)

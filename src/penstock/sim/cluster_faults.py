@@ -115,9 +115,17 @@ class ClusterFaults:
     # --- connections
 
     def _isolate(self) -> None:
-        host = self._victim()
-        if host is None:
-            return
+        if (host := self._victim()) is not None:
+            self._isolate_one(host)
+
+    def isolate_writer(self, host: Host) -> None:
+        """A leader that has taken a batch and can tell nobody."""
+        chance = self._world.weather.isolate_writer / 4
+        if chance and not self._world.calm and self._random.random() < chance:
+            self._isolate_one(host)
+            host.slow_until = self._world.scheduler.time + self._random.choice((0.0, 1.0))
+
+    def _isolate_one(self, host: Host) -> None:
         others = [other for other in self._world.hosts if other is not host]
         self._random.shuffle(others)
         self._note("isolation", host.name)

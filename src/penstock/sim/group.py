@@ -122,10 +122,9 @@ class GroupWorld:
     # --- what happens to machines
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
-        for machine in self.machines:
-            if machine.me == replica:
-                return machine.disk
-        return self._graves.get(replica)
+        if replica in self._graves:
+            return self._graves[replica]
+        return next((machine.disk for machine in self.machines if machine.me == replica), None)
 
     def running(self, replica: Replica) -> Machine | None:
         return next((one for one in self.machines if one.running and one.me == replica), None)
@@ -205,10 +204,21 @@ class GroupWorld:
 
     # --- what travels
 
-    def carry(self, sender: Machine, to: Replica, receive: Callable[..., object], data: bytes) -> None:
+    def carry(
+        self,
+        sender: Machine,
+        to: Replica,
+        receive: Callable[..., object],
+        data: bytes,
+        *,
+        answer: bool = False,
+    ) -> None:
         receiver = self.machines[to.node - 1]
         deliver = getattr(receiver, receive.__name__)
-        self.mail.send(sender, receiver, deliver, sender.me, to, data)
+        if answer and not self.calm and self._random.random() < self.weather.late_answers:
+            self.mail.send_late(receiver, deliver, sender.me, to, data)
+        else:
+            self.mail.send(sender, receiver, deliver, sender.me, to, data)
 
     # --- the end
 

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from penstock.batch import check_batch
 from penstock.config import Address, NodeConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.log import Log
-from penstock.node import Node
+from penstock.node import Node, frame_kinds
+from penstock.node.assembly import unpack
 from penstock.node.consensus import Consensus
 from penstock.node.links import Links
 from penstock.node.partition import Partition
-from penstock.raft import Raft
+from penstock.node.peers import PeerHello, TransportEvents
+from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
 from penstock.sim.clients import Answer
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import SimDisk
@@ -127,12 +130,33 @@ class Host(Process):
         self.me = node.me
         return Links(
             node,
-            make_network=lambda hello, events: SimTransport(self.world.wires, self, self.loop, hello, events),
+            make_network=self._transport,
             datagrams=self.world.datagrams.at_node(self, self.loop),
             bind=self.address,
             key=None,
             random=Random(self.random.getrandbits(64)),
         )
+
+    def _transport(self, hello: PeerHello, events: TransportEvents) -> SimTransport:
+        return SimTransport(self.world.wires, self, self.loop, hello, events, audit=self._audit)
+
+    def _audit(self, to: NodeId, kind: int, body: bytes) -> None:
+        """What leaves this node must hold after a power cut at this very moment."""
+        if kind != frame_kinds.RAFT or self.me is None:
+            return
+        weather = self.world.weather
+        for envelope in unpack(memoryview(body)):
+            message = envelope.message
+            witness = self.world.witnesses[GroupId(UUID(bytes=envelope.topic_id), envelope.partition)]
+            if isinstance(message, VoteReply) and message.granted and not message.pre:
+                witness.told_vote(self.me, message.term, Replica(to, envelope.incarnation))
+                self.world.aim(self, weather.crash_after_vote)
+            elif isinstance(message, RequestVote) and not message.pre:
+                witness.told_vote(self.me, message.term, self.me)
+                self.world.aim(self, weather.crash_after_vote)
+            elif isinstance(message, AppendReply) and message.match_index:
+                witness.told_match(self.me, message.term, message.match_index)
+                self.world.aim(self, weather.crash_after_ack)
 
     def _thread(self, name: str) -> SimThread:
         return SimThread(
@@ -167,11 +191,15 @@ class Host(Process):
 
     @property
     def is_assembled(self) -> bool:
-        return self.running and hasattr(self.node, "_assembly")
+        return self.running and hasattr(self.node, "groups")
 
-    def lying_replicas(self) -> list[Partition]:
-        """Those that halted because their disk failed."""
-        return [one for one in self.node.partitions.tended() if one._halted is not None]
+    def has_halted_replicas(self) -> bool:
+        """Because their disk failed, while they were open or when they should have been opened."""
+        table = self.node.partitions
+        held = [(name, index) for name in table.names() for index in table.held(name)]
+        return any(table.offline_reason(*one) is not None for one in held) or any(
+            one._halted is not None for one in table.tended()
+        )
 
     def forget(self) -> None:
         """The world is over."""
@@ -227,6 +255,7 @@ class Door:
             return False
         if appended.duplicate:
             self._host.world.tally.add("repetitions recognised")
+        self._host.world.faults.isolate_writer(self._host)
         committed = partition.committed_at(appended)
         if committed is None:
             answer("ok", appended.base_offset)

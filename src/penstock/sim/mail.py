@@ -43,6 +43,11 @@ class Mail:
     def is_cut(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) in self._cut
 
+    def send_late(self, receiver: Process, deliver: Callable[..., object], *args: object) -> None:
+        """Once, and when nobody counts on it any more."""
+        self.sent += 1
+        self._scheduler.deliver(self._random.uniform(0.3, 3.0), receiver, deliver, *args)
+
     def send(self, sender: Process, receiver: Process, deliver: Callable[..., object], *args: object) -> None:
         """`deliver` is called in the receiver, later, perhaps, perhaps twice."""
         self.sent += 1

@@ -7,15 +7,18 @@ piece that is no longer there is an error: then the code has changed, and the mu
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from penstock.cluster import state as cluster_state
 from penstock.log import appending, data_folder, flush, log, votes
+from penstock.node import consensus, flusher, hard_states, metadata, partition
 from penstock.raft import config, core, election, follower, leader, membership
 from penstock.sim.outcome import Failure
-from penstock.sim.seeds import CORE, run_seed
+from penstock.sim.seeds import CORE, NODE, run_seed
 
 
 class Change(NamedTuple):
@@ -44,18 +47,34 @@ def applied(mutant: Mutant) -> Iterator[None]:
     for change in mutant.changes:
         place = change.owner, change.function
         originals.setdefault(place, inspect.getattr_static(*place))
+    undo: list[Callable[[], None]] = []
     try:
         for place, original in originals.items():
             changes = [change for change in mutant.changes if (change.owner, change.function) == place]
-            setattr(*place, _mutated(original, changes))
+            _replace(place, original, _mutated(original, changes), undo)
         yield
     finally:
-        for place, original in originals.items():
-            setattr(*place, original)
+        for step in undo:
+            step()
+
+
+def _replace(place: tuple[Any, str], original: Any, mutated: object, undo: list[Callable[[], None]]) -> None:
+    """Where it is defined, and in the tables of its module that name it."""
+    setattr(*place, mutated)
+    undo.append(partial(setattr, *place, original))
+    for table in vars(inspect.getmodule(_function(original))).values():
+        if isinstance(table, dict):
+            for key in [key for key, value in table.items() if value is original]:
+                table[key] = mutated
+                undo.append(partial(table.__setitem__, key, original))
+
+
+def _function(original: Any) -> Any:
+    return original.fget if isinstance(original, property) else original
 
 
 def _mutated(original: Any, changes: list[Change]) -> object:
-    function: Any = original.fget if isinstance(original, property) else original
+    function = _function(original)
     source = textwrap.dedent(inspect.getsource(function))
     for change in changes:
         if source.count(change.old) != 1:
@@ -235,6 +254,107 @@ MUTANTS = (
         "start not followed",
         "followers do not hear where their leader's log starts",
         (Change(follower.Follower, "_follow_start", "offset > self.core.log.start_offset", "False"),),
+    ),
+    Mutant(
+        "acknowledged at once",
+        "a node answers acks=all before the batch is committed",
+        (
+            Change(
+                partition.Partition,
+                "committed_at",
+                "if appended.last_offset < (self._flushed_by_enough() if strict else self.high_watermark):",
+                "if True:",
+            ),
+        ),
+        level=NODE,
+    ),
+    Mutant(
+        "flush that flushes nothing",
+        "a node tells its groups of flushes that did not happen",
+        (
+            Change(flusher.Flusher, "_flush", "_attempt(self._disk.sync_all)", "None"),
+            Change(flusher.Flusher, "_flush", "_attempt(ticket.run)", "None"),
+        ),
+        level=NODE,
+    ),
+    Mutant(
+        "vote told before it is saved",
+        "a node sends what rides on a vote while the vote is on its way to the disk",
+        (
+            Change(
+                consensus.Consensus,
+                "_persist",
+                "has_log = self.log.end_index > 0",
+                "has_log = self.log.end_index > 0\n    for send in effect.then:\n        self._send(send)",
+            ),
+        ),
+        level=NODE,
+    ),
+    Mutant(
+        "votes forgotten at restart",
+        "a node starts without looking at what it voted",
+        (
+            Change(
+                hard_states.HardStates,
+                "get",
+                "return HardState(kept.term, kept.voted_for)",
+                "return HardState()",
+            ),
+        ),
+        level=NODE,
+    ),
+    Mutant(
+        "ex-leader acknowledges",
+        "who waits for a commit is told that it came when the leader steps down",
+        (
+            Change(
+                partition.Partition,
+                "_end_pending",
+                "_fail(pending.popleft()[1], error)",
+                "pending.popleft()[1].set_result(None)",
+            ),
+        ),
+        level=NODE,
+    ),
+    Mutant(
+        "metadata applied before commit",
+        "a node acts on metadata that its group may still take back",
+        (
+            Change(
+                metadata.MetadataLog,
+                "apply_committed",
+                "partition.high_watermark",
+                "partition.log.end_offset",
+            ),
+        ),
+        level=NODE,
+    ),
+    Mutant(
+        "reads without a lease",
+        "a node answers readers as leader without knowing whether it still is",
+        (Change(partition.Partition, "check_readable", "if not self.has_lease:", "if False:"),),
+        level=NODE,
+        seeds=1000,
+    ),
+    Mutant(
+        "data discarded early",
+        "a node deletes a replica's files as soon as it is to leave, before its group has gone on without it",
+        (
+            Change(
+                cluster_state.ClusterState,
+                "may_discard",
+                "assignment is None or assignment.target is not None or assignment.config_index == NO_INDEX",
+                "assignment is None",
+            ),
+            Change(
+                cluster_state.ClusterState,
+                "may_discard",
+                "replica not in assignment.members",
+                "replica not in (assignment.target_members or assignment.members)",
+            ),
+        ),
+        level=NODE,
+        seeds=400,
     ),
 )
 

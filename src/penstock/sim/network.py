@@ -246,8 +246,17 @@ class SimTransport:
     """One node's side of the network, for one life of it."""
 
     def __init__(
-        self, wires: Wires, process: Process, loop: NodeLoop, hello: PeerHello, events: TransportEvents
+        self,
+        wires: Wires,
+        process: Process,
+        loop: NodeLoop,
+        hello: PeerHello,
+        events: TransportEvents,
+        *,
+        audit: Callable[[NodeId, int, bytes], None],
     ) -> None:
+        """`audit` sees every frame before it leaves."""
+        self._audit = audit
         self._wires = wires
         self.process = process
         self.loop = loop
@@ -284,7 +293,9 @@ class SimTransport:
         wire = self._up.get(to)
         if wire is None or not wire.is_up:
             return False
-        wire.send(self.hello.node, kind, b"".join(body) if isinstance(body, list) else bytes(body))
+        data = b"".join(body) if isinstance(body, list) else bytes(body)
+        self._audit(to, kind, data)
+        wire.send(self.hello.node, kind, data)
         return True
 
     def connected(self) -> Mapping[NodeId, PeerHello]:

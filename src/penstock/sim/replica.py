@@ -270,8 +270,9 @@ class Machine(Process):
         elif isinstance(message, RequestVote) and not message.pre:
             self.world.witness.told_vote(self.me, message.term, self.me)
         elif isinstance(message, AppendReply) and message.match_index:
+            self.world.witness.told_match(self.me, message.term, message.match_index)
             self.world.aim(self, self.world.weather.crash_after_ack)
-        self.world.carry(self, to, self.receive, data)
+        self.world.carry(self, to, self.receive, data, answer=isinstance(message, AppendReply))
 
     def receive(self, sender: Replica, to: Replica, data: bytes) -> None:
         """Of whoever is meant: a message for an earlier incarnation is for nobody."""

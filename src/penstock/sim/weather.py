@@ -24,6 +24,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     late: float
     """How often a message takes its own time, so that others overtake it."""
     late_s: float
+    late_answers: float
+    """How often an answer to an append takes so long that its sender may lead for the second time when it comes."""
     # disks and clocks
     flush_s: float
     stuck_flush: float
@@ -75,6 +77,7 @@ def draw(random: Random) -> Weather:
         repeats=NEVER if reliable else random.choice((NEVER, 0.02, 0.2)),
         late=NEVER if reliable else random.choice((NEVER, 0.05, 0.3)),
         late_s=random.choice((0.1, 0.5, 2.0)),
+        late_answers=NEVER if reliable else rate(0.1, 0.4),
         flush_s=random.choice((0.001, 0.01, 0.05, 0.2)),
         stuck_flush=rate(0.02, 0.1),
         jitter_spread=random.choice((0.02, 0.1, 0.3, 1.0)),
