@@ -178,6 +178,45 @@ def test_who_has_just_started_helps_nobody_either() -> None:
     assert two.raft.step(stage.now + 1.1, three.me, request) != []
 
 
+def test_who_lost_the_connection_with_its_leader_stands_when_the_lease_is_over_and_not_before() -> None:
+    """[5]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+        >> crash 1
+    """)
+    two = stage.machines[2].raft
+    patient = two.next_deadline
+    two.leader_lost(stage.now)
+    lease_ends = stage.now + two.settings.election_timeout_s
+    assert lease_ends <= two.next_deadline < patient
+    stood = two.next_deadline
+    two.leader_lost(stage.now + 5)
+    assert two.next_deadline == stood
+
+
+def test_a_leader_that_is_heard_again_calms_who_lost_the_connection() -> None:
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> beat 1
+    """)
+    two = stage.machines[2].raft
+    two.leader_lost(stage.now)
+    stood = two.next_deadline
+    stage.play(">> beat 1")
+    assert two.next_deadline > stood
+
+
+def test_losing_a_connection_makes_no_voter_of_who_is_none() -> None:
+    stage = Stage(1)
+    stage.play(">> elect 1")
+    one = stage.machines[1].raft
+    one.leader_lost(stage.now)
+    assert one.next_deadline == float("inf")
+
+
 def test_a_leader_without_a_majority_steps_down() -> None:
     """[6] (KAFKA-15489)"""
     stage = Stage(3)

@@ -208,6 +208,14 @@ class Assembly:
         for replica in [known for known in self._senders if known.node == node]:
             del self._senders[replica]
 
+    def peer_down(self, node: NodeId) -> None:
+        """A connection ended. Whoever follows a leader there need not hope to hear it."""
+        now = self.now()
+        for member in self._groups.values():
+            leader = member.core.leader
+            if leader is not None and leader.node == node:
+                member.core.leader_lost(now)
+
     def _beat(self) -> None:
         """Speaks to every peer for all groups that this node leads and that it is a member of."""
         connected = {hello.replica for hello in self.transport.connected().values()}

@@ -248,7 +248,7 @@ class Node:
         links.events.take(frame_kinds.RAFT, self._assembly.on_messages)
         links.events.take(frame_kinds.BEAT, self._assembly.on_beat)
         links.events.take(frame_kinds.LEADERS, self._announcer.heard)
-        links.events.watch(up=self._peer_up)
+        links.events.watch(up=self._peer_up, down=self._assembly.peer_down)
         await links.start()
         self._caretaker = Caretaker(
             me=self.me,

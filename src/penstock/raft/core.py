@@ -90,6 +90,8 @@ from penstock.raft.settings import MAX_TERM, RaftSettings
 from penstock.types import NO_TERM, Replica
 
 NEVER = float("inf")
+LOST_BEATS = 3
+"""Beat intervals within which followers of a lost leader stand, each at its own moment: a vote takes a flush or two."""
 
 
 class Raft:
@@ -222,6 +224,15 @@ class Raft:
         if self.role is not Role.LEADER and now >= self.heard_at + self.settings.election_timeout_s:
             self.campaign_now(now)
         return self._effects()
+
+    def leader_lost(self, now: float) -> None:
+        """The connection with the leader's node broke. It may be the connection only, so the lease holds (5); but what
+        comes after it need not be waited for: only as long as keeps two followers from standing at once."""
+        if self.role is not Role.FOLLOWER or self.leader is None or self.next_deadline == NEVER:
+            return
+        lease_ends = self.heard_at + self.settings.election_timeout_s
+        soon = max(now, lease_ends) + self.jitter() * LOST_BEATS * self.settings.beat_interval_s
+        self.next_deadline = min(self.next_deadline, soon)
 
     def transfer(self, now: float, to: Replica) -> list[Effect]:
         """Leader: hand the lead to another voter. Raises Refused. Given up after an election timeout."""
