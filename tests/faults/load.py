@@ -18,6 +18,8 @@ PAUSE_SECONDS = 0.02
 """Five hundred records a second from each producer: enough to have records under way at any moment, not so much that
 the nodes of a small machine starve."""
 QUEUE_MOST = 2000
+BATCH_MOST_BYTES = 8 * 1024
+"""After a failover much waits: it should go out in many batches, as it would have without."""
 REQUEST_MOST_MS = 4000
 """A node that stands still keeps its connections: a client learns by this alone that it should look elsewhere."""
 
@@ -44,6 +46,7 @@ class Work:
                 enable_idempotence=True,
                 acks="all",
                 linger_ms=5,
+                batch_size=BATCH_MOST_BYTES,
                 socket_timeout_ms=REQUEST_MOST_MS,
                 message_timeout_ms=int(PATIENCE_SECONDS * 1000),
                 queue_buffering_max_messages=QUEUE_MOST,

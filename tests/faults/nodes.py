@@ -243,10 +243,10 @@ class Cluster:
         for node in self.running:
             node.wait_ready()
 
-    def join(self, node_id: int) -> Node:
+    def join(self, node_id: int, *, seeds: str = "") -> Node:
         """Another node, which finds the cluster by its seeds; ready when this returns."""
         node = self._make(node_id)
-        node.seeds = self._seeds
+        node.seeds = seeds or self._seeds
         node.start()
         node.wait_ready()
         return node

@@ -3,16 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from penstock.batch import iter_headers
 from penstock.errors import ErrorCode
 from tests.faults import talk
 from tests.faults.clients import create_topic, leader_of, leaders, raw, settings
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
 from tests.faults.patience import PATIENCE_SECONDS, eventually
-from tests.faults.verdict import assert_kept, assert_last_records_equal, read_all
+from tests.faults.verdict import assert_kept, assert_last_records_equal, read_all, read_segments
 
 TOPIC = "payments"
 GROUP = "billing"
@@ -20,7 +21,7 @@ SOME = 100
 
 
 def test_a_group_keeps_its_offsets_and_goes_on_when_its_coordinator_is_killed(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, flags=["--set", "groups.offsets_topic_partitions=4"]) as cluster:
         create_topic(cluster, TOPIC)
         with Load(cluster, TOPIC) as load:
             member = Consumer(
@@ -57,21 +58,18 @@ def test_a_group_keeps_its_offsets_and_goes_on_when_its_coordinator_is_killed(tm
 def read_on(member: Consumer, count: int) -> list[int]:
     """The offsets of the next messages."""
     found: list[int] = []
-    wanted = lambda: len(found) >= count  # noqa: E731
 
     def look() -> bool:
         message = member.poll(1.0)
         if message is not None and message.error() is None:
             found.append(message.offset() or 0)
-        return wanted()
+        return len(found) >= count
 
     eventually(look, f"{count} more messages")
     return found
 
 
 def commits(member: Consumer, offset: int) -> bool:
-    from confluent_kafka import KafkaException
-
     try:
         member.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
     except KafkaException:
@@ -80,8 +78,9 @@ def commits(member: Consumer, offset: int) -> bool:
 
 
 def coordinator(cluster: Cluster) -> int:
-    described = AdminClient(settings(cluster.bootstrap_servers)).describe_consumer_groups([GROUP])[GROUP]
-    return int(described.result(PATIENCE_SECONDS).coordinator.id)
+    admin = AdminClient(settings(cluster.bootstrap_servers))
+    described = admin.describe_consumer_groups([GROUP])[GROUP].result(PATIENCE_SECONDS)
+    return int(described.coordinator.id)
 
 
 def committed(cluster: Cluster) -> int:
@@ -100,7 +99,7 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key_through_failovers(t
             cluster,
             TOPIC,
             cleanup_policy="compact",
-            internal_segment_bytes="16384",
+            internal_segment_bytes="50000",
             min_cleanable_dirty_ratio="0.01",
         )
         with Load(cluster, TOPIC) as load:
@@ -121,9 +120,6 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key_through_failovers(t
 
 def has_gaps(cluster: Cluster, node_id: int) -> Callable[[], bool]:
     """Whether fewer records are on the node's disk than its log has offsets."""
-    from penstock.batch import iter_headers
-    from tests.faults.verdict import read_segments
-
     folder = cluster[node_id].data_dir / "topics" / f"{TOPIC}-0"
 
     def look() -> bool:

@@ -1,5 +1,6 @@
 """Nodes that come, and nodes that are restarted one after the other, under load."""
 
+from collections import Counter
 from pathlib import Path
 
 from tests.faults.clients import create_topic, told, wait_in_sync
@@ -19,8 +20,8 @@ def test_a_fourth_node_gets_its_share_and_nothing_is_lost_on_the_way(tmp_path: P
         with Load(cluster, TOPIC, partitions=PARTITIONS) as load:
             load.wait_for_more(SOME)
             cluster.join(4)
-            # Four partitions of three copies on four nodes: three each.
-            eventually(lambda: copies(cluster) == {1: 3, 2: 3, 3: 3, 4: 3}, "three copies on each node")
+            # Twelve copies on four nodes are three each, give or take one: less is not worth a copy.
+            eventually(lambda: 4 in copies(cluster) and set(copies(cluster).values()) <= {2, 3, 4}, "a share")
             load.wait_for_more(SOME)
         assert_kept(cluster, load)
         for partition, one in told(cluster, TOPIC).items():
@@ -30,11 +31,11 @@ def test_a_fourth_node_gets_its_share_and_nothing_is_lost_on_the_way(tmp_path: P
 
 
 def copies(cluster: Cluster) -> dict[int, int]:
-    """How many partitions each node has, when none is under way."""
-    known = told(cluster, TOPIC).values()
-    if any(len(one.replicas) != 3 for one in known):
+    """How many partitions each node has; none while one is on its way."""
+    known = list(told(cluster, TOPIC).values())
+    if len(known) != PARTITIONS or any(len(one.replicas) != 3 for one in known):
         return {}
-    return {node: sum(node in one.replicas for one in known) for node in cluster.nodes}
+    return Counter(node for one in known for node in one.replicas)
 
 
 def test_a_rolling_restart_costs_clients_retries_and_nothing_else(tmp_path: Path) -> None:
