@@ -1,6 +1,7 @@
-"""`penstock demo`, small: the whole story, with a real kill -9."""
+"""`penstock demo`, small: the whole story, with a real kill -9 of a broker, and of the leader of a cluster."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ def test_the_demo_tells_its_story_and_leaves_nothing(plain_cli: Cli, tmp_path: P
     assert (figures["lost"], figures["stored_twice"]) == (0, 0)
     assert figures["restart_ms"] > 0
     assert figures["gap_ms"] > 0
+    assert (figures["cluster_acknowledged"], figures["cluster_lost"]) == (1250, 0)
+    assert figures["failover_ms"] > 0
     if not why_not():
         assert figures["spark_records"] == 2500
     assert list(tmp_path.iterdir()) == []
@@ -27,5 +30,7 @@ def test_without_java_the_demo_says_what_it_skips(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = succeeded(plain_cli("demo", "--messages", "1000", "--data-dir", str(tmp_path)))
     said = " ".join(result.stdout.split())
+    assert re.search(r"kill -9 of node \d, which led 2 of 6 partitions", said)
+    assert "250 messages acknowledged, 250 found with one node gone: none lost, none twice" in said
     assert "skipped: there is no Java" in said
     assert "openjdk-17-jre-headless" in said

@@ -170,7 +170,9 @@ class Cuts:
     async def _pump(self, way: Way, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while True:
             data = await source.read(CHUNK_BYTES)
-            await self._until_open(way)  # also the end of a connection is news that a cut keeps from the other side
+            await self._until_open(
+                way
+            )  # also the end of a connection is news that a cut keeps from the other side
             if not data:
                 raise _Ended
             if self._delay_seconds:

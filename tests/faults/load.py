@@ -1,7 +1,7 @@
 """Clients under way while nodes fail: idempotent producers with acks=all, which note every promise that they are given.
 
-Each value is unique and tells its producer and its place in that producer's order, so that the verdict needs nothing but
-what is stored.
+Each value is unique and tells its producer and its place in that producer's order, so that the verdict needs nothing
+but what is stored.
 """
 
 import threading

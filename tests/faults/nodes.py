@@ -1,7 +1,7 @@
 """A cluster of real processes on this machine, and all that may happen to them.
 
-A process dies with the test that started it: the cluster is a context manager, and on Linux the kernel kills what a test
-run leaves behind that was killed itself.
+A process dies with the test that started it: the cluster is a context manager, and on Linux the kernel kills what a
+test run leaves behind that was killed itself.
 """
 
 import os

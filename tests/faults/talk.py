@@ -76,7 +76,9 @@ def produced(client: RawClient) -> Answer:
 
 
 def listed(client: RawClient) -> Answer:
-    row = _next(client, ListOffsetsResponse, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION).topics[0].partitions[0]
+    row = (
+        _next(client, ListOffsetsResponse, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION).topics[0].partitions[0]
+    )
     return Answer(row.error_code, row.offset)
 
 

@@ -76,8 +76,10 @@ def test_a_leader_and_a_follower_that_lost_each_other_cost_nothing(tmp_path: Pat
         other = next(node for node in cluster.nodes if node != leader)
         cuts.close_pair(leader, other)
         eventually(
-            lambda: other not in told(cluster, TOPIC, leader_of(cluster, TOPIC))[0].in_sync
-            or leader_of(cluster, TOPIC) != leader,
+            lambda: (
+                other not in told(cluster, TOPIC, leader_of(cluster, TOPIC))[0].in_sync
+                or leader_of(cluster, TOPIC) != leader
+            ),
             "the cut is felt",
         )
         load.wait_for_more(SOME)

@@ -4,9 +4,10 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from confluent_kafka import KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import NewTopic
 
+from penstock.cli.demo_chapters.counting import read_numbers
 from penstock.cli.demo_stage import Stage
 from penstock.cli.problem import Problem
 
@@ -47,7 +48,7 @@ def play(stage: Stage) -> None:
     stage.say(f"kill -9 after {before:,} acknowledged messages, with the producer still sending")
     _tell_recovery(stage, account)
     with stage.working("counting"):
-        stored = _read_all(stage)
+        stored = read_numbers(stage.connection, TOPIC, PARTITIONS)
     _verify(stage, account, stored)
 
 
@@ -100,22 +101,6 @@ def _tell_recovery(stage: Stage, account: Account) -> None:
     stage.say(f"the producer's next message was acknowledged {gap_ms:.0f} ms after the crash")
     stage.figure("restart_ms", "restart after kill -9 to ready, ms", restart_ms)
     stage.figure("gap_ms", "crash to the next acknowledgement, ms", gap_ms)
-
-
-def _read_all(stage: Stage) -> Counter[int]:
-    """Everything that the topic holds, by number."""
-    consumer = stage.connection.consumer(group_id="demo-count", enable_auto_commit=False)
-    partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    left = sum(consumer.get_watermark_offsets(where)[1] for where in partitions)
-    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
-    stored: Counter[int] = Counter()
-    deadline = time.perf_counter() + PATIENCE_S
-    while left > 0 and time.perf_counter() < deadline:
-        messages = [each for each in consumer.consume(min(10_000, left), 0.5) if not each.error()]
-        stored.update(int(message.key() or b"0") for message in messages)
-        left -= len(messages)
-    consumer.close()
-    return stored
 
 
 def _verify(stage: Stage, account: Account, stored: Counter[int]) -> None:
