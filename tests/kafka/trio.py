@@ -30,6 +30,12 @@ QUICK = ClusterSettings(election_timeout_ms=300, heartbeat_interval_ms=50, auto_
 """Leaders stay where a test put them: nothing is handed back unasked."""
 
 
+class LastingDisk(MemoryDisk):
+    """A disk without files that is there again when its node is."""
+
+    volatile = False
+
+
 class Trio:
     """Nodes 1, 2 and 3."""
 
@@ -50,7 +56,7 @@ class Trio:
             )
             for node_id in (1, 2, 3)
         }
-        self._disks = {node_id: MemoryDisk() for node_id in self._configs}
+        self._disks = {node_id: LastingDisk() for node_id in self._configs}
         self._services: dict[int, Service] = {}
         self._cut_off: set[int] = set()
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
