@@ -68,7 +68,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64
     max_in_flight_bytes: Annotated[
         int, Meta(ge=KIBIBYTE, description="The same in bytes, for each partition and follower.")
-    ] = 8 * MEBIBYTE
+    ] = 32 * MEBIBYTE
     max_uncommitted_bytes: Annotated[
         int,
         Meta(
