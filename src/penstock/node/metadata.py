@@ -100,8 +100,13 @@ class MetadataLog:
         even if the caller goes away: the next change must see the outcome of this one."""
         task = asyncio.get_running_loop().create_task(self._change(decide))
         self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Sequence[MetadataRecord]]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have gone, and then nobody else looks
 
     async def drain(self) -> None:
         """Returns when no change is under way."""
