@@ -72,6 +72,17 @@ def _in_sync(trio: Trio, node_id: int, topic: str) -> set[int]:
     return set(node.view.partition(node.metadata.state.topics[topic], 0).in_sync)
 
 
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_a_topic_that_is_made_by_being_used_has_its_leader_in_the_first_answer(
+    trio: Trio, unique: Unique, node_id: int
+) -> None:
+    with trio.client(node_id) as client:
+        made = describe(client, unique("used"))
+    assert made.error_code == ErrorCode.NONE
+    assert made.leader_id in made.replica_nodes
+    assert sorted(made.replica_nodes) == [1, 2, 3]
+
+
 def test_an_epoch_that_is_past_or_not_known_yet_is_told(trio: Trio, topic: str) -> None:
     first = trio.leader(topic)
     old = trio.replica(first, topic).term

@@ -1,5 +1,7 @@
 """Metadata and DescribeTopicPartitions: which topics there are and who leads their partitions."""
 
+import asyncio
+
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
@@ -26,6 +28,8 @@ ALL_TOPICS_BY_EMPTY_LIST_VERSION = 0
 """In version 0 an empty list asks for all topics; since version 1 null does, and an empty list asks for none."""
 
 NO_LEADER = -1
+LEADERS_WITHIN_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 0.01
 
 PAGE_PARTITIONS_MAX = 2000
 """The most that one page of DescribeTopicPartitions holds, as in Kafka."""
@@ -73,12 +77,24 @@ async def _find(node: Node, wanted: MetadataRequestTopic, may_create: bool) -> M
         missing = wanted.topic_id == NO_UUID and wanted.name not in node.metadata.state.topics
         if missing and may_create and node.config.auto_create_topics:
             await node.controller.create_topic(wanted.name or "")
+            await _led(node, wanted.name or "")
         return _describe(node, resolve_topic(node, wanted.name, wanted.topic_id))
     except KafkaError as mistake:
         code = mistake.code
     except StorageError:
         code = ErrorCode.KAFKA_STORAGE_ERROR
     return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=wanted.topic_id, partitions=[])
+
+
+async def _led(node: Node, name: str) -> None:
+    """Returns when all partitions of a new topic have leaders, or should have had them: most clients that are told
+    otherwise ask again only after a while."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LEADERS_WITHIN_SECONDS
+    while (topic := node.metadata.state.topics.get(name)) is not None and loop.time() < deadline:
+        if all(node.view.partition(topic, index).leader != NO_LEADER for index in range(topic.partitions)):
+            return
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
 
 def _describe(node: Node, name: str) -> MetadataResponseTopic:
