@@ -1,6 +1,6 @@
 """How a group comes to a leader, and keeps it. Numbers in brackets are the invariants of raft/core.py."""
 
-from penstock.raft import Beat, HardState, RequestVote, Role, VoteReply
+from penstock.raft import Beat, HardState, RequestVote, Role, Send, VoteReply
 from tests.raft.machine import replica
 from tests.raft.stage import Stage
 
@@ -345,6 +345,27 @@ def test_who_does_not_know_its_group_neither_campaigns_nor_votes() -> None:
     assert blank.raft.next_deadline == float("inf")
     assert blank.raft.step(stage.now, replica(1), RequestVote(5, 9, 4, pre=False)) == []
     assert blank.raft.campaign(stage.now) == []
+
+
+def test_who_forgot_its_group_and_has_entries_of_it_votes_but_does_not_campaign() -> None:
+    """[15] A founder was away while its group changed: without its vote two of three might never elect anybody."""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> propose 1 2
+        >> settle
+        >> crash 2
+        """)
+    forgetful = stage.machines[2]
+    forgetful.founding = None
+    forgetful.start(stage.now)
+    assert forgetful.raft.config is None
+    assert forgetful.raft.next_deadline == float("inf")
+    later = stage.now + 2 * stage.settings.election_timeout_s
+    request = RequestVote(5, forgetful.log.end_index, forgetful.log.last_term, pre=False)
+    forgetful.do(later, forgetful.raft.step(later, replica(3), request))
+    assert forgetful.unsaved[0].then == [Send(replica(3), VoteReply(5, granted=True, pre=False))]
+    assert forgetful.raft.campaign(later) == []
 
 
 def test_a_term_that_only_the_log_remembers_is_kept() -> None:

@@ -43,10 +43,11 @@ Commit
 Members
   13  One change at a time, and none before the leader has committed an entry of its own term.
   14  A configuration holds from when it is in the log, and no longer if it is truncated.
-  15  Who does not know its group neither campaigns nor votes, and who is no voter of it never campaigns; but as long as
-      a configuration may not be committed, the voters of the one before it do: its entry may be on no other log. A
-      leader that is no voter by a committed configuration leads no more. A replica is a node *and* its incarnation:
-      what a node said before it lost its data speaks for nobody.
+  15  Who does not know its group does not campaign, nor vote unless it has entries of it: a founder that was away when
+      its group first changed knows the founding configuration no more, but its log still counts. Who is no voter of its
+      group never campaigns; but as long as a configuration may not be committed, the voters of the one before it do:
+      its entry may be on no other log. A leader that is no voter by a committed configuration leads no more. A replica
+      is a node *and* its incarnation: what a node said before it lost its data speaks for nobody.
 Prefix
   16  What is deleted was committed. Who needs it begins anew behind it, if its log does not hold that place already.
 

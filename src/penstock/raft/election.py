@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def consider(core: "Raft", now: float, sender: Replica, request: RequestVote) -> None:
     """Answers a candidate, or keeps silent where a lease or its own ignorance forbids an answer (5, 15)."""
-    if core.config is None or (not request.transfer and core.honours_lease(now)):
+    is_blank = core.config is None and core.log.last_term == NO_TERM
+    if is_blank or (not request.transfer and core.honours_lease(now)):
         return
     if request.pre:
         _consider_pre_vote(core, sender, request)
