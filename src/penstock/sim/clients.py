@@ -174,24 +174,31 @@ def make_batch(write: Write, random: Random, *, producer: tuple[int, int, int]) 
 
 
 class Reader:
-    """Reads from wherever it got to, from whoever says that it leads."""
+    """Reads from wherever it got to, from whoever says that it leads; and from the same one again, until that falls
+    silent: as consumers do, which is how they meet leaders that are none any more."""
 
     def __init__(self, world: Partition, number: int, random: Random) -> None:
         self._world = world
         self._name = f"r{number}"
         self._random = random
         self._offset = 0
+        self._place: Place | None = None
+        self._waits = False
 
     def wake(self) -> None:
-        machine = self._random.choice(self._world.places)
+        if self._waits:
+            self._place = None
+        place = self._place or self._random.choice(self._world.places)
         acked_end = self._world.history.acked_end
         offset = self._offset
+        self._waits = True
 
         def answer(start_offset: int, watermark: int, data: bytes) -> None:
+            self._place, self._waits = place, False
             self._answered(offset, acked_end, start_offset, watermark, data)
 
         delay = self._random.random() * 0.01
-        self._world.scheduler.deliver(delay, machine.process, machine.read, offset, answer)
+        self._world.scheduler.deliver(delay, place.process, place.read, offset, answer)
 
     def _answered(self, offset: int, acked_end: int, start_offset: int, watermark: int, data: bytes) -> None:
         history = self._world.history

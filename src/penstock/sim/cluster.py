@@ -16,7 +16,7 @@ from random import Random
 
 from penstock.cluster import encode_record
 from penstock.config import Address, ClusterSettings
-from penstock.errors import StorageError
+from penstock.errors import PenstockError
 from penstock.node.view import METADATA_GROUP
 from penstock.raft import Role
 from penstock.sim.chance import seeded_system
@@ -326,6 +326,9 @@ class ClusterWorld:
     def found_bug(self, message: str, problem: BaseException | None) -> None:
         if isinstance(problem, Violation):
             self._bug = self._bug or problem
+        elif isinstance(problem, PenstockError):
+            # Refused, and nobody asked any more: not worth more than a line.
+            self.scheduler.note("log", f"{message}: {problem}", b"")
         else:
             self._bug = self._bug or Violation("a bug", f"{message}: {problem!r}")
 
@@ -512,7 +515,7 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._world.scheduler.note("log", record.getMessage(), b"")
-        if record.exc_info and not isinstance(record.exc_info[1], StorageError):
+        if record.exc_info and not isinstance(record.exc_info[1], PenstockError):
             self._world.found_bug(record.getMessage(), record.exc_info[1])
 
 

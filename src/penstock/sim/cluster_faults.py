@@ -206,6 +206,11 @@ class ClusterFaults:
             assert config is not None
             to = self._random.choice(config.voters)
             host.do(partial(_hand_over, host, one.consensus.group, to.node))
+            if self._random.random() < 0.5:
+                # The old leader must not be told too soon who follows it.
+                for other in self._world.hosts:
+                    if other is not host:
+                        self._cut_link(other, host)
 
     def _reconfigure(self) -> None:
         from penstock.sim.cluster import TOPIC
