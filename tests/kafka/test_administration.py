@@ -82,6 +82,19 @@ def test_any_node_describes_the_quorum(trio: Trio, node_id: int) -> None:
     assert [one.node_id for one in answer.nodes] == NODES
 
 
+def test_a_controller_that_is_cut_off_sends_its_clients_to_the_next_one(trio: Trio, unique: Unique) -> None:
+    old, name = trio.controller(), unique("late")
+    with trio.client(old) as client, trio.cut_off(old):
+        assert create(client, name).error_code == ErrorCode.NOT_CONTROLLER
+        new = trio.eventually(
+            lambda: next((one for one in NODES if one != old and trio.node(one).metadata.is_controller), None)
+        )
+        with trio.client(new) as other:
+            assert create(other, name).error_code == ErrorCode.NONE
+    trio.leader(name)
+    trio.eventually(lambda: trio.node(old).view.controller_id == new)
+
+
 def test_producer_ids_are_unique_across_nodes(trio: Trio) -> None:
     ids = []
     for node_id in NODES * 2:

@@ -105,9 +105,14 @@ class GroupManager:
     async def ensure_topic(self) -> None:
         """Creates the offsets topic when the first group shows up."""
         if OFFSETS_TOPIC not in self._state.topics:
-            await self._controller.create_internal_topic(
-                OFFSETS_TOPIC, self._settings.offsets_topic_partitions
-            )
+            try:
+                await self._controller.create_internal_topic(
+                    OFFSETS_TOPIC, self._settings.offsets_topic_partitions
+                )
+            except (
+                KafkaError
+            ) as refused:  # no controller, or not nodes enough: what a group's client can wait for
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
 
     def stop(self) -> None:
         for driver in self._drivers.values():

@@ -130,10 +130,16 @@ class MetadataLog:
         """When this returns the records are applied here as well."""
         rows = [Record(i, 0, None, encode_record(record), ()) for i, record in enumerate(records)]
         batch = memoryview(bytearray(build_batch(rows)))
-        appended = self.partition.append(batch, check_batch(batch))
-        committed = self.partition.committed_at(appended)
-        if committed is not None:
-            await committed
+        try:
+            appended = self.partition.append(batch, check_batch(batch))
+            committed = self.partition.committed_at(appended)
+            if committed is not None:
+                await committed
+        except KafkaError as refused:
+            if refused.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise
+            # Whether it stands is for the next controller to say, which is whom clients should ask.
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, refused.message) from refused
         return appended.base_offset
 
     async def _snapshot(self) -> None:

@@ -217,7 +217,10 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
     try:
         producer_id = await context.node.controller.next_producer_id()
     except KafkaError as mistake:
-        return InitProducerIdResponse(error_code=mistake.code, producer_id=-1, producer_epoch=-1)
+        code = mistake.code
+        if code == ErrorCode.NOT_CONTROLLER:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what Kafka says then, and clients wait for
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     except StorageError:
         return InitProducerIdResponse(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, producer_id=-1, producer_epoch=-1
