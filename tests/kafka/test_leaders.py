@@ -176,6 +176,24 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing_and_soon_serves_nobody(tr
     assert b"lost" not in stored
 
 
+def test_a_fetch_that_waits_is_answered_when_its_leader_leads_no_more(trio: Trio, topic: str) -> None:
+    leader = trio.leader(topic)
+    with trio.client(leader) as client:
+        client.request(ApiKey.FETCH, 12, fetch_request(topic, 0, max_wait_ms=60_000))
+        trio.hand_over(topic, others(trio, leader)[0])
+        _, answer = client.answer(ApiKey.FETCH, 12)
+    assert isinstance(answer, fetch.FetchResponse)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_producer_without_acks_learns_by_a_closed_connection_that_it_is_wrong_here(
+    trio: Trio, topic: str
+) -> None:
+    with trio.client(others(trio, trio.leader(topic))[0]) as client:
+        client.request(ApiKey.PRODUCE, 9, produce_request(topic, b"v", acks=0))
+        assert client.is_closed_by_broker()
+
+
 def test_an_unflushed_majority_is_answered_as_timed_out(trio: Trio, topic: str) -> None:
     """The leader does not know yet that it is alone: it says what it knows."""
     leader = trio.leader(topic)
