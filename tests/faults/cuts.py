@@ -96,9 +96,10 @@ class Cuts:
             self._closed = closed if all_others_open else self._closed | closed
             self._changed.set()
             self._changed = asyncio.Event()
+            done.set()
 
         done = threading.Event()
-        self._loop.call_soon_threadsafe(lambda: (on_loop(), done.set()))
+        self._loop.call_soon_threadsafe(on_loop)
         assert done.wait(10)
 
     # --- the relays

@@ -7,7 +7,7 @@ but what is stored.
 import threading
 from typing import NamedTuple
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaException, Message, Producer
 
 from tests.faults.clients import settings
 from tests.faults.nodes import Cluster
@@ -65,8 +65,9 @@ class Work:
         """Returns when `count` more records have been acked."""
         with self.progress:
             target = len(self.promises) + count
-            got_them = self.progress.wait_for(lambda: len(self.promises) >= target, PATIENCE_SECONDS)
-            assert got_them, f"{self.name}: {count} more acks did not come; refused: {self.refused[:3]}"
+            self.progress.wait_for(lambda: len(self.promises) >= target or self.refused, PATIENCE_SECONDS)
+            assert self.refused == []
+            assert len(self.promises) >= target, f"{self.name}: {count} more acks did not come"
 
     def stop(self, *, give_up: bool = False) -> None:
         """Sends no more; waits until all that was sent is answered, or throws away what is not."""
@@ -76,6 +77,13 @@ class Work:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._produce()
+        except KafkaException as fatal:  # librdkafka gives up: a sequence that makes no sense, for one
+            self._refuse(fatal)
+        self._producer.flush(PATIENCE_SECONDS)
+
+    def _produce(self) -> None:
         number = 0
         while not self._stopping.is_set():
             try:
@@ -86,7 +94,6 @@ class Work:
                 self._producer.poll(PAUSE_SECONDS)
             self._producer.poll(0)
             self._stopping.wait(PAUSE_SECONDS)
-        self._producer.flush(PATIENCE_SECONDS)
 
     def _send(self, number: int) -> None:
         key = number % self._keys
@@ -100,12 +107,17 @@ class Work:
 
     def _delivered(self, error: object, message: Message) -> None:
         if error is not None:
-            self.refused.append(str(error))
+            self._refuse(error)
             return
         value, key = message.value() or b"", message.key() or b""
         with self.progress:
             self.promises.append(Promise(value, message.partition() or 0, message.offset() or 0))
             self.last_by_key[key] = max(self.last_by_key.get(key, -1), number_of(value))
+            self.progress.notify_all()
+
+    def _refuse(self, why: object) -> None:
+        with self.progress:
+            self.refused.append(str(why))
             self.progress.notify_all()
 
 

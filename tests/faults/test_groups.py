@@ -104,10 +104,10 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key_through_failovers(t
         )
         with Load(cluster, TOPIC) as load:
             for _ in range(2):
-                load.wait_for_more(2 * SOME)
+                load.wait_for_more(SOME)
                 victim = cluster[leader_of(cluster, TOPIC)]
                 victim.kill()
-                load.wait_for_more(2 * SOME)
+                load.wait_for_more(SOME)
                 victim.start()
                 victim.wait_ready()
             # Every node has cleaned up by now, at its own time, or will: some records are gone everywhere.

@@ -1,11 +1,12 @@
 """Nodes that come, and nodes that are restarted one after the other, under load."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from tests.faults.clients import create_topic, told, wait_in_sync
 from tests.faults.load import Load
-from tests.faults.nodes import Cluster
+from tests.faults.nodes import Cluster, Node
 from tests.faults.patience import eventually
 from tests.faults.verdict import assert_kept
 
@@ -26,8 +27,11 @@ def test_a_fourth_node_gets_its_share_and_nothing_is_lost_on_the_way(tmp_path: P
         assert_kept(cluster, load)
         for partition, one in told(cluster, TOPIC).items():
             given_up = next(iter(set(cluster.nodes) - set(one.replicas)))
-            folder = cluster[given_up].data_dir / "topics" / f"{TOPIC}-{partition}"
-            eventually(lambda folder=folder: not folder.exists(), f"{folder} is let go")
+            eventually(partial(has_let_go, cluster[given_up], partition), f"node {given_up} lets it go")
+
+
+def has_let_go(node: Node, partition: int) -> bool:
+    return not (node.data_dir / "topics" / f"{TOPIC}-{partition}").exists()
 
 
 def copies(cluster: Cluster) -> dict[int, int]:
