@@ -29,6 +29,7 @@ from penstock.log import Appended, Log
 from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
 from penstock.node.consensus import Consensus, Halt
+from penstock.node.pending import Pending
 from penstock.node.waiter import FetchWaiter
 from penstock.raft import GroupConfig, Refusal, Refused, Role
 from penstock.types import NO_TERM, GroupId, Index, Offset, Replica, Term, TopicPartition
@@ -121,10 +122,10 @@ class Partition:
         self._mark_dirty = mark_dirty
         self._on_role = on_role
         self._on_commit = on_commit
-        self._pending: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self._pending = Pending()
         self._pending_sizes: deque[tuple[Offset, int]] = deque()
         """Last offset and bytes of each batch that is not committed: what waiting fetches are told when it is."""
-        self._strict: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self._strict = Pending()
         """As `_pending`, of a topic that wants more than a majority (4)."""
         self._waiters: dict[FetchWaiter, None] = {}
         self.consensus = Consensus(group=group, stored=log, assembly=assembly, seat=self, founding=founding)
@@ -255,7 +256,7 @@ class Partition:
         elif not self.leads:
             future.set_exception(self._refusal())
         else:
-            (self._strict if strict else self._pending).append((appended.last_offset, future))
+            (self._strict if strict else self._pending).add(appended.last_offset, future)
         return future
 
     # --- more than a majority (invariant 4)
@@ -280,7 +281,7 @@ class Partition:
     def heard_reply(self) -> None:
         """A replica may have flushed more."""
         if self._strict:
-            _answer(self._strict, self._flushed_by_enough())
+            self._strict.answer(self._flushed_by_enough())
 
     def _give_up_strict(self, found: int) -> None:
         """What a majority has stays; its producers are told that it is not on as many replicas as they wanted."""
@@ -289,8 +290,7 @@ class Partition:
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
             f"{self.name}: min.insync.replicas={wanted}, in sync: {found}",
         )
-        while self._strict and self._strict[0][0] < self.high_watermark:
-            _fail(self._strict.popleft()[1], error)
+        self._strict.fail(error, below=self.high_watermark)
 
     # --- what the group decides
 
@@ -311,7 +311,7 @@ class Partition:
         self.high_watermark = watermark
         if self._on_commit is not None:
             self._on_commit(self)
-        _answer(self._pending, watermark)
+        self._pending.answer(watermark)
         self.heard_reply()
         size_bytes = 0
         sizes = self._pending_sizes
@@ -480,19 +480,5 @@ class Partition:
         self._waiters.clear()
 
     def _end_pending(self, error: Exception) -> None:
-        for pending in (self._pending, self._strict):
-            while pending:
-                _fail(pending.popleft()[1], error)
-
-
-def _answer(pending: deque[tuple[Offset, asyncio.Future[None]]], below: Offset) -> None:
-    while pending and pending[0][0] < below:
-        future = pending.popleft()[1]
-        if not future.done():
-            future.set_result(None)
-
-
-def _fail(future: asyncio.Future[None], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # marks it as retrieved: an acks=1 producer may have gone away
+        self._pending.fail(error)
+        self._strict.fail(error)
