@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _rows
 	@sh tools/system_packages.sh
 	@touch $@
 
-demo: setup      ## the main job, end to end, in under a minute
+demo: setup      ## the main job, end to end, in about a minute
 	$(BIN)/penstock demo
 
 test: setup      ## every test; no network needed once set up

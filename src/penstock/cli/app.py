@@ -23,7 +23,7 @@ from penstock.cli.help import examples
 
 COMMANDS = {
     "serve": ("penstock.cli.serve:serve", "Run a broker."),
-    "demo": ("penstock.cli.demo:demo", "Show the main job, end to end, in under a minute."),
+    "demo": ("penstock.cli.demo:demo", "Show the main job, end to end, in about a minute."),
     "topics": ("penstock.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": ("penstock.cli.produce:produce", "Send lines from stdin to a topic."),
     "consume": ("penstock.cli.consume:consume", "Print a topic's messages."),

@@ -21,7 +21,7 @@ CHAPTERS = (start.play, groups.play, clients.play, crash.play, cluster.play, spa
 @click.option("--data-dir", metavar="DIR", help="Where its temporary folder goes.  [default: the system's]")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON, and nothing else.")
 def demo(messages: int, data_dir: str | None, as_json: bool) -> None:
-    """Show the main job in under a minute.
+    """Show the main job in about a minute.
 
     A broker starts, real clients produce and consume, a group's lag is shown, the broker is killed with kill -9
     while a producer is at work, and every acknowledged message is there again, once. Then three nodes form a cluster
