@@ -263,7 +263,7 @@ class Witness:
                 )
             other = self._graves.running(replica)
             if peer.match_index <= max(known[1] if known[0] == now[0] else 0, one.log.first_index) or (
-                other is None or other.core.term != one.core.term or replica == self.rotten
+                other is None or other.core.term != one.core.term or self.rotten in (replica, one.me)
             ):
                 continue
             start = one.log.floor(peer.match_index - 1)

@@ -138,6 +138,7 @@ class ClusterWorld:
         self._graves: dict[Replica, SimDisk] = {}
         self._morgue: list[NodeLoop] = []
         self._bug: Violation | None = None
+        self._rotten: Host | None = None
         self.retired: list[Host] = []
         """Decommissioned: they are not asked for anything any more."""
         self.scheduler.watch = self._watch
@@ -297,6 +298,11 @@ class ClusterWorld:
             self._graves[host.me] = host.disk
         host.disk = SimDisk(host.random.getrandbits(32))
 
+    def rots(self, host: Host, group: GroupId) -> None:
+        """Its disk is not what it was. Somebody will replace it, when the storm is over at the latest."""
+        self._rotten = host
+        self.witnesses[group].rotten = host.me
+
     def halted(self, host: Host, problem: str) -> None:
         """It could not start, or stopped for its disk: somebody starts it again, from what is on the platter."""
         self.tally.add("halts for a failed disk")
@@ -382,6 +388,9 @@ class ClusterWorld:
             host.slow_until = 0.0
             if host.paused:
                 self.scheduler.resume(host)
+        if self._rotten is not None:
+            self.tally.add("rotten disks replaced")
+            self.wipe(self._rotten)
 
     def _converge(self) -> None:
         deadline = self.scheduler.time + HEALING_S

@@ -40,8 +40,10 @@ class ClusterFaults:
             (weather.full_disk, self._full_disk),
             (weather.broken_flush, self._break_flush),
             (weather.wipe, self._wipe),
+            (weather.rot, self._rot),
             (weather.transfer, self._transfer),
             (weather.reconfigure, self._reconfigure),
+            (weather.reconfigure / 4, self._decommission),
             (weather.delete_prefix, self._delete_records),
             (0.3 if weather.clock_drift else 0.0, self._jump_clock),
         )
@@ -169,15 +171,39 @@ class ClusterFaults:
             host.disk.fail_flush(".log")
             host.lying = True
 
-    def _wipe(self) -> None:
-        """At most once in a seed, where everybody is there and a majority stays."""
+    def _replaceable(self) -> Host | None:
+        """One whose disk may be lost: at most once in a seed, where everybody is there and a majority stays."""
         hosts = self._world.hosts[: self._world.founders]
         if self._wiped or not all(host.ready for host in hosts) or self._is_anybody_lost():
-            return
-        host = self._random.choice(hosts)
-        self._wiped = True
-        self._note("wipe", host.name)
-        self._world.wipe(host)
+            return None
+        return self._random.choice(hosts)
+
+    def _wipe(self) -> None:
+        host = self._replaceable()
+        if host is not None:
+            self._wiped = True
+            self._note("wipe", host.name)
+            self._world.wipe(host)
+
+    def _rot(self) -> None:
+        """Of a byte in a segment that is sealed and committed. A scrub, a follower or a client may find it."""
+        host = self._replaceable()
+        partitions = (
+            [one for one in host.node.partitions.online() if one.is_replicated] if host is not None else []
+        )
+        for partition in partitions:
+            folder = partition.log.path
+            assert host is not None
+            names = [name for name in host.disk.list_dir(folder) if name.endswith(".log")]
+            size = host.disk.size(f"{folder}/{names[0]}") if len(names) > 2 else 0
+            if size:
+                self._wiped = True
+                self._note("bit-rot", host.name)
+                self._world.rots(host, partition.group)
+                host.disk.flip_bit(
+                    f"{folder}/{names[0]}", self._random.randrange(size), self._random.randrange(8)
+                )
+                return
 
     def _is_anybody_lost(self) -> bool:
         """Whether a group counts on somebody who is not there."""
@@ -207,10 +233,13 @@ class ClusterFaults:
             to = self._random.choice(config.voters)
             host.do(partial(_hand_over, host, one.consensus.group, to.node))
             if self._random.random() < 0.5:
-                # The old leader must not be told too soon who follows it.
-                for other in self._world.hosts:
-                    if other is not host:
-                        self._cut_link(other, host)
+                self._world.scheduler.after(self._random.random() * 0.05, None, self._deafen, host)
+
+    def _deafen(self, host: Host) -> None:
+        """A leader that hands over must not be told too soon who follows it."""
+        for other in self._world.hosts:
+            if other is not host and not self.over:
+                self._cut_link(other, host)
 
     def _reconfigure(self) -> None:
         from penstock.sim.cluster import TOPIC
@@ -225,6 +254,17 @@ class ClusterFaults:
         if len(replicas) == 3:
             self._note("reassignment", host.name)
             host.do(partial(_reassign, host, TOPIC, index, replicas))
+
+    def _decommission(self) -> None:
+        """Once, and only where enough nodes are left for all copies."""
+        ready = [host for host in self._world.hosts if host.ready and not host.paused]
+        if len(ready) < 4 or self._world.retired:
+            return
+        host = self._random.choice(ready)
+        self._note("decommission", host.name)
+        self._world.retired.append(host)
+        other = self._random.choice([one for one in ready if one is not host])
+        other.do(partial(other.node.controller.decommission, int(host.node_id)))
 
     def _delete_records(self) -> None:
         from penstock.sim.cluster import TOPIC

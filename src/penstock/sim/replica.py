@@ -451,9 +451,12 @@ class Machine(Process):
         try:
             appended = self.log.append(data, check_batch(data), Term(self.core.term), EPOCH_MS)
         except KafkaError as problem:
-            if problem.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if problem.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise
+            # Who may have been replaced does not know all that producers sent: it must not judge them.
+            if self.core.has_lease(self.now()) and self.core.term_confirmed:
                 raise Violation("a producer's sequence goes on", f"{self.name}: {problem}") from problem
-            raise
+            return None
         except DiskFull:
             return None
         except StorageError as problem:
