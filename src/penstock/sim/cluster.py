@@ -6,11 +6,8 @@ bounded time each partition must have a leader, all replicas be equal, and every
 """
 
 import gc
-import logging
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from random import Random
 
@@ -21,16 +18,16 @@ from penstock.node.view import METADATA_GROUP
 from penstock.raft import Role
 from penstock.sim.chance import seeded_system
 from penstock.sim.checks import Watched, Witness
-from penstock.sim.clients import PlainProducer, Producer, Reader
 from penstock.sim.cluster_faults import ClusterFaults
 from penstock.sim.datagrams import SimDatagrams
 from penstock.sim.disk import SimDisk
-from penstock.sim.history import History
-from penstock.sim.host import Door, Host, WatchedReplica
+from penstock.sim.host import Host, WatchedReplica
 from penstock.sim.loop import NodeLoop
 from penstock.sim.network import Cuts, Wires
+from penstock.sim.node_logs import listening
 from penstock.sim.outcome import Tally, Violation
 from penstock.sim.scheduler import Process, Scheduler
+from penstock.sim.shards import TOPIC, Graves, Shard
 from penstock.sim.weather import draw
 from penstock.types import GroupId, NodeId, Replica
 
@@ -39,60 +36,6 @@ STORM_S = 8.0
 HEALING_S = 60.0
 LOOK_EVERY_S = 0.5
 MAX_EVENTS = 400_000
-TOPIC = "orders"
-
-
-class Shard:
-    """One partition of the topic, with its clients."""
-
-    def __init__(self, world: "ClusterWorld", index: int) -> None:
-        self._world = world
-        self.index = index
-        self.scheduler = world.scheduler
-        self.tally = world.tally
-        self.history = History()
-        self.places = [Door(host, TOPIC, index) for host in world.hosts]
-        self.producers: list[Producer | PlainProducer] = [
-            (Producer if number < 2 else PlainProducer)(
-                self, 10 * (index + 1) + number, world.chance(f"producer {index}.{number}")
-            )
-            for number in range(3)
-        ]
-        self.readers = [
-            Reader(self, 10 * (index + 1) + n, world.chance(f"reader {index}.{n}")) for n in range(2)
-        ]
-
-    @property
-    def group(self) -> GroupId | None:
-        for host in self._world.hosts:
-            if host.ready:
-                topic = host.node.metadata.state.topics.get(TOPIC)
-                if topic is not None:
-                    return GroupId(topic.topic_id, self.index)
-        return None
-
-    @property
-    def witness(self) -> Witness:
-        group = self.group
-        assert group is not None
-        return self._world.witnesses[group]
-
-
-class Graves:
-    """Where the replicas of one group are."""
-
-    def __init__(self, world: "ClusterWorld", group: GroupId) -> None:
-        self._world = world
-        self._group = group
-
-    def disk_of(self, replica: Replica) -> SimDisk | None:
-        return self._world.disk_of(replica)
-
-    def running(self, replica: Replica) -> Watched | None:
-        for host in self._world.hosts:
-            if host.me == replica and host.is_assembled:
-                return next((one for one in host.members() if one.consensus.group == self._group), None)
-        return None
 
 
 class ClusterWorld:
@@ -158,7 +101,11 @@ class ClusterWorld:
     # --- running
 
     def run(self) -> None:
-        with seeded_system(self.chance("system")), self._logs(), warnings.catch_warnings():
+        with (
+            seeded_system(self.chance("system")),
+            listening(self.scheduler, self.found_bug),
+            warnings.catch_warnings(),
+        ):
             try:
                 self._run()
             finally:
@@ -362,19 +309,6 @@ class ClusterWorld:
         finally:
             sys.unraisablehook = hook
 
-    @contextmanager
-    def _logs(self) -> Iterator[None]:
-        """What nodes log goes into the trace; what they log as a bug is one."""
-        logger = logging.getLogger("penstock")
-        handler = _Listener(self)
-        before = logger.level, logger.propagate, logger.handlers
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
-        try:
-            yield
-        finally:
-            logger.level, logger.propagate, logger.handlers = before
-
     # --- the end
 
     def _heal(self) -> None:
@@ -513,19 +447,6 @@ class ClusterWorld:
         for shard in self.shards:
             self.tally.add("writes acknowledged", shard.history.acks)
             self.tally.add("reads answered", shard.history.reads)
-
-
-class _Listener(logging.Handler):
-    """Hears what nodes log."""
-
-    def __init__(self, world: ClusterWorld) -> None:
-        super().__init__()
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._world.scheduler.note("log", record.getMessage(), b"")
-        if record.exc_info and not isinstance(record.exc_info[1], PenstockError):
-            self._world.found_bug(record.getMessage(), record.exc_info[1])
 
 
 def _check_producers(members: list[WatchedReplica]) -> None:

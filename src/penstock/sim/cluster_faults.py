@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.cluster import reassign
 from penstock.raft import Role
 from penstock.sim.host import Host
+from penstock.sim.shards import TOPIC
 from penstock.types import Offset
 
 if TYPE_CHECKING:
@@ -242,8 +243,6 @@ class ClusterFaults:
                 self._cut_link(other, host)
 
     def _reconfigure(self) -> None:
-        from penstock.sim.cluster import TOPIC
-
         host = self._victim()
         if host is None or not host.ready or host.paused:
             return
@@ -267,8 +266,6 @@ class ClusterFaults:
         other.do(partial(other.node.controller.decommission, int(host.node_id)))
 
     def _delete_records(self) -> None:
-        from penstock.sim.cluster import TOPIC
-
         for host in self._running():
             if not host.ready or host.paused:
                 continue

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
+from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, StorageError
-from penstock.raft import GroupConfig, Role
+from penstock.raft import GroupConfig, RaftSettings, Role
 from penstock.sim.checks import Witness
 from penstock.sim.clients import PlainProducer, Producer, Reader
 from penstock.sim.disk import SimDisk
@@ -17,7 +18,7 @@ from penstock.sim.faults import Faults
 from penstock.sim.history import History
 from penstock.sim.mail import Mail
 from penstock.sim.outcome import Tally, Violation
-from penstock.sim.replica import SETTINGS, TOPIC, Machine
+from penstock.sim.replica import Machine
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.sim.weather import draw
 from penstock.types import GroupId, NodeId, Replica
@@ -29,6 +30,22 @@ MATCHING_EVERY_S = 2.0
 EXAM_CHANCE = 0.25
 MAX_EVENTS = 40_000
 """Ten times what a busy seed needs."""
+
+
+SETTINGS = RaftSettings(
+    election_timeout_s=0.4,
+    beat_interval_s=0.1,
+    resend_timeout_s=0.15,
+    prefix_timeout_s=0.5,
+    catch_up_patience_s=3.0,
+    max_append_bytes=600,
+    max_inflight_messages=4,
+    max_inflight_bytes=1800,
+    max_uncommitted_bytes=20_000,
+)
+"""Small windows, so that a seed fills and empties them often."""
+
+TOPIC = TopicConfig(segment_bytes=4000, index_interval_bytes=500)
 
 
 class GroupWorld:

@@ -7,9 +7,14 @@ shown. (`network.py` has the faithful one, for whole nodes.)
 
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
+import msgspec
+
+from penstock.raft import Message
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.sim.weather import Weather
+from penstock.types import Replica
 
 
 class Mail:
@@ -70,3 +75,17 @@ class Mail:
         if weather.late and random.random() < weather.late:
             return weather.latency_s + random.random() * weather.late_s
         return weather.latency_s * (0.5 + random.random())
+
+
+class Received(NamedTuple):
+    """A line of the trace, worded when somebody reads it."""
+
+    sender: Replica
+    message: Message
+
+    def __str__(self) -> str:
+        fields = (
+            f"{name}={f'{len(value)} bytes' if isinstance(value, bytes) else value}"
+            for name, value in msgspec.structs.asdict(self.message).items()
+        )
+        return f"<- n{self.sender.node} {type(self.message).__name__}({', '.join(fields)})"

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.batch import check_batch
-from penstock.config import TopicConfig
 from penstock.errors import (
     BatchError,
-    CorruptLog,
     DiskFull,
     ErrorCode,
     KafkaError,
@@ -42,7 +40,6 @@ from penstock.raft import (
     Message,
     Persist,
     Raft,
-    RaftSettings,
     RequestVote,
     Role,
     RoleChanged,
@@ -58,6 +55,7 @@ from penstock.raft import messages as raft_messages
 from penstock.sim.clients import Answer
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.disk import SimDisk
+from penstock.sim.mail import Received
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Event, Process
 from penstock.types import GroupId, Index, NodeId, Offset, Replica, Term
@@ -498,35 +496,3 @@ class Machine(Process):
         if log.first_index != before:
             self.world.tally.add("prefixes deleted")
             self.do(self.core.prefix_deleted(self.now()))
-
-
-class Received(NamedTuple):
-    """A line of the trace, worded when somebody reads it."""
-
-    sender: Replica
-    message: Message
-
-    def __str__(self) -> str:
-        fields = (
-            f"{name}={f'{len(value)} bytes' if isinstance(value, bytes) else value}"
-            for name, value in msgspec.structs.asdict(self.message).items()
-        )
-        return f"<- n{self.sender.node} {type(self.message).__name__}({', '.join(fields)})"
-
-
-SETTINGS = RaftSettings(
-    election_timeout_s=0.4,
-    beat_interval_s=0.1,
-    resend_timeout_s=0.15,
-    prefix_timeout_s=0.5,
-    catch_up_patience_s=3.0,
-    max_append_bytes=600,
-    max_inflight_messages=4,
-    max_inflight_bytes=1800,
-    max_uncommitted_bytes=20_000,
-)
-"""Small windows, so that a seed fills and empties them often."""
-
-TOPIC = TopicConfig(segment_bytes=4000, index_interval_bytes=500)
-
-__all__ = ["SETTINGS", "TOPIC", "CorruptLog", "Machine"]

@@ -1,0 +1,68 @@
+"""The partitions of a simulated cluster, each with its clients, and where the replicas of a group are."""
+
+from typing import TYPE_CHECKING
+
+from penstock.sim.checks import Watched, Witness
+from penstock.sim.clients import PlainProducer, Producer, Reader
+from penstock.sim.disk import SimDisk
+from penstock.sim.history import History
+from penstock.sim.host import Door
+from penstock.types import GroupId, Replica
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster import ClusterWorld
+
+TOPIC = "orders"
+
+
+class Shard:
+    """One partition of the topic, with its clients."""
+
+    def __init__(self, world: "ClusterWorld", index: int) -> None:
+        self._world = world
+        self.index = index
+        self.scheduler = world.scheduler
+        self.tally = world.tally
+        self.history = History()
+        self.places = [Door(host, TOPIC, index) for host in world.hosts]
+        self.producers: list[Producer | PlainProducer] = [
+            (Producer if number < 2 else PlainProducer)(
+                self, 10 * (index + 1) + number, world.chance(f"producer {index}.{number}")
+            )
+            for number in range(3)
+        ]
+        self.readers = [
+            Reader(self, 10 * (index + 1) + n, world.chance(f"reader {index}.{n}")) for n in range(2)
+        ]
+
+    @property
+    def group(self) -> GroupId | None:
+        for host in self._world.hosts:
+            if host.ready:
+                topic = host.node.metadata.state.topics.get(TOPIC)
+                if topic is not None:
+                    return GroupId(topic.topic_id, self.index)
+        return None
+
+    @property
+    def witness(self) -> Witness:
+        group = self.group
+        assert group is not None
+        return self._world.witnesses[group]
+
+
+class Graves:
+    """Where the replicas of one group are."""
+
+    def __init__(self, world: "ClusterWorld", group: GroupId) -> None:
+        self._world = world
+        self._group = group
+
+    def disk_of(self, replica: Replica) -> SimDisk | None:
+        return self._world.disk_of(replica)
+
+    def running(self, replica: Replica) -> Watched | None:
+        for host in self._world.hosts:
+            if host.me == replica and host.is_assembled:
+                return next((one for one in host.members() if one.consensus.group == self._group), None)
+        return None
