@@ -8,9 +8,10 @@
 """
 
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from penstock.batch import iter_headers, read_records
 from tests.faults.clients import settings, told, wait_in_sync
@@ -55,10 +56,7 @@ def _assert_order(values: list[bytes], partition: int) -> None:
 def read_all(bootstrap_servers: str, topic: str, partitions: int) -> Stored:
     reader = Consumer(settings(bootstrap_servers, group_id="verdict", enable_auto_commit=False))
     try:
-        ends = {
-            index: reader.get_watermark_offsets(TopicPartition(topic, index), timeout=PATIENCE_SECONDS)[1]
-            for index in range(partitions)
-        }
+        ends = {index: _end_offset(reader, TopicPartition(topic, index)) for index in range(partitions)}
         stored: Stored = {index: {} for index in range(partitions)}
         reader.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
         while any(max(stored[index], default=-1) + 1 < end for index, end in ends.items()):
@@ -73,6 +71,19 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> Stored:
         return stored
     finally:
         reader.close()
+
+
+def _end_offset(reader: Consumer, place: TopicPartition) -> int:
+    """Asked again while the lead is being handed over: this question alone librdkafka does not repeat by itself."""
+    found: list[int] = []
+
+    def answered() -> bool:
+        with suppress(KafkaException):
+            found.append(reader.get_watermark_offsets(place, timeout=PATIENCE_SECONDS)[1])
+        return bool(found)
+
+    eventually(answered, f"the end of {place}")
+    return found[0]
 
 
 # --- replicas
