@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import fetch, produce
@@ -307,3 +308,25 @@ def delete_before(client: RawClient, topic: str, offset: int) -> tuple[int, int]
     answer = ask(client, ApiKey.DELETE_RECORDS, 1, request, DeleteRecordsResponse)
     row = answer.topics[0].partitions[0]
     return row.error_code, row.low_watermark
+
+
+def test_a_leader_that_may_have_been_deposed_judges_no_sequence(trio: Trio, topic: str) -> None:
+    """Its successor may have taken what it has not; for clients, a wrong sequence is final (Redpanda #3039)."""
+    leader = trio.leader(topic)
+
+    def send(sequence: int) -> ErrorCode:
+        rows = [Record(0, 1, None, b"v", ())]
+        batch = build_batch(rows, producer_id=77, producer_epoch=0, base_sequence=sequence)
+        data = produce.PartitionProduceData(index=0, records=batch)
+        request = produce.ProduceRequest(
+            acks=1, topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])]
+        )
+        with trio.client(leader) as client:
+            answer = ask(client, ApiKey.PRODUCE, 9, request, produce.ProduceResponse)
+        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+    assert send(0) == ErrorCode.NONE
+    assert send(5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    with trio.unconfirmed(leader, topic):
+        assert send(5) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(1) == ErrorCode.NONE

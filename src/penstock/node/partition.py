@@ -39,6 +39,10 @@ log = logging.getLogger("penstock.node")
 NO_LEADER = -1
 
 
+_ON_PRODUCERS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""Errors that rest on what the log knows of idempotent producers, and that clients take as final."""
+
+
 class ReplicaFacts(NamedTuple):
     """One replica of a partition: the offset up to which it has flushed, how far it is behind (Raft's count), for how
     long it has been silent."""
@@ -155,6 +159,8 @@ class Partition:
         except StorageError as refused_write:
             self._note_refusal(refused_write)
             raise
+        except KafkaError as mistake:
+            raise self._judged(mistake) from mistake
         if self._refusing:
             self._refusing = False
             log.warning("%s takes writes again", self.name)
@@ -164,6 +170,16 @@ class Partition:
             if self.is_replicated:
                 self.consensus.appended(header.size)
         return appended
+
+    def _judged(self, mistake: KafkaError) -> KafkaError:
+        """What a producer is told of its mistake. One that may have been deposed does not know what its successor has
+        taken: a sequence that seems wrong may be right there, and a client that believes otherwise would start over and
+        send twice."""
+        if mistake.code in _ON_PRODUCERS and not (self.has_lease and self.is_confirmed):
+            return KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas"
+            )
+        return mistake
 
     def _refusal(self) -> KafkaError:
         """Why this node serves nobody here now."""
