@@ -12,7 +12,7 @@ import pytest
 from penstock.batch import Record, build_batch, check_batch
 from penstock.cluster import Snapshot, TopicWish, decisions
 from penstock.config import Address, NodeConfig
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node import Node
 from penstock.types import Offset
 
@@ -93,16 +93,14 @@ def test_the_folder_of_an_earlier_topic_of_that_name_is_moved_aside(tmp_path: Pa
     assert b"of the first topic" in b"".join(path.read_bytes() for path in aside.glob("*.log"))
 
 
+@pytest.mark.parametrize("emptied", [False, True])
 def test_a_replica_whose_files_are_missing_is_offline_and_does_not_begin_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
 ) -> None:
     async def write(node: Node) -> None:
         await create(node, "lost")
         await append(node, "lost", b"acknowledged")
         await create(node, "kept")
-
-    async def restart(node: Node) -> None:
-        assert b"acknowledged" in stored(node, "lost")
 
     async def look(node: Node) -> None:
         with pytest.raises(KafkaError) as refusal:
@@ -111,11 +109,43 @@ def test_a_replica_whose_files_are_missing_is_offline_and_does_not_begin_anew(
         await append(node, "kept", b"goes on")
 
     on_node(tmp_path, write)
-    on_node(tmp_path, restart)  # whose election notes that there is a log
-    shutil.rmtree(tmp_path / "topics" / "lost-0")
+    folder = tmp_path / "topics" / "lost-0"
+    shutil.rmtree(folder)
+    if emptied:
+        folder.mkdir()
     with caplog.at_level(logging.ERROR):
         on_node(tmp_path, look)
-    assert "lost-0 is missing" in caplog.text
+    assert "lost-0 is missing or empty" in caplog.text
+
+
+def test_a_node_without_its_metadata_does_not_start(tmp_path: Path) -> None:
+    """It would vote as one who has nothing, and topics could be forgotten."""
+
+    async def write(node: Node) -> None:
+        await create(node, "t")
+
+    async def nothing(node: Node) -> None: ...
+
+    on_node(tmp_path, write)
+    shutil.rmtree(tmp_path / "topics" / "__cluster_metadata-0")
+    with pytest.raises(StorageError, match="__cluster_metadata-0 is missing or empty"):
+        on_node(tmp_path, nothing)
+
+
+def test_an_offline_replica_that_is_destroyed_by_decision_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    async def write(node: Node) -> None:
+        await create(node, "t")
+        await append(node, "t", b"acknowledged")
+
+    async def make_again(node: Node) -> None:
+        await node.metadata.change(lambda state: decisions.delete_topic(state, "t"))
+        await create(node, "t")
+        await append(node, "t", b"anew")
+        assert b"anew" in stored(node, "t")
+
+    on_node(tmp_path, write)
+    shutil.rmtree(tmp_path / "topics" / "t-0")
+    on_node(tmp_path, make_again)
 
 
 def test_a_topic_that_a_snapshot_no_longer_mentions_is_moved_aside_and_not_deleted(tmp_path: Path) -> None:

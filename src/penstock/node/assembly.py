@@ -252,7 +252,9 @@ class Assembly:
             speaker = self._senders.get(replica)
             effects = speaker.receive(self.now(), frame, self._core) if speaker is not None else []
         for group, some in effects:
-            self._groups[group].carry_out(some)
+            member = self._groups.get(group)  # what one of them decides may close another one
+            if member is not None:
+                member.carry_out(some)
 
     def _core(self, group: GroupId) -> Raft | None:
         member = self._groups.get(group)

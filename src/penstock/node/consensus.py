@@ -93,8 +93,10 @@ class Consensus:
         seat: Seat,
         founding: GroupConfig | None,
         eager: bool = False,
+        is_lasting: bool = True,
     ) -> None:
-        """`eager`: followers act on what is committed and should hear of it at once."""
+        """`eager`: followers act on what is committed and should hear of it at once. `is_lasting`: the log is meant to
+        be there after a restart."""
         self.group = group
         self.log = stored
         self._assembly = assembly
@@ -102,6 +104,9 @@ class Consensus:
         self._stopped = False
         self._full = False
         self._wrote_control = False
+        self._log_noted = not is_lasting or assembly.hard_states.had_log(group)
+        """It is on the disk that this group has a log here: only then is anything of it acknowledged."""
+        self._noting = False
         installed = stored.prefix_config
         self.core = Raft(
             me=assembly.me,
@@ -138,7 +143,17 @@ class Consensus:
         self._feed(lambda now: self.core.appended(now, size_bytes))
 
     def flushed(self) -> None:
-        self._feed(self.core.durable)
+        if self._log_noted:
+            self._feed(self.core.durable)
+        elif not self._noting and self.log.flushed_index > 0:
+            self._noting = True
+            self._assembly.hard_states.note_log(self.group, has_log=True, saved=self._noted)
+
+    def _noted(self, error: StorageError | None) -> None:
+        self._noting = False
+        if error is None:
+            self._log_noted = True
+            self.flushed()
 
     def campaign(self) -> None:
         self._feed(self.core.campaign)
@@ -214,12 +229,15 @@ class Consensus:
                 self._send(send)
             self.carry_out(self.core.hard_state_saved(self._assembly.now(), effect.hard))
 
-        has_log = self.log.end_index > 0
+        has_log = self._noting or self._assembly.hard_states.had_log(self.group)
         self._assembly.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
 
     def _truncate(self, effect: Truncate) -> None:
         log.info("%s: drops what its leader never had, from index %d on", self._seat.label, effect.end_index)
         self.log.truncate_to_index(effect.end_index)
+        if self.log.end_index == 0 and self._log_noted:
+            self._log_noted = False
+            self._assembly.hard_states.note_log(self.group, has_log=False, saved=lambda _: None)
 
     def _append_entries(self, effect: AppendEntries) -> None:
         gaps_below = EVERYWHERE if self.log.config.cleanup_compact else NOWHERE
@@ -259,6 +277,10 @@ class Consensus:
         except (msgspec.DecodeError, ValueError) as wrong:
             raise StorageError(f"a prefix that cannot be: {wrong}") from wrong
         log.info("%s: begins anew at offset %d", self._seat.label, self.log.start_offset)
+        if not self._log_noted:
+            # The answer is the next effect.
+            self._assembly.hard_states.note_log_now(self.group)
+            self._log_noted = True
         self.carry_out(self.core.durable(self._assembly.now()))
 
     def _start_at(self, effect: StartAt) -> None:

@@ -51,6 +51,17 @@ class HardStates:
         """Whether its log is known to have held something: should its files be missing, they were lost."""
         return self._store.get(group).has_log
 
+    def note_log(self, group: GroupId, *, has_log: bool, saved: Saved) -> None:
+        """Whether there is something in the group's log. Noted before anything of it is acknowledged, so that a log
+        whose files are gone is never taken for a new one."""
+        self.save(group, self.get(group), has_log=has_log, saved=saved)
+
+    def note_log_now(self, group: GroupId) -> None:
+        """The same, waiting for the disk. Raises StorageError."""
+        self._store.put(group, self.get(group), True)
+        if not self._volatile:
+            self._store.flush()
+
     def forget(self, group: GroupId) -> None:
         self._store.forget(group)
 

@@ -70,7 +70,12 @@ class Housekeeping:
     async def _scrubs(self) -> None:
         while True:
             await asyncio.sleep(SCRUB_SECONDS)
-            await self.scrub()
+            try:
+                await self.scrub()
+            except (StorageError, CorruptLog) as trouble:
+                log.error("reading old bytes again: %s", trouble)
+            except Exception:
+                log.exception("a bug in reading old bytes again")
 
     async def scrub(self) -> None:
         """Reads some old bytes of the next partition again. Rot that is found while other replicas are whole costs

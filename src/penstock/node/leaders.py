@@ -6,7 +6,8 @@ has just been connected. It is hearsay and may lag; a client that was led to the
 again. The higher term is right, whoever says it first.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterator
+from uuid import UUID
 
 import msgspec
 
@@ -64,9 +65,9 @@ class LeaderTable:
         if known is not None and (known.term < term or known.leader == me):
             self._rows[group] = Leadership(NO_LEADER, known.term, ())
 
-    def forget(self, groups: Iterable[GroupId]) -> None:
-        for group in groups:
-            self._rows.pop(group, None)
+    def keep(self, topic_ids: Container[UUID]) -> None:
+        """Forgets the groups of all other topics: those were deleted."""
+        self._rows = {group: row for group, row in self._rows.items() if group.topic_id in topic_ids}
 
     def led_by(self, node: NodeId) -> Iterator[tuple[GroupId, Leadership]]:
         return ((group, row) for group, row in self._rows.items() if row.leader == node)

@@ -141,8 +141,10 @@ class Membership:
         try:
             await controller.register(registration)
         except KafkaError as refused:
-            level = logging.DEBUG if refused.code == ErrorCode.NOT_CONTROLLER else logging.ERROR
-            log.log(level, "this node could not be registered: %s", refused)
+            if refused.code == ErrorCode.NOT_CONTROLLER:
+                log.info("waiting for a majority of the cluster's voters: %s", refused)
+            else:
+                log.error("this node could not be registered: %s", refused)
         except PenstockError as trouble:
             log.info("this node could not be registered, again soon: %s", trouble)
 

@@ -380,6 +380,9 @@ class Node:
             if name not in self.metadata.state.topics:
                 self.groups.topic_deleted(name)
             self._following.bring(name)
+        if not self.metadata.state.topics.keys() >= set(changed) | set(vanished):
+            topics = self.metadata.state.topics.values()
+            self.leaders.keep({METADATA_GROUP.topic_id, *(topic.topic_id for topic in topics)})
         if self.links is not None:
             self.links.membership.follow_nodes(self.metadata)
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from penstock.batch import BatchHeader
 from penstock.config import TopicConfig
-from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.errors import CorruptLog, DiskFull, ErrorCode, KafkaError, StorageError
 from penstock.log import Appended, Log
 from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
@@ -100,6 +100,7 @@ class Partition:
         mark_dirty: Callable[["Partition"], None],
         on_role: Callable[["Partition"], None] | None = None,
         on_commit: Callable[["Partition"], None] | None = None,
+        is_lasting: bool = True,
     ) -> None:
         self.name = name
         self.group = group
@@ -132,7 +133,15 @@ class Partition:
         self._strict = Pending()
         """As `_pending`, of a topic that wants more than a majority (4)."""
         self._waiters: dict[FetchWaiter, None] = {}
-        self.consensus = Consensus(group=group, stored=log, assembly=assembly, seat=self, founding=founding)
+        self.consensus = Consensus(
+            group=group,
+            stored=log,
+            assembly=assembly,
+            seat=self,
+            founding=founding,
+            eager=on_commit is not None,
+            is_lasting=is_lasting,
+        )
         self.config_changed(self.consensus.core.config)
 
     def start(self) -> None:
@@ -192,10 +201,13 @@ class Partition:
         )
 
     def _note_refusal(self, refused: StorageError) -> None:
-        """One line when it begins, not one per batch: the log of a full disk may lie on that disk."""
+        """One line when it begins, not one per batch: the log of a full disk may lie on that disk. Another replica may
+        have space, so it gets the lead; once only, should all disks be full."""
         if not self._refusing:
             self._refusing = True
             log.error("%s refuses writes: %s", self.name, refused)
+            if self.is_replicated and isinstance(refused, DiskFull):
+                self._loop.call_soon(self.hand_over)
 
     def progress(self) -> list["ReplicaFacts"]:
         """How far each replica is, as its leader sees it."""

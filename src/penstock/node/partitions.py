@@ -51,6 +51,8 @@ class PartitionTable:
         self._on_role = on_role
         self._topics: dict[str, dict[int, Partition | Offline]] = {}
         self._own: list[Partition] = []
+        self._groups: dict[TopicPartition, GroupId] = {}
+        """Of all replicas that were to be opened, the offline ones too."""
 
     # --- finding
 
@@ -114,17 +116,11 @@ class PartitionTable:
     def _open(
         self, name: TopicPartition, group: GroupId, config: TopicConfig, founding: GroupConfig | None
     ) -> Partition:
-        path = f"{self._topics_dir}/{name}"
-        hard_states = self._assembly.hard_states
-        there = not config.memory and self._disk.exists(path)
-        if there and not hard_states.is_known(group):
+        self._groups[name] = group
+        there = not config.memory and self._disk.exists(f"{self._topics_dir}/{name}")
+        if there and not self._assembly.hard_states.is_known(group):
             # Somebody else's records: an earlier topic of this name.
             self._move_aside(str(name))
-        elif hard_states.had_log(group) and not there and not config.memory:
-            raise StorageError(
-                f"{path} is missing, and with it records that this node had acknowledged; bring it back, or "
-                "replace this replica"
-            )
         return self._partition(name, group, config, founding, on_commit=None)
 
     def open_own(
@@ -149,9 +145,12 @@ class PartitionTable:
         founding: GroupConfig | None,
         on_commit: Callable[[Partition], None] | None,
     ) -> Partition:
-        stored = Log.open(self._disk_of(config), f"{self._topics_dir}/{name}", config)
+        disk = self._disk_of(config)
+        stored = Log.open(disk, f"{self._topics_dir}/{name}", config)
         for cut in stored.cuts:
             log.warning("recovered %s: %s", name, cut)
+        if not disk.volatile:
+            self._check_not_lost(stored, group)
         return Partition(
             name=name,
             group=group,
@@ -163,7 +162,17 @@ class PartitionTable:
             mark_dirty=self._mark_dirty,
             on_role=self._on_role,
             on_commit=on_commit,
+            is_lasting=not disk.volatile,
         )
+
+    def _check_not_lost(self, stored: Log, group: GroupId) -> None:
+        """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
+        if stored.end_index == 0 and self._assembly.hard_states.had_log(group):
+            raise StorageError(
+                f"{stored.path} is missing or empty, and with it what this node had acknowledged: bring the files "
+                "back; or, where other nodes have them, reassign the partition away from this node and back, or empty "
+                "the whole data folder, and it is filled again"
+            )
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
         for partition in self._topics.get(topic, {}).values():
@@ -176,10 +185,12 @@ class PartitionTable:
         slow = []
         for index in indexes:
             partition = partitions.pop(index)
+            group = self._groups.pop(TopicPartition(topic, index), None)
+            if group is not None:
+                self._assembly.hard_states.forget(group)
             if isinstance(partition, Partition):
                 partition.close()
                 slow.append(partition.log.destroy())
-                self._assembly.hard_states.forget(partition.group)
             else:  # its log could not be opened, but its name must be free for the next topic
                 slow.append(Log(self._disk, f"{self._topics_dir}/{topic}-{index}", TopicConfig()).destroy())
         if not partitions:
