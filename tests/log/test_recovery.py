@@ -33,6 +33,17 @@ def filled(sim: SimDisk, count: int = 20, *, checkpoint: bool = True) -> Log:
     return log
 
 
+def test_a_segment_that_a_dead_process_made_has_its_name_flushed_with_its_first_batch(sim: SimDisk) -> None:
+    log = filled(sim, 10)
+    log.delete_prefix(log.end_offset)  # begins a segment, of which only the page cache knows
+    disk = crashed(sim)
+    again = Log.open(disk, FOLDER, SMALL)
+    append(again, b"acknowledged", term=9)
+    flush(again)
+    for seed in range(40):
+        assert offsets(Log.open(disk.after_power_cut(seed), FOLDER, SMALL))[-1:] == [10]
+
+
 def test_a_process_that_dies_loses_nothing_that_was_written(sim: SimDisk) -> None:
     filled(sim, 10)
     log = Log.open(crashed(sim), FOLDER, SMALL)

@@ -209,6 +209,11 @@ class Log(Appending, Tending):
             recovery.checkpoint.save_durably(self._facts())
         # What of the control entries at the start is committed is not known yet.
         self._drop_prefix(limit=self.index_at(self.start_offset))
+        if self._chain.active is not None and self._chain.active.size == 0:
+            # A process that died may have made the file and not flushed its name: the first flush of what will be in
+            # it must do so.
+            self._flushing.mark_folder(self.path)
+            self._flushing.mark_folder(self._parent)
         self._chain.let_cool()
         if self._chain.segments and not self._disk.volatile and recovery.scanned_bytes:
             self._upkeep.save_checkpoint(self._facts())
