@@ -109,6 +109,16 @@ def entries_of(log: Log, start: int, end: int) -> Iterator[Entry]:
                 return
 
 
+def old_segments(log: Log, disk: SimDisk) -> list[str]:
+    """Paths of segments that the log's checkpoint says, durably, to have been flushed. Rot elsewhere cannot be told
+    from a write that a crash has torn."""
+    if not disk.is_durable(f"{log.path}/checkpoint"):
+        return []
+    line = log._upkeep.checkpoint.facts.flushed.base_offset
+    names = [name for name in disk.list_dir(log.path) if name.endswith(LOG_SUFFIX)]
+    return [f"{log.path}/{name}" for name in names if int(name.removesuffix(LOG_SUFFIX)) < line]
+
+
 def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
     """Counted apart from the code under test."""
     halves = [config.voters, config.outgoing] if config.outgoing else [config.voters]

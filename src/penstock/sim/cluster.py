@@ -35,6 +35,8 @@ FORMING_S = 20.0
 STORM_S = 8.0
 HEALING_S = 60.0
 LOOK_EVERY_S = 0.5
+STOPPING_S = 8.0
+"""Then whoever stops is killed, as service managers do."""
 MAX_EVENTS = 400_000
 
 
@@ -61,6 +63,7 @@ class ClusterWorld:
         self.topic_defaults = {"segment.ms": "1000", "index.interval.bytes": "500"}
         self.cuts = Cuts()
         self.wires = Wires(self.scheduler, self.chance("wires"), self.cuts, self._latency)
+        self.wires.refusals = self.weather.loss / 5
         self.datagrams = SimDatagrams(
             self.scheduler,
             self.chance("datagrams"),
@@ -233,6 +236,21 @@ class ClusterWorld:
         self.wires.process_died(host)
         host.disk.process_died()
 
+    def restart(self, host: Host) -> None:
+        """It is asked to stop, and gets some seconds for it."""
+        host.ready = False
+        life = host.life
+
+        def ended() -> None:
+            self.scheduler.after(0.0, None, self._end, host, life)
+
+        host.leave(ended)
+        self.scheduler.after(STOPPING_S, None, self._end, host, life)
+
+    def _end(self, host: Host, life: int) -> None:
+        if host.running and host.life == life:
+            self.kill(host)
+
     def power_cut(self, host: Host) -> None:
         self._stop(host)
         capacity = host.disk.capacity
@@ -315,6 +333,7 @@ class ClusterWorld:
         self.scheduler.note("all", "*** the storm is over")
         self.faults.over = self.calm = True
         self.cuts.heal()
+        self.wires.refusals = 0.0
         self.datagrams.loss = self.datagrams.repeats = 0.0
         for host in self.hosts:
             host.disk.capacity = None

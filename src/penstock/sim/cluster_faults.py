@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cluster import reassign
 from penstock.raft import Role
+from penstock.sim.checks import old_segments
 from penstock.sim.host import Host
 from penstock.sim.shards import TOPIC
 from penstock.types import Offset
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 SLOWER = 0.5
 """Than at the core level: a node takes longer to come back, and a storm of whole nodes lasts longer."""
+
+
+GENTLE = 0.4
+"""How many of those who end are asked to."""
 
 
 class ClusterFaults:
@@ -84,7 +89,13 @@ class ClusterFaults:
     # --- machines
 
     def _crash(self) -> None:
-        if (host := self._victim()) is not None:
+        host = self._victim()
+        if host is None:
+            return
+        if host.ready and not host.paused and self._random.random() < GENTLE:
+            self._note("restart", host.name)
+            self._world.restart(host)
+        else:
             self._note("crash", host.name)
             self._world.kill(host)
 
@@ -193,17 +204,14 @@ class ClusterFaults:
             [one for one in host.node.partitions.online() if one.is_replicated] if host is not None else []
         )
         for partition in partitions:
-            folder = partition.log.path
             assert host is not None
-            names = [name for name in host.disk.list_dir(folder) if name.endswith(".log")]
-            size = host.disk.size(f"{folder}/{names[0]}") if len(names) > 2 else 0
+            paths = old_segments(partition.log, host.disk)
+            size = host.disk.size(paths[0]) if paths else 0
             if size:
                 self._wiped = True
                 self._note("bit-rot", host.name)
                 self._world.rots(host, partition.group)
-                host.disk.flip_bit(
-                    f"{folder}/{names[0]}", self._random.randrange(size), self._random.randrange(8)
-                )
+                host.disk.flip_bit(paths[0], self._random.randrange(size), self._random.randrange(8))
                 return
 
     def _is_anybody_lost(self) -> bool:

@@ -318,6 +318,11 @@ class SimDisk:
         inode = self._find_durable(path)
         return inode.durable if isinstance(inode, SimInode) else bytearray()
 
+    def is_durable(self, path: str) -> bool:
+        """Whether a file is on the platter as it is."""
+        inode = self._find_durable(path)
+        return isinstance(inode, SimInode) and not inode.dirty
+
     def _find_durable(self, path: str) -> SimEntry | None:
         entry: SimEntry | None = self._root
         for name in path.split("/") if path else ():

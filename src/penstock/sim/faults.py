@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.raft import GroupConfig, Refused, Role
+from penstock.sim.checks import old_segments
 from penstock.sim.replica import Machine
 
 if TYPE_CHECKING:
@@ -175,10 +176,10 @@ class Faults:
         machine = self._replaceable()
         if machine is None:
             return
-        names = [name for name in machine.disk.list_dir(self._world.folder) if name.endswith(".log")]
-        if len(names) < 3:
+        paths = old_segments(machine.log, machine.disk)
+        if not paths:
             return
-        path = f"{self._world.folder}/{self._random.choice(names[:-2])}"
+        path = self._random.choice(paths)
         size = machine.disk.size(path)
         if size:
             self._note("bit-rot", machine.name)

@@ -124,6 +124,19 @@ class Host(Process):
         if self.ready:
             self.loop.enter(lambda: self.loop.create_task(attempt()))
 
+    def leave(self, ended: Callable[[], None]) -> None:
+        """As a node does that is told to stop."""
+
+        async def stop() -> None:
+            try:
+                await self.node.retire()
+                await self.node.stop()
+            except StorageError as problem:
+                self.world.scheduler.note(self.name, f"does not stop cleanly: {problem}")
+            ended()
+
+        self.loop.enter(lambda: self.loop.create_task(stop()))
+
     # --- the node's seams
 
     def _links(self, node: Node) -> Links:

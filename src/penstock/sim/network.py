@@ -55,6 +55,8 @@ class Wires:
         self.random = random
         self.cuts = cuts
         self.latency = latency
+        self.refusals = 0.0
+        """How often a transport says that too much waits already."""
         self.frames = 0
         self.lost = 0
         self._listening: dict[Address, SimTransport] = {}
@@ -101,6 +103,9 @@ class Wires:
         """The system closes its connections, and the others hear of it if anything of it reaches them."""
         for wire in [wire for wire in self._wires.values() if wire.has(process)]:
             wire.fall(0.001)
+
+    def refuses(self) -> bool:
+        return self.refusals > 0 and self.random.random() < self.refusals
 
     def reset_some(self) -> None:
         """One connection breaks."""
@@ -291,7 +296,7 @@ class SimTransport:
 
     def send(self, to: NodeId, kind: int, body: Body) -> bool:
         wire = self._up.get(to)
-        if wire is None or not wire.is_up:
+        if wire is None or not wire.is_up or self._wires.refuses():
             return False
         data = b"".join(body) if isinstance(body, list) else bytes(body)
         self._audit(to, kind, data)
