@@ -296,8 +296,8 @@ MUTANTS = (
             Change(
                 consensus.Consensus,
                 "_persist",
-                "has_log = self.log.end_index > 0",
-                "has_log = self.log.end_index > 0\n    for send in effect.then:\n        self._send(send)",
+                "has_log = ",
+                "for send in effect.then:\n        self._send(send)\n    has_log = ",
             ),
         ),
         level=NODE,
@@ -363,7 +363,7 @@ MUTANTS = (
             ),
         ),
         level=NODE,
-        seeds=30,
+        seeds=400,
     ),
 )
 
