@@ -152,6 +152,10 @@ class KafkaListener:
                 f"API {header.api_key} version {version} is not offered (see ApiVersions)"
             )
         response: Message | Buffers | Coroutine[None, None, Message | Buffers | None] | None
+        if not self.node.ready and not self.node.is_alone and header.api_key != ApiKey.API_VERSIONS:
+            # It has not read its metadata: "there are no topics" would be taken for the truth. Others may know more.
+            context.connection.send_away()
+            return None
         if api.controllers and not self.node.is_alone and not self.node.metadata.is_controller:
             return self._forward(context, header, frame)
         response = api.handler(context, decode_request(header, frame))
