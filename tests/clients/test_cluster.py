@@ -116,6 +116,7 @@ def test_a_cut_costs_nothing_that_was_acknowledged(trio: Trio, topic: str) -> No
 
     for number in range(20):
         writer.produce(topic, str(number).encode(), on_delivery=note)
+    assert writer.flush(PATIENCE_SECONDS) == 0
     old = trio.leader(topic)
     with trio.cut_off(old):
         for number in range(20, 40):
