@@ -108,12 +108,9 @@ class Node:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether most of the cluster's nodes are out of reach: what this node does not know, it will not learn now."""
-        if self.links is None:
-            return False
-        known = self.metadata.state.nodes
-        reached = {self.node_id, *(node for node in self.links.network.connected() if node in known)}
-        return 2 * len(reached) <= len(known)
+        """Whether this node is out of touch with the controller, or as the controller with most of the others: what it
+        does not know, it will not learn now."""
+        return self.links is not None and not self.metadata.partition.is_in_touch
 
     @property
     def disk(self) -> Disk:

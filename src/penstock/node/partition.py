@@ -43,6 +43,11 @@ _ON_PRODUCERS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INV
 """Errors that rest on what the log knows of idempotent producers, and that clients take as final."""
 
 
+TOUCH_TIMEOUTS = 2
+"""Election timeouts without a leader after which a replica is taken to be cut off, and not merely between two
+leaders."""
+
+
 class ReplicaFacts(NamedTuple):
     """One replica of a partition: the offset up to which it has flushed, how far it is behind (Raft's count), for how
     long it has been silent."""
@@ -412,6 +417,14 @@ class Partition:
             return True
         lasts = core.settings.election_timeout_s * (1 - core.settings.clock_drift)
         return core.term_confirmed and core.may_propose() is None and now < self._led_since + lasts
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether this replica leads and has a majority behind it, or has heard its leader lately."""
+        if self.leads:
+            return self.has_lease
+        core = self.consensus.core
+        return self._assembly.now() < core.heard_at + TOUCH_TIMEOUTS * core.settings.election_timeout_s
 
     def check_leads(self) -> None:
         if not self.leads:
