@@ -80,7 +80,9 @@ class Following:
         return self._state.may_discard(group, self._me)
 
     def orphans(self) -> None:
-        """Once all metadata has been read: folders that belong to no replica of this node are moved out of the way."""
+        """Once all metadata has been read: folders that belong to no replica of this node are moved out of the way.
+        Only for a node that is alone, which knows when that is. In a cluster a node may be registered and yet have to
+        read of the topics that came later: a folder that seems to be nobody's stays, until a topic wants its name."""
         known = {
             TopicPartition(name, index)
             for name in self._partitions.names()

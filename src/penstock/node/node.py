@@ -279,8 +279,6 @@ class Node:
         self.metadata.partition.start()
 
     def _set_ready(self) -> None:
-        if self.links is not None:
-            self._following.orphans()
         self.ready = True
         self._ready.set()
 

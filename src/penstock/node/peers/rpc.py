@@ -190,7 +190,8 @@ class Rpc:
             self._fail(to, number, problem.code, problem.message)
         elif isinstance(problem, ProtocolViolation):
             self._fail(to, number, ErrorCode.INVALID_REQUEST, str(problem))
-        elif isinstance(problem, PenstockError):  # a disk that is full, say: known trouble, told where it happened
+        elif isinstance(problem, PenstockError):
+            # Known trouble, such as a full disk, and told where it happened.
             self._fail(to, number, CallProblem.HANDLER_FAILED, str(problem))
         else:
             log.error("a bug in answering method %d of node %d", method, to, exc_info=problem)
