@@ -91,29 +91,37 @@ class Flusher:
         """In the flush thread. The cycle must end whatever happens, or nothing would ever be flushed again."""
         started = time.perf_counter()
         errors: dict[int, StorageError] = {}
+        whole: StorageError | None = None
         if sum(ticket.files for _, ticket in work) >= SYNC_ALL_FROM_FILES:
-            error = _attempt(self._disk.sync_all)
-            if error is not None:
-                errors = dict.fromkeys(range(len(work)), error)
+            whole = _attempt(self._disk.sync_all)
+            if whole is not None:
+                errors = dict.fromkeys(range(len(work)), whole)
         else:
             for index, (_, ticket) in enumerate(work):
                 error = _attempt(ticket.run)
                 if error is not None:
                     errors[index] = error
         seconds = time.perf_counter() - started
-        self._loop.call_soon_threadsafe(self._finish_cycle, work, errors, seconds)
+        self._loop.call_soon_threadsafe(self._finish_cycle, work, errors, seconds, whole)
 
     def _finish_cycle(
         self,
         work: list[tuple[Partition, FlushTicket]],
         errors: dict[int, StorageError] | None,
         seconds: float,
+        whole: StorageError | None = None,
     ) -> None:
+        """`whole`: the disk as a whole could not be synced. Then also what was written meanwhile may have been dropped,
+        and a later sync would not tell."""
         self._running = False
         self.cycles += 1
         self.seconds_total += seconds
         for index, (partition, ticket) in enumerate(work):
             self._finish(partition, ticket, errors.get(index) if errors else None)
+        if whole is not None:
+            dirty, self._dirty = self._dirty, {}
+            for partition in dirty:
+                partition.fail(whole)
         if self._dirty:
             if not self._scheduled:
                 self._scheduled = True
