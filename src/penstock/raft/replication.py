@@ -126,7 +126,8 @@ class Replication:
         received = reply.received_index
         if received < peer.match_index or (not received and peer.next_index):
             # Overtaken, or from a follower that does not know yet what matches, maybe because it has restarted.
-            if peer.matched:
+            # At 0 there is nothing to tell, and the answer would be the same again: what is under way will do, or time.
+            if peer.matched and peer.match_index:
                 self.tell(peer, peer.match_index)
             self.core.wake_at(now)
             return False
