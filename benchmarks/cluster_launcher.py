@@ -89,19 +89,23 @@ class Brokers:
         self._processes.clear()
 
     def wait_for_nodes(self, count: int) -> None:
-        """Until every node is known to the others."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        """Until every node that runs knows of that many."""
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                if len(admin.list_topics(timeout=2).brokers) >= count:
-                    return
-            except KafkaException:
-                pass
-            time.sleep(CHECK_SECONDS)  # nobody tells a client when a broker is there
-        raise Problem(
-            f"{self.name}: {count} nodes are not there after {START_SECONDS:.0f} s; see {self.folder}"
-        )
+        for node in self._processes:
+            address = f"127.0.0.1:{self.ports[node - 1]}"
+            admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+            while not _knows(admin, count):
+                if time.monotonic() > deadline:
+                    seconds = f"{START_SECONDS:.0f} s"
+                    raise Problem(f"{self.name}: node {node} does not know {count} nodes after {seconds}")
+                time.sleep(CHECK_SECONDS)  # nobody tells a client when a broker is there
+
+
+def _knows(admin: AdminClient, count: int) -> bool:
+    try:
+        return len(admin.list_topics(timeout=2).brokers) >= count
+    except KafkaException:
+        return False
 
 
 class PenstockBrokers(Brokers):

@@ -117,6 +117,8 @@ def test_ctrl_c_while_typing_messages_is_quiet_and_130(broker: Broker, topic: st
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell without job control lets what it starts in the background ignore Ctrl-C, and tests may run there.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     watcher = follow(broker, "consume", topic, "--from-beginning", "--max", "1001")
     assert process.stdin is not None
