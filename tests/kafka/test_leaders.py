@@ -275,7 +275,11 @@ def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: U
         trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 3)
         while (code := write(client, name).error_code) != ErrorCode.NONE:
             # A node that just came back may be late once more before it has settled.
-            assert code in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            assert code in (
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                ErrorCode.REQUEST_TIMED_OUT,
+            )
             trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 3)
 
 
