@@ -165,15 +165,7 @@ class Node:
         if self._make_links is not None:
             self.links = self._make_links(self)
         self.flusher = Flusher(self._disk, self._threads("penstock-flush"))
-        adopts = not self._disk.exists(f"{VOTES_PATH}.0") and bool(
-            self._disk.list_dir(self.folder.topics_dir)
-        )
-        self._hard_states = HardStates(
-            VoteStore(self._disk, VOTES_PATH),
-            self._threads("penstock-votes"),
-            volatile=self._disk.volatile,
-            adopts=adopts,
-        )
+        self._hard_states = self._open_hard_states()
         self._assembly = Assembly(
             me=self.me,
             transport=self.links.network if self.links is not None else NoNetwork(),
@@ -230,6 +222,15 @@ class Node:
             await self._start_alone()
         else:
             await self._start_clustered(self.links)
+
+    def _open_hard_states(self) -> HardStates:
+        is_older = not self._disk.exists(f"{VOTES_PATH}.0") and self._disk.list_dir(self.folder.topics_dir)
+        return HardStates(
+            VoteStore(self._disk, VOTES_PATH),
+            self._threads("penstock-votes"),
+            volatile=self._disk.volatile,
+            adopts=bool(is_older),
+        )
 
     async def _start_alone(self) -> None:
         self._open_metadata(GroupConfig(voters=(self.me,)))
