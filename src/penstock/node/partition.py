@@ -391,6 +391,11 @@ class Partition:
             waiter.wake()
         self.settled()
 
+    @property
+    def offline_reason(self) -> Halt | None:
+        """Why this replica takes no more part; None while it does."""
+        return self._halted
+
     def fail(self, error: StorageError | CorruptLog) -> None:
         """A flush failed: nothing pending will ever be committed here."""
         self.consensus.halt(error)
