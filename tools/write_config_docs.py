@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import TOPIC_CONFIGS, ClusterSettings, GroupSettings, Limits
+from penstock.config import GROUP_CONFIGS, TOPIC_CONFIGS, ClusterSettings, GroupSettings, Limits
 from penstock.config.cluster import meaning
 from penstock.config.limits import reason
 
@@ -60,6 +60,14 @@ def refused_rows() -> Iterator[str]:
             yield f"| `{definition.name}` | {_shown(definition.default)} | {definition.refused}. |"
 
 
+def queue_rows() -> Iterator[str]:
+    yield "| group config | default | accepted | what it does |"
+    yield "|---|---|---|---|"
+    for definition in GROUP_CONFIGS.values():
+        shown, accepted = _shown(definition.default), definition.kind.expected
+        yield f"| `{definition.name}` | {shown} | {accepted} | {definition.doc} |"
+
+
 def _shown(default: str) -> str:
     return {"": "empty", str(NO_LIMIT): "no limit"}.get(default, default)
 
@@ -70,6 +78,7 @@ TABLES = {
     "limits": limit_rows,
     "topics": topic_rows,
     "refused": refused_rows,
+    "queues": queue_rows,
 }
 
 

@@ -9,8 +9,10 @@ from penstock.config.describing import (
     ConfigSynonym,
     describe_all_nodes,
     describe_broker,
+    describe_group,
     describe_topic,
 )
+from penstock.config.group import GROUP_CONFIGS, GroupConfig
 from penstock.config.kinds import ConfigSource, ConfigType
 from penstock.config.limits import Limits
 from penstock.config.loading import load_node_config
@@ -19,6 +21,7 @@ from penstock.config.overrides import parse_overrides, resolve
 from penstock.config.topic import TopicConfig
 
 __all__ = [
+    "GROUP_CONFIGS",
     "TOPIC_CONFIGS",
     "Address",
     "BrokerConfigs",
@@ -27,6 +30,7 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "ConfigType",
+    "GroupConfig",
     "GroupSettings",
     "Limits",
     "NodeConfig",
@@ -35,6 +39,7 @@ __all__ = [
     "check_dynamic",
     "describe_all_nodes",
     "describe_broker",
+    "describe_group",
     "describe_topic",
     "load_node_config",
     "parse_overrides",

@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.config.broker import BROKER_CONFIGS, BrokerConfigs
 from penstock.config.definitions import TOPIC_CONFIGS, Definition
+from penstock.config.group import GROUP_CONFIGS
 from penstock.config.kinds import ConfigSource, ConfigType
 
 
@@ -62,6 +63,12 @@ def describe_all_nodes(broker: BrokerConfigs, names: Collection[str] | None = No
     ]
 
 
+def describe_group(overrides: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """A group's configs, all of them or those named. A group need not exist to have some."""
+    wanted = _wanted(GROUP_CONFIGS.values(), names, overrides)
+    return [_entry(config, _group_synonyms(config, overrides), read_only=False) for config in wanted]
+
+
 def _wanted(
     definitions: Iterable[Definition], names: Collection[str] | None, overrides: Mapping[str, str]
 ) -> list[Definition]:
@@ -95,6 +102,14 @@ def _topic_synonyms(
     inherited.sort(key=lambda synonym: synonym.source is ConfigSource.DEFAULT_CONFIG)
     default = ConfigSynonym(name=topic.name, value=topic.default, source=ConfigSource.DEFAULT_CONFIG)
     return tuple(own + (inherited or [default]))
+
+
+def _group_synonyms(config: Definition, overrides: Mapping[str, str]) -> tuple[ConfigSynonym, ...]:
+    default = ConfigSynonym(name=config.name, value=config.default, source=ConfigSource.DEFAULT_CONFIG)
+    if config.name not in overrides:
+        return (default,)
+    source = ConfigSource.DYNAMIC_GROUP_CONFIG
+    return (ConfigSynonym(name=config.name, value=overrides[config.name], source=source), default)
 
 
 def _broker_synonyms(name: str, broker: BrokerConfigs) -> tuple[ConfigSynonym, ...]:

@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a config's value comes from; the lower of two known sources wins."""
+    """Where a config's value comes from; of a topic's and a broker's known sources the lower one wins."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -42,6 +42,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,38 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_group_assignment_bytes: Annotated[
         int, Meta(ge=1, description="One generation's assignments: they are one record in the offsets topic.")
     ] = 32 * MEBIBYTE
+    max_subscribed_topics: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Topics that one member of a share group subscribes to; each is looked up when topics change.",
+        ),
+    ] = 10_000
+    max_queues: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Queues (share groups) on partitions that one node leads; each costs 10 KB, and more while it has work.",
+        ),
+    ] = 50_000
+    max_share_sessions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Consumers of queues that one node knows; Kafka's group.share.max.share.sessions.",
+        ),
+    ] = 10_000
+    max_partitions_per_session: Annotated[
+        int,
+        Meta(ge=1, description="Partitions that a consumer of queues names once and is then served from."),
+    ] = 10_000
+    max_group_configs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Groups with configs of their own: every node keeps them, and every metadata snapshot has all.",
+        ),
+    ] = 10_000
     max_offset_metadata_bytes: Annotated[
         int,
         Meta(
@@ -145,6 +177,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_peer_calls: Annotated[
         int, Meta(ge=1, description="Questions of one node that another has not answered yet.")
     ] = 1_024
+
+    max_http_connections: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Open connections on the HTTP port; at most an eighth of the files that the process may open.",
+        ),
+    ] = 4_096
+    max_http_body_bytes: Annotated[
+        int,
+        Meta(
+            ge=KIBIBYTE,
+            le=1024 * MEBIBYTE,
+            description="One body on the HTTP port: a few of the largest batches that a topic takes by default.",
+        ),
+    ] = 8 * MEBIBYTE
+    http_body_timeout_ms: Annotated[
+        int, Meta(ge=1, description="A body must have come by then: 8 MiB in that time are 2 Mbit a second.")
+    ] = 30_000
+    max_http_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=MEBIBYTE,
+            description="Bodies and answers of all HTTP callers together; past it they are told to come back.",
+        ),
+    ] = 256 * MEBIBYTE
 
     def validate(self) -> None:
         """Raises ConfigError for a limit outside its range, or for two that do not go together."""

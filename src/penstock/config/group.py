@@ -1,0 +1,286 @@
+"""Group configs: what a queue (a share group) is told to do, by the names that Kafka's tools use.
+
+They are cluster metadata under the group's name (config resource type 32, GROUP), and may be set before the group
+exists. `share.*` are Kafka's, with wider ranges where Kafka's would only be in the way; `penstock.*` are ours. The
+defaults are the same on every node, so they come from here and from nowhere else.
+
+Kafka has `consumer.*` and `streams.*` group configs too. They are refused by name: the classic protocol, which consumer
+groups speak here, takes those times from its clients.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.config.definitions import Definition
+from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, integer
+from penstock.config.overrides import nearest
+from penstock.errors import ErrorCode, KafkaError
+
+BY_DURATION = "by_duration"
+DAY_MS = 86_400_000
+LONGEST_DURATION = 40
+"""Characters of an ISO-8601 duration; the longest sensible ones have about twenty."""
+
+TOPIC_NAME_MAX = 249
+"""Kafka's; `cluster.topics` checks the same when the topic is created."""
+
+
+class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's settings, complete and valid."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    record_lock_duration_ms: int = 30_000
+    auto_offset_reset: str = "latest"
+    """`latest`, `earliest` or `by_duration`."""
+    auto_offset_reset_ms: int = 0
+    """How far back `by_duration` begins; 0 with the others."""
+    read_committed: bool = False
+    delivery_count_limit: int = 5
+    """0: without limit."""
+    max_record_locks: int = 100_000
+    """Per partition."""
+    key_ordered: bool = False
+    exclusive: bool = False
+    dead_letters: bool = True
+    dead_letter_topic: str = ""
+    """Empty: see `dead_letter_topic_of`."""
+    retry_backoff_ms: int = 0
+    retry_backoff_max_ms: int = 60_000
+    retry_backoff_factor: float = 2.0
+
+    def dead_letter_topic_of(self, topic: str) -> str:
+        """Where a topic's dead letters go."""
+        return self.dead_letter_topic or f"{topic}.dlq"
+
+
+def _reset() -> Kind:
+    def parse(text: str) -> tuple[str, int]:
+        if text in ("latest", "earliest"):
+            return text, 0
+        name, _, duration = text.partition(":")
+        if name != BY_DURATION:
+            raise ValueError(text)
+        return BY_DURATION, _duration_ms(duration)
+
+    expected = "latest, earliest, or by_duration:PnDTnHnMnS (such as by_duration:PT1H30M)"
+    return Kind(type=ConfigType.STRING, expected=expected, parse=parse)
+
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:[.,](?P<part>\d{1,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def _duration_ms(text: str) -> int:
+    """Java's durations without a sign: a negative one would begin in the future. Parts of a millisecond are dropped."""
+    found = _DURATION.fullmatch(text) if len(text) <= LONGEST_DURATION else None
+    if found is None or not any(found.groups()):
+        raise ValueError(text)
+    days, hours, minutes, seconds = (
+        int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds")
+    )
+    millis = int((found["part"] or "0").ljust(3, "0")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + millis
+
+
+def _topic_or_empty() -> Kind:
+    def parse(text: str) -> str:
+        if text and (text in (".", "..") or not re.fullmatch(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_MAX}}}", text)):
+            raise ValueError(text)
+        return text
+
+    return Kind(type=ConfigType.STRING, expected="the name of a topic, or nothing", parse=parse)
+
+
+_DEFINITIONS = (
+    Definition(
+        name="penstock.dead.letter.enable",
+        kind=boolean(),
+        default="true",
+        doc="Whether a record that was rejected, or delivered as often as share.delivery.count.limit allows, is copied "
+        "to the dead-letter topic. Otherwise it is dropped, as in Kafka.",
+    ),
+    Definition(
+        name="penstock.dead.letter.topic",
+        kind=_topic_or_empty(),
+        default="",
+        doc="Where dead letters go. Empty: the topic that they come from with .dlq behind its name.",
+    ),
+    Definition(
+        name="penstock.queue.exclusive",
+        kind=boolean(),
+        default="false",
+        doc="Whether only one consumer at a time gets records; the others stand by.",
+    ),
+    Definition(
+        name="penstock.queue.order",
+        kind=choice("none", "key"),
+        default="none",
+        doc="key: the next record of a key is delivered only when the one before it is done. none: records go to "
+        "whoever has room.",
+    ),
+    Definition(
+        name="penstock.retry.backoff.factor",
+        # 1 is a constant delay; 100 reaches any maximum with the third delivery.
+        kind=double(1, 100),
+        default="2.0",
+        doc="By how much the delay of a released record grows with every further delivery.",
+    ),
+    Definition(
+        name="penstock.retry.backoff.max.ms",
+        kind=integer(0, 7 * DAY_MS),
+        default="60000",
+        doc="The longest delay of a released record.",
+    ),
+    Definition(
+        name="penstock.retry.backoff.ms",
+        kind=integer(0, 7 * DAY_MS),
+        default="0",
+        doc="How long a record that was released for the first time waits for its next delivery; 0: not at all, as in "
+        "Kafka.",
+    ),
+    Definition(
+        name="share.auto.offset.reset",
+        kind=_reset(),
+        default="latest",
+        doc="Where a queue begins on a partition that it has not read before: at the end, at the beginning, or at what "
+        "is at most so old (by_duration:PT1H).",
+    ),
+    Definition(
+        name="share.delivery.count.limit",
+        # The queue counts deliveries in one byte.
+        kind=integer(0, 255),
+        default="5",
+        doc="How often a record is delivered at most before it is given up; 0: without limit.",
+    ),
+    Definition(
+        name="share.heartbeat.interval.ms",
+        kind=integer(100, 600_000),
+        default="5000",
+        doc="How often the members of a queue are told to report.",
+    ),
+    Definition(
+        name="share.isolation.level",
+        kind=choice("read_committed", "read_uncommitted"),
+        default="read_uncommitted",
+        doc="Whether records of transactions that are open or were aborted are delivered (read_uncommitted).",
+    ),
+    Definition(
+        name="share.partition.max.record.locks",
+        kind=integer(1, 1_000_000),
+        default="100000",
+        doc="How many records of one partition may be with consumers at once.",
+    ),
+    Definition(
+        name="share.record.lock.duration.ms",
+        kind=integer(1_000, 3_600_000),
+        default="30000",
+        doc="How long a consumer has for a record before it is given to another one.",
+    ),
+    Definition(
+        name="share.session.timeout.ms",
+        kind=integer(1_000, 1_800_000),
+        default="45000",
+        doc="How long a member of a queue may be silent before it counts as gone.",
+    ),
+)
+
+GROUP_CONFIGS: dict[str, Definition] = {definition.name: definition for definition in _DEFINITIONS}
+
+NOT_OFFERED: dict[str, str] = {
+    "consumer.": "consumer groups take their times from their clients (session.timeout.ms, heartbeat.interval.ms)",
+    "streams.": "there is no streams group protocol here; Kafka Streams uses the classic one",
+}
+"""What other configs of Kafka's begin with, and why they are not here."""
+
+_FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "penstock.dead.letter.enable": lambda on: {"dead_letters": on},
+    "penstock.dead.letter.topic": lambda name: {"dead_letter_topic": name},
+    "penstock.queue.exclusive": lambda on: {"exclusive": on},
+    "penstock.queue.order": lambda order: {"key_ordered": order == "key"},
+    "penstock.retry.backoff.factor": lambda factor: {"retry_backoff_factor": factor},
+    "penstock.retry.backoff.max.ms": lambda ms: {"retry_backoff_max_ms": ms},
+    "penstock.retry.backoff.ms": lambda ms: {"retry_backoff_ms": ms},
+    "share.auto.offset.reset": lambda reset: {
+        "auto_offset_reset": reset[0],
+        "auto_offset_reset_ms": reset[1],
+    },
+    "share.delivery.count.limit": lambda count: {"delivery_count_limit": count},
+    "share.heartbeat.interval.ms": lambda ms: {"heartbeat_interval_ms": ms},
+    "share.isolation.level": lambda level: {"read_committed": level == "read_committed"},
+    "share.partition.max.record.locks": lambda count: {"max_record_locks": count},
+    "share.record.lock.duration.ms": lambda ms: {"record_lock_duration_ms": ms},
+    "share.session.timeout.ms": lambda ms: {"session_timeout_ms": ms},
+}
+
+
+def group_definition(name: str) -> Definition:
+    """The definition of a group config; KafkaError(INVALID_CONFIG) says why there is none, or which is meant."""
+    definition = GROUP_CONFIGS.get(name)
+    if definition is not None:
+        return definition
+    for prefix, reason in NOT_OFFERED.items():
+        if name.startswith(prefix):
+            raise _invalid(f"{name} is not supported: {reason}")
+    raise _invalid(f"unknown group config {name}{nearest(name, GROUP_CONFIGS)}")
+
+
+def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
+    """A group's own configs, each known and valid, and good together. KafkaError(INVALID_CONFIG) says what is not."""
+    checked: dict[str, str] = {}
+    for name, value in overrides.items():
+        definition = group_definition(name)
+        if value is None:
+            raise _invalid(f"{name} has no value; send a value, or leave it out to use the default")
+        _parse(definition, value)
+        checked[name] = value.strip()
+    _check_together(resolve_group(checked))
+    return checked
+
+
+def resolve_group(overrides: Mapping[str, str]) -> GroupConfig:
+    """A group's complete settings: its own configs, which were checked when they were set, over the defaults.
+
+    A config that this version does not know, or a value that it no longer takes, was set by another version: the
+    default holds instead, because metadata that is committed must always apply.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in overrides.items():
+        definition = GROUP_CONFIGS.get(name)
+        try:
+            if definition is not None:
+                fields.update(_FIELDS[name](definition.kind.parse(value.strip())))
+        except ValueError:
+            continue
+    return GroupConfig(**fields)
+
+
+def _parse(definition: Definition, value: str) -> object:
+    try:
+        return definition.kind.parse(value.strip())
+    except ValueError:
+        raise _invalid(
+            f"{definition.name}={value} is not valid: expected {definition.kind.expected}"
+        ) from None
+
+
+def _check_together(config: GroupConfig) -> None:
+    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+        raise _invalid(
+            f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) is not below share.session.timeout.ms "
+            f"({config.session_timeout_ms}): members would be gone before they report"
+        )
+    if config.retry_backoff_ms > config.retry_backoff_max_ms:
+        raise _invalid(
+            f"penstock.retry.backoff.ms ({config.retry_backoff_ms}) is above penstock.retry.backoff.max.ms "
+            f"({config.retry_backoff_max_ms})"
+        )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
