@@ -82,6 +82,7 @@ class Partition:
         "closed",
         "config",
         "consensus",
+        "damage",
         "group",
         "high_watermark",
         "is_replicated",
@@ -118,6 +119,9 @@ class Partition:
         self.term = NO_TERM
         """Of the leader that is known here."""
         self.is_replicated = False
+        self.damage: CorruptLog | None = None
+        """What is wrong with the stored bytes, as far as is known. The replica takes part all the same (see
+        `penstock.cluster.damage`), until it is made anew."""
         self.high_watermark: Offset = log.start_offset
         """Exclusive: the first offset that readers may not see yet. What is committed is learned from the group."""
         self._announced = (False, NO_TERM)
@@ -152,6 +156,11 @@ class Partition:
     def start(self) -> None:
         """Takes its seat in the group."""
         self.consensus.start()
+
+    @property
+    def me(self) -> Replica:
+        """What this node is in the group."""
+        return self.consensus.core.me
 
     @property
     def label(self) -> str:
@@ -224,7 +233,7 @@ class Partition:
                 one.replica.node,
                 self.log.offset_at(min(one.match_index, self.log.end_index)),
                 self.log.end_index - one.match_index,
-                0 if one.replica == self._assembly.me else int((now - one.last_contact) * 1000),
+                0 if one.replica == self.me else int((now - one.last_contact) * 1000),
                 one.learner,
             )
             for one in core.progress()
@@ -232,7 +241,7 @@ class Partition:
 
     def hand_over(self) -> bool:
         """Lets the replica that has kept up best lead; whether there is one, or the lead is being handed over."""
-        core, me = self.consensus.core, self._assembly.me
+        core, me = self.consensus.core, self.me
         lately = self._assembly.now() - core.settings.election_timeout_s
         others = [
             one
@@ -259,7 +268,7 @@ class Partition:
             for one in core.progress()
             if not one.learner
             and one.match_index >= self._sampled_commit
-            and (one.last_contact >= lately or one.replica == self._assembly.me)
+            and (one.last_contact >= lately or one.replica == self.me)
         )
 
     def sample_in_sync(self) -> tuple[int, ...]:
@@ -313,6 +322,12 @@ class Partition:
 
     def heard_reply(self) -> None:
         """A replica may have flushed more."""
+        self._answer_strict()
+
+    def _answer_strict(self) -> None:
+        """To be called after everything that `_flushed_by_enough` depends on: an answer of a replica, a flush of this
+        one, a commit, other members, another config. None of these needs to be followed by any of the others: where all
+        followers have flushed and answered before this leader has, its flush is the last that happens."""
         if self._strict:
             self._strict.answer(self._flushed_by_enough())
 
@@ -333,6 +348,7 @@ class Partition:
     def flushed(self) -> None:
         """The log flushed further."""
         self.consensus.flushed()
+        self._answer_strict()
 
     def committed(self, index: int) -> None:
         """Moves the watermark, answers what is committed, wakes waiting fetches."""
@@ -345,7 +361,7 @@ class Partition:
         if self._on_commit is not None:
             self._on_commit(self)
         self._pending.answer(watermark)
-        self.heard_reply()
+        self._answer_strict()
         size_bytes = 0
         sizes = self._pending_sizes
         while sizes and sizes[0][0] < watermark:
@@ -378,14 +394,17 @@ class Partition:
                 self._on_role(self)
 
     def config_changed(self, config: GroupConfig | None) -> None:
-        self.is_replicated = config is None or config.members != (self._assembly.me,)
+        self.is_replicated = config is None or config.members != (self.me,)
         self.log.commit_index = Index(self.consensus.core.commit_index) if self.is_replicated else None
+        self._answer_strict()
 
     def halted(self, error: Halt) -> None:
         """A lone replica goes on to be read: nobody has more than it has. Its log takes no more appends."""
         self._halted = error
         self.leads = self.leads and not self.is_replicated
         log.error("%s takes no more part until the next start: %s", self.name, error)
+        if isinstance(error, CorruptLog):
+            self.damaged(error)
         self._end_pending(error)
         for waiter in self._waiters:
             waiter.wake()
@@ -395,6 +414,13 @@ class Partition:
     def offline_reason(self) -> Halt | None:
         """Why this replica takes no more part; None while it does."""
         return self._halted
+
+    def damaged(self, rot: CorruptLog) -> None:
+        """Once is enough: it is not mended by being found again."""
+        if self.damage is None and not self.closed:
+            self.damage = rot
+            what = "others may have it whole" if self.is_replicated else "restore it from a backup"
+            log.error("%s is damaged: %s; %s", self.name, rot, what)
 
     def fail(self, error: StorageError | CorruptLog) -> None:
         """A flush failed: nothing pending will ever be committed here."""
@@ -504,7 +530,7 @@ class Partition:
                 one
                 for one in self.consensus.core.progress()
                 if one.replica.node in in_sync
-                and one.replica != self._assembly.me
+                and one.replica != self.me
                 and one.beat_sent_at <= since
             ]
             if not behind:
@@ -514,6 +540,7 @@ class Partition:
     def reconfigure(self, config: TopicConfig) -> None:
         self.config = config
         self.log.reconfigure(config)
+        self._answer_strict()
 
     def close(self) -> None:
         """No more appends; whoever waits is told so."""
