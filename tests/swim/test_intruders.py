@@ -2,7 +2,7 @@
 
 from random import Random
 
-from penstock.swim import Endpoint, Refusal, Refused, State, SwimSettings
+from penstock.swim import Endpoint, Refusal, Refused, Session, State, SwimSettings
 from penstock.swim.packets import ANYBODY, Alive, Dead, Ping, Seal, Suspect
 from penstock.types import NodeId
 from tests.swim.stage import ME, Stage
@@ -99,3 +99,42 @@ def test_the_key_is_not_needed_where_none_is_set() -> None:
     stage = Stage(key=None, settings=SwimSettings())
     stage.says(2, Ping(1), Alive(0, meta(2)), to=ANYBODY)
     assert stage.state(2) is State.ALIVE
+
+
+def test_a_copy_of_a_connected_node_is_not_heard_and_the_original_is() -> None:
+    stage = Stage().knows(3)
+    stage.core.connected(stage.now, NodeId(3), Session(replica(3), 1))
+    copied = meta(3, cluster=MALLORY)
+    assert stage.says(3, Ping(1), Alive(70, copied), to=ANYBODY, epoch=2, sequence=0) == []
+    assert stage.core.refused[Refusal.RIVAL] == 1
+    assert stage.core.members[replica(3)].meta.cluster != MALLORY
+    assert stage.says(3, Ping(2), sequence=50)
+
+
+def test_a_node_that_was_outdone_by_its_copy_is_heard_again_with_its_next_connection() -> None:
+    stage = Stage().knows(3)
+    old = stage.letter(replica(3), Ping(1))
+    assert stage.arrives(old)
+    assert stage.says(3, Ping(2), Alive(70, meta(3, cluster=MALLORY)), epoch=2, sequence=0)
+    assert stage.says(3, Ping(3), sequence=50) == []
+    stage.core.connected(stage.now, NodeId(3), Session(replica(3), 1))
+    assert stage.says(3, Ping(4), Alive(71, meta(3)), sequence=51)
+    assert stage.core.members[replica(3)].meta == meta(3)
+    assert stage.arrives(old) == []
+
+
+def test_some_seconds_of_a_copied_folder_cost_the_original_nothing() -> None:
+    village = Village(3, seed=21)
+    village.starts()
+    village.passes_until(lambda: village.agrees_that_all_are_alive, limit=20)
+    village.is_connected()
+    copy = village.adds_a_copy(3, house=33)
+    village.starts([33], seeds=(1, 2, 3))
+    village.passes(6)
+    village.stops(33)
+    village.passes(120)
+    assert copy.boots > village.members[3].boots
+    assert village.deaths() == []
+    assert village.agrees_that_all_are_alive
+    places = {one.core.members[replica(3)].meta.cluster for one in village.up}
+    assert places == {village.members[3].meta.cluster}

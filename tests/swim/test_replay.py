@@ -2,7 +2,9 @@
 
 from random import Random
 
-from penstock.swim.replay import WINDOW, ReplayGuard
+from penstock.swim import Session
+from penstock.swim.replay import SESSIONS_PER_SENDER, WINDOW, ReplayGuard
+from penstock.types import NodeId
 from tests.swim.village import replica
 
 ALICE = replica(1)
@@ -70,3 +72,45 @@ def test_the_window_agrees_with_a_plain_set() -> None:
         assert guard.accept(ALICE, 1, sequence) is expected
         seen.add(sequence)
         highest = max(highest, sequence)
+
+
+def test_while_a_node_is_connected_no_other_session_of_it_counts() -> None:
+    guard = ReplayGuard(10)
+    guard.connected(Session(ALICE, 5))
+    assert not guard.accept(ALICE, 6, 0)
+    assert not guard.accept(ALICE, 4, 0)
+    assert not guard.accept(replica(1, folder=9), 5, 0)
+    assert guard.accept(ALICE, 5, 0)
+
+
+def test_the_session_of_a_new_connection_counts_although_a_later_one_was_heard() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 5, 0)
+    assert guard.accept(ALICE, 6, 0)  # a copy
+    assert not guard.accept(ALICE, 5, 1)
+    guard.connected(Session(ALICE, 5))
+    assert guard.accept(ALICE, 5, 1)
+
+
+def test_a_session_that_counts_again_still_takes_every_packet_once() -> None:
+    guard = ReplayGuard(10)
+    assert guard.accept(ALICE, 5, 0)
+    for copy in range(1, SESSIONS_PER_SENDER):
+        assert guard.accept(ALICE, 5 + copy, 0)
+    guard.connected(Session(ALICE, 5))
+    assert not guard.accept(ALICE, 5, 0)
+
+
+def test_after_the_connection_has_ended_a_later_boot_takes_over() -> None:
+    guard = ReplayGuard(10)
+    guard.connected(Session(ALICE, 5))
+    assert guard.accept(ALICE, 5, 0)
+    guard.disconnected(NodeId(ALICE.node))
+    assert not guard.accept(ALICE, 4, 0)
+    assert guard.accept(ALICE, 6, 0)
+
+
+def test_boots_without_end_leave_a_few_windows() -> None:
+    guard = ReplayGuard(10)
+    assert all(guard.accept(ALICE, epoch, 0) for epoch in range(100))
+    assert len(guard._senders[ALICE].windows) == SESSIONS_PER_SENDER

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.swim import (
     Conflict,
     Effect,
@@ -17,6 +19,7 @@ from penstock.swim import (
     SaveIncarnation,
     SendPacket,
     SendReliable,
+    Session,
     State,
     Swim,
     SwimSettings,
@@ -49,6 +52,8 @@ class Villager:
 
     def __init__(self, about: MemberMeta, chance: Random, settings: SwimSettings, key: bytes | None) -> None:
         self.meta = about
+        self.house = about.node
+        """By which its post finds it: the node's id, unless two have the same one."""
         self.chance = chance
         self.settings = settings
         self.key = key
@@ -122,7 +127,26 @@ class Village:
         self.members[about.node] = villager
         return villager
 
+    def adds_a_copy(self, node: int, house: int) -> Villager:
+        """Somebody copies the node's folder and starts it elsewhere, later than the original."""
+        original = self.members[node]
+        elsewhere = Endpoint(f"10.0.1.{house}", 9192)
+        about = msgspec.structs.replace(original.meta, cluster=elsewhere)
+        copy = self.members[house] = Villager(about, Random(self.random.random()), self.settings, KEY)
+        copy.house, copy.boots, copy.saved_incarnation = house, original.boots, original.saved_incarnation
+        return copy
+
     # What happens to the village
+
+    def is_connected(self) -> None:
+        """Everybody's handshake with everybody else. A copy gets none: the original had its connections before."""
+        nodes = [villager for villager in self.up if villager.house == villager.meta.node]
+        for one in nodes:
+            for other in nodes:
+                if one is not other:
+                    session = Session(other.meta.replica, other.boots)
+                    node = NodeId(other.meta.node)
+                    self._carry_out(one, one.core.connected(self.now, node, session))
 
     def starts(self, nodes: Iterable[int] | None = None, seeds: Iterable[int] = (1,)) -> None:
         addresses = [self.members[seed].meta.cluster for seed in seeds]
@@ -192,7 +216,7 @@ class Village:
         if villager.core.next_deadline < villager.wakes_at:
             villager.wakes_at = villager.core.next_deadline
             villager.alarm = next(self._order)
-            self._put(max(self.now, villager.wakes_at), villager.meta.node, ("tick", villager.alarm))
+            self._put(max(self.now, villager.wakes_at), villager.house, ("tick", villager.alarm))
 
     def _send(self, sender: Villager, to: Endpoint, data: bytes) -> None:
         assert len(data) <= self.settings.max_packet_bytes
@@ -202,20 +226,20 @@ class Village:
         for villager in self._reached(sender, to):
             if self.random.random() >= self.loss:
                 arrival = self._arrival(sender, villager)
-                self._put(arrival, villager.meta.node, ("packet", sender.meta.cluster, data))
+                self._put(arrival, villager.house, ("packet", sender.meta.cluster, data))
 
     def _send_reliable(self, sender: Villager, to: NodeId | Endpoint, data: bytes) -> None:
-        for villager in self._reached(sender, to) if self.has_reliable else ():
+        connected = self.has_reliable and sender.house == sender.meta.node  # a copy never is
+        for villager in self._reached(sender, to) if connected else ():
             frame = ("frame", NodeId(sender.meta.node), data)
-            self._put(self._arrival(sender, villager), villager.meta.node, frame)
+            self._put(self._arrival(sender, villager), villager.house, frame)
 
     def _reached(self, sender: Villager, to: NodeId | Endpoint) -> list[Villager]:
         here = self._sides.get(sender.meta.node)
         return [
             villager
             for villager in self.members.values()
-            if to in (villager.meta.node, villager.meta.cluster)
-            and self._sides.get(villager.meta.node) == here
+            if to in (villager.house, villager.meta.cluster) and self._sides.get(villager.meta.node) == here
         ]
 
     def _arrival(self, *both: Villager) -> float:

@@ -32,6 +32,7 @@ from penstock.swim import (
     SaveIncarnation,
     SendPacket,
     SendReliable,
+    Session,
     State,
     Swim,
     SwimSettings,
@@ -95,14 +96,14 @@ class Gossip:
         self._settings = settings
         self._key = key
         self._disk = disk
-        self._clock = clock
         self._network = network
         self._reliable = reliable
         self._on_change = on_change
         self._chance = chance or Random()
         self._core: Swim | None = None
         self._datagrams: Datagrams | None = None
-        self._epoch = -1
+        self._saved = Saved.load(disk)
+        self._epoch = max(self._saved.epoch + 1, clock.wall_ms())
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0  # not every loop's handles tell
         self._left = asyncio.Event()
@@ -110,8 +111,6 @@ class Gossip:
     async def start(self, bind: Endpoint) -> Endpoint:
         """Listens, and returns where. A port 0 in the metadata's `cluster` becomes the port that was bound."""
         self._disk.make_dir(META)
-        saved = Saved.load(self._disk)
-        self._epoch = max(saved.epoch + 1, self._clock.wall_ms())
         self._loop = asyncio.get_running_loop()
         self._datagrams = await self._network.open(bind, self._receive)
         if self._meta.cluster.port == 0:
@@ -119,7 +118,7 @@ class Gossip:
             self._meta = msgspec.structs.replace(self._meta, cluster=cluster)
         self._core = Swim(
             meta=self._meta,
-            last_incarnation=saved.incarnation,
+            last_incarnation=self._saved.incarnation,
             epoch=self._epoch,
             key=self._key,
             settings=self._settings,
@@ -157,10 +156,15 @@ class Gossip:
         """The metadata group has removed a dead member: it is no longer looked for."""
         self._carry_out(self._running.forget(self._loop.time(), replica))
 
-    def peer_up(self, node: NodeId) -> None:
-        """The connection with a node has come up: nodes find each other by this where datagrams do not get through."""
+    def peer_up(self, node: NodeId, session: Session | None = None) -> None:
+        """The connection with a node has come up: nodes find each other by this where datagrams do not get through.
+        `session`: which run of it; None from a node of a version that does not tell."""
         if self._core is not None:
-            self._carry_out(self._core.connected(self._loop.time(), node))
+            self._carry_out(self._core.connected(self._loop.time(), node, session))
+
+    def peer_down(self, node: NodeId) -> None:
+        if self._core is not None:
+            self._carry_out(self._core.disconnected(self._loop.time(), node))
 
     def receive_reliable(self, sender: NodeId, data: bytes | memoryview) -> None:
         """A frame of gossip's kind came over the connection with `sender`."""
@@ -168,6 +172,11 @@ class Gossip:
             self._carry_out(self._core.step_reliable(self._loop.time(), sender, bytes(data)))
 
     # --- what is known
+
+    @property
+    def epoch(self) -> int:
+        """Of this run, as peers are to hear it in the handshake; greater than that of any earlier one."""
+        return self._epoch
 
     @property
     def meta(self) -> MemberMeta:

@@ -11,7 +11,7 @@ from penstock.node.gossip import Gossip
 from penstock.node.membership import Membership
 from penstock.node.network import MakeNetwork
 from penstock.node.peers import PeerHello, Rpc, Switchboard
-from penstock.swim import Endpoint, Member, MemberMeta, State, SwimSettings
+from penstock.swim import Endpoint, Member, MemberMeta, Session, State, SwimSettings
 from penstock.types import NodeId
 from penstock.version import VERSION
 
@@ -38,22 +38,6 @@ class Links:
         advertised = config.cluster_advertised
         assert advertised is not None
         cluster_id = folder.cluster_id or None
-        hello = PeerHello(
-            node=node.node_id,
-            incarnation=folder.incarnation,
-            run=random.getrandbits(62),
-            cluster_id=cluster_id,
-            founders=tuple(folder.founders),
-            cluster=advertised,
-            kafka=config.advertised,
-            http=config.http,
-            rack=config.rack,
-            seeds=config.seeds,
-            version=VERSION,
-        )
-        self.events = Switchboard()
-        self.network = make_network(hello, self.events)
-        self.rpc = Rpc(self.network, self.events, max_calls_per_peer=config.limits.max_peer_calls)
         self._bind = Endpoint(bind.host, bind.port)
         self.gossip = Gossip(
             meta=MemberMeta(
@@ -75,6 +59,23 @@ class Links:
             on_change=self._member_changed,
             chance=random,
         )
+        hello = PeerHello(
+            node=node.node_id,
+            incarnation=folder.incarnation,
+            run=random.getrandbits(62),
+            gossip_epoch=self.gossip.epoch,
+            cluster_id=cluster_id,
+            founders=tuple(folder.founders),
+            cluster=advertised,
+            kafka=config.advertised,
+            http=config.http,
+            rack=config.rack,
+            seeds=config.seeds,
+            version=VERSION,
+        )
+        self.events = Switchboard()
+        self.network = make_network(hello, self.events)
+        self.rpc = Rpc(self.network, self.events, max_calls_per_peer=config.limits.max_peer_calls)
         self.membership = Membership(
             config=config,
             hello=hello,
@@ -89,9 +90,11 @@ class Links:
         return self.membership.seen()
 
     async def start(self) -> None:
-        self.events.watch(up=self.gossip.peer_up)
+        self.events.watch(up=self._peer_up, down=self.gossip.peer_down)
         await self.network.start()
         await self.gossip.start(self._bind)
+        for node in self.network.connected():  # who came while gossip's socket was being opened
+            self._peer_up(node)
 
     async def stop(self) -> None:
         await self.membership.stop()
@@ -99,6 +102,11 @@ class Links:
         self.gossip.stop()
         self.rpc.stop()
         await self.network.stop()
+
+    def _peer_up(self, node: NodeId) -> None:
+        hello = self.network.connected()[node]
+        session = Session(hello.replica, hello.gossip_epoch) if hello.gossip_epoch else None
+        self.gossip.peer_up(node, session)
 
     def _reliable(self, to: NodeId | Endpoint, data: bytes) -> bool:
         """Gossip's own packets over a connection; an address alone cannot be dialled for that."""

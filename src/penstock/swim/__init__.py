@@ -16,6 +16,7 @@ from penstock.swim.values import (
     SaveIncarnation,
     SendPacket,
     SendReliable,
+    Session,
     State,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "SaveIncarnation",
     "SendPacket",
     "SendReliable",
+    "Session",
     "State",
     "Swim",
     "SwimSettings",

@@ -63,6 +63,7 @@ from penstock.swim.values import (
     MemberMeta,
     Refusal,
     SaveIncarnation,
+    Session,
     State,
     same_cluster,
 )
@@ -194,13 +195,22 @@ class Swim:
             self._post.broadcasts.forget(replica)
         return self._end()
 
-    def connected(self, now: float, node: NodeId) -> list[Effect]:
+    def connected(self, now: float, node: NodeId, session: Session | None = None) -> list[Effect]:
         """The reliable channel to a node has come up. If that is news, tables are compared: so nodes find each other
-        where datagrams do not get through, too."""
+        where datagrams do not get through, too. `session`: as the handshake named it; until `disconnected` nobody else
+        is heard under that node's id."""
         self._begin(now)
+        if session is not None:
+            self._gate.connected(session)
         known = any(self._table.rows[each].state.is_here for each in self._table.named(node))
         if not self._leaving and not (known and self._merged):
             self._merge_with.setdefault(node, ANYBODY)
+        return self._end()
+
+    def disconnected(self, now: float, node: NodeId) -> list[Effect]:
+        """The reliable channel to a node has ended: whoever has the key and a later boot may be that node now."""
+        self._begin(now)
+        self._gate.disconnected(node)
         return self._end()
 
     def step(self, now: float, source: Endpoint, packet: bytes) -> list[Effect]:

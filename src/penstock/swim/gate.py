@@ -16,7 +16,7 @@ from penstock.swim.packets import (
 from penstock.swim.post import Post
 from penstock.swim.replay import ReplayGuard
 from penstock.swim.settings import SwimSettings
-from penstock.swim.values import Conflict, Endpoint, MemberMeta, Refusal, Refused, same_cluster
+from penstock.swim.values import Conflict, Endpoint, MemberMeta, Refusal, Refused, Session, same_cluster
 from penstock.types import NodeId, Replica
 
 SENDERS_PER_MEMBER = 2
@@ -64,14 +64,28 @@ class Gate:
             if envelope.receiver not in (self._me, ANYBODY):
                 raise PacketError(Refusal.MISDIRECTED, f"for {envelope.receiver}")
             # A node's own packets come back to it from its own address among the seeds: they are no replay.
-            if envelope.sender != self._me and not self._guard.accept(
-                envelope.sender, envelope.epoch, envelope.sequence
-            ):
-                raise PacketError(Refusal.REPLAYED, f"sequence {envelope.sequence} of node {envelope.sender}")
+            if envelope.sender != self._me:
+                self._check_fresh(envelope)
         except PacketError as problem:
             self.refuse(now, problem.reason, source, problem.detail)
             return None
         return letter
+
+    def connected(self, session: Session) -> None:
+        """The connection between nodes shows which process is the node (`replay.py`, rule 4)."""
+        self._guard.connected(session)
+
+    def disconnected(self, node: NodeId) -> None:
+        self._guard.disconnected(node)
+
+    def _check_fresh(self, envelope: Envelope) -> None:
+        sender, epoch, sequence = envelope.sender, envelope.epoch, envelope.sequence
+        if self._guard.rival(sender, epoch) is not None:
+            raise PacketError(
+                Refusal.RIVAL, f"node {sender.node}, started twice; stop the one at this address"
+            )
+        if not self._guard.accept(sender, epoch, sequence):
+            raise PacketError(Refusal.REPLAYED, f"sequence {sequence} of node {sender}")
 
     def _turn_away(self, letter: Letter, their_cluster: str, my_cluster: str) -> None:
         """A ping gets an empty answer that names this cluster, so that the other side can tell what is wrong too.

@@ -103,6 +103,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return NodeId(self.meta.node)
 
 
+class Session(NamedTuple):
+    """One run of a node's process, as gossip knows it: each boot has a greater epoch than the one before."""
+
+    replica: Replica
+    epoch: int
+
+
 class Refusal(Enum):
     """Why something from a peer was dropped. The values are for people and for metrics."""
 
@@ -110,6 +117,7 @@ class Refusal(Enum):
     VERSION = "another version of the gossip protocol"
     KEY = "a wrong or missing cluster key, or a key where none is set"
     REPLAYED = "a packet that was seen before, or is too old to tell"
+    RIVAL = "another process of a node that is connected: a copied data folder, or a node id used twice"
     MISDIRECTED = "meant for another node"
     FOREIGN_CLUSTER = "a node of another cluster"
     TOO_MANY_MEMBERS = "more members than gossip.max_members"

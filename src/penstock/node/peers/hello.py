@@ -38,6 +38,8 @@ class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
     run: _Number
     """Made anew whenever the process starts: two connections of one run are one node that dialled twice, two runs at
     once are two processes that claim one identity."""
+    gossip_epoch: _Number = 0
+    """Of the same run, in gossip's packets; 0 from a node of a version that does not tell."""
     cluster_id: _Text | None = None
     """None: not in a cluster yet."""
     founders: tuple[Replica, ...] = ()
