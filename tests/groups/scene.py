@@ -4,6 +4,7 @@ disk that is prompt, slow or full. What happens on it reads as a transcript."""
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from uuid import UUID
 
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode
@@ -25,6 +26,7 @@ from penstock.groups import (
     SyncRequest,
     SyncResult,
 )
+from penstock.groups.storage import OffsetKey, decode_key, decode_offset
 from penstock.types import TopicPartition
 
 GROUP = "billing"
@@ -40,15 +42,46 @@ def subscription(*topics: str, extra: bytes = b"") -> bytes:
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", len(extra)) + extra
 
 
+class Metadata:
+    """Which topics there are. Every name is in use from the moment somebody asks for it, until it is deleted."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self._ids: dict[str, UUID | None] = {}
+        self._numbers = itertools.count(1)
+
+    def id_of(self, name: str) -> UUID | None:
+        if name not in self._ids:
+            self.creates(name)
+        return self._ids[name]
+
+    def creates(self, name: str) -> None:
+        self._ids[name] = UUID(int=next(self._numbers))
+        self.version += 1
+
+    def deletes(self, name: str) -> None:
+        self._ids[name] = None
+        self.version += 1
+
+    def recreates(self, name: str) -> None:
+        self.deletes(name)
+        self.creates(name)
+
+
 class Scene:
-    """One coordinator, its disk and its clock."""
+    """One coordinator, its disk, its clock, and what it knows of topics."""
 
     def __init__(
-        self, settings: GroupSettings = PROMPT, limits: Limits | None = None, now_ms: int = 1_000_000
+        self,
+        settings: GroupSettings = PROMPT,
+        limits: Limits | None = None,
+        now_ms: int = 1_000_000,
+        metadata: Metadata | None = None,
     ) -> None:
         self.settings = settings
         self.limits = limits or Limits()
-        self.coordinator = Coordinator(settings, self.limits)
+        self.metadata = metadata or Metadata()
+        self.coordinator = Coordinator(self.metadata, settings, self.limits)
         self.now_ms = now_ms
         self.replies: dict[int, Result] = {}
         self.open_tokens: set[int] = set()
@@ -110,13 +143,26 @@ class Scene:
 
     def restarted(self) -> "Scene":
         """The same place after a crash: only what was durable is there."""
-        scene = Scene(self.settings, self.limits, self.now_ms)
+        scene = Scene(self.settings, self.limits, self.now_ms, self.metadata)
         for key, value in self.durable:
             scene.coordinator.replay(key, value)
+        assert scene.coordinator.topics_version <= self.metadata.version
         scene.coordinator.loaded(scene.now_ms)
         scene.durable = list(self.durable)
         scene._ids = self._ids
         return scene
+
+    def tidies(self) -> None:
+        self.happens(self.coordinator.tidy(self.now_ms))
+
+    def stored(self, group_id: str = GROUP) -> dict[TopicPartition, CommittedOffset]:
+        """The group's offsets as the disk has them, whether or not they count."""
+        last = {decode_key(key): value for key, value in self.durable}
+        return {
+            key.topic_partition: decode_offset(value)
+            for key, value in last.items()
+            if isinstance(key, OffsetKey) and key.group_id == group_id and value is not None
+        }
 
     def group(self, group_id: str = GROUP) -> GroupDescription:
         description = self.coordinator.describe(group_id)
@@ -144,6 +190,11 @@ class Scene:
         return self.replies.get(token)
 
     def deletes_topics(self, *topics: str) -> None:
+        for topic in topics:
+            self.metadata.deletes(topic)
+        self.hears_of_deleted(*topics)
+
+    def hears_of_deleted(self, *topics: str) -> None:
         self.happens(self.coordinator.topics_deleted(self.now_ms, topics))
 
     def removes_members(self, *members: LeavingMember, group_id: str = GROUP) -> LeaveResult:

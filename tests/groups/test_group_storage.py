@@ -2,6 +2,7 @@
 
 import io
 import struct
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ from tests.groups.scene import subscription
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
-OFFSETS = st.builds(
+UNSIGNED_OFFSETS = st.builds(
     CommittedOffset,
     offset=INT64,
     leader_epoch=INT32,
@@ -37,6 +38,17 @@ OFFSETS = st.builds(
     commit_timestamp_ms=INT64,
     expire_timestamp_ms=st.just(-1),
 )
+SIGNED_OFFSETS = st.builds(
+    CommittedOffset,
+    offset=INT64,
+    leader_epoch=INT32,
+    metadata=st.text(max_size=200),
+    commit_timestamp_ms=INT64,
+    expire_timestamp_ms=st.just(-1) | st.integers(0, 2**63 - 1),
+    topic_id=st.uuids(),
+    topics_version=st.integers(0, 2**63 - 1),
+)
+OFFSETS = UNSIGNED_OFFSETS | SIGNED_OFFSETS
 MEMBERS = st.builds(
     StoredMember,
     member_id=TEXT,
@@ -60,6 +72,34 @@ GROUPS = st.builds(
 
 
 def test_an_offset_is_laid_out_as_in_kafka() -> None:
+    """Version 4, with the topic's id as its first tagged field; the second is ours."""
+    topic_id = UUID(int=5)
+    offset = CommittedOffset(
+        offset=7, leader_epoch=2, metadata="m", commit_timestamp_ms=9, topic_id=topic_id, topics_version=11
+    )
+    assert encode_offset(offset) == (
+        b"\x00\x04"
+        + struct.pack(">qi", 7, 2)
+        + b"\x02m"
+        + struct.pack(">q", 9)
+        + b"\x02"
+        + b"\x00\x10"
+        + topic_id.bytes
+        + b"\xe8\x07\x08"
+        + struct.pack(">q", 11)
+    )
+
+
+def test_an_offset_with_tags_of_a_later_version_is_refused() -> None:
+    known = encode_offset(
+        CommittedOffset(offset=7, commit_timestamp_ms=9, topic_id=UUID(int=5), topics_version=1)
+    )
+    at = known.index(b"\x02\x00\x10")
+    with pytest.raises(UnknownFormat, match=r"tags \[77\]"):
+        decode_offset(known[:at] + b"\x03" + known[at + 1 :] + b"\x4d\x01x")
+
+
+def test_an_offset_without_a_topic_s_id_is_laid_out_as_in_kafka() -> None:
     key = encode_offset_key("g", TopicPartition("to", 258))
     assert key == b"\x00\x01" + b"\x00\x01g" + b"\x00\x02to" + b"\x00\x00\x01\x02"
     value = encode_offset(CommittedOffset(offset=7, leader_epoch=2, metadata="m", commit_timestamp_ms=9))

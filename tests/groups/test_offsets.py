@@ -70,6 +70,7 @@ def test_news_of_writes_may_come_in_any_order(scene: Scene, alice: Client) -> No
     scene.disk = "slow"
     alice.commits(offset=1)
     scene.deletes_topics("orders")
+    scene.metadata.creates("orders")
     alice.commits(offset=2).commits(offset=3)
     first, deletion, second, third = (persist.id for persist in scene.in_flight)
     for persist_id in (third, deletion, second, first):

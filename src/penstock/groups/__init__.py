@@ -3,6 +3,7 @@
 from penstock.groups.coordinator import Coordinator
 from penstock.groups.states import GroupState
 from penstock.groups.storage import offsets_partition
+from penstock.groups.topics import Topics
 from penstock.groups.values import (
     NO_GENERATION,
     NO_MEMBER,
@@ -57,5 +58,6 @@ __all__ = [
     "Result",
     "SyncRequest",
     "SyncResult",
+    "Topics",
     "offsets_partition",
 ]

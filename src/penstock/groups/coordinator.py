@@ -8,7 +8,8 @@ It is a state machine without a clock, chance, file or socket. Requests and the 
 
 and `next_deadline_ms` says when to call `tick`. What can be answered from memory is returned directly.
 
-To start: `replay` every record of the partition from its beginning, then `loaded(now_ms)`, then serve.
+To start: `replay` every record of the partition from its beginning, wait until the metadata is at least as new as
+`topics_version`, then `loaded(now_ms)`, then serve; and `tidy` soon.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -24,7 +25,9 @@ from penstock.groups.rebalancing import Rebalancing
 from penstock.groups.states import GroupState
 from penstock.groups.storage import OffsetKey, decode_group, decode_key, decode_offset
 from penstock.groups.timers import Key
+from penstock.groups.topics import Topics
 from penstock.groups.values import (
+    NO_VERSION,
     CommitRequest,
     CommittedOffset,
     Effect,
@@ -43,8 +46,12 @@ CLASSIC = "classic"
 class Coordinator:
     """Every method that returns effects takes the time as `now_ms`, which must never go back."""
 
-    def __init__(self, settings: GroupSettings | None = None, limits: Limits | None = None) -> None:
-        self._desk = Desk(settings or GroupSettings(), limits or Limits())
+    def __init__(
+        self, topics: Topics, settings: GroupSettings | None = None, limits: Limits | None = None
+    ) -> None:
+        self.topics_version = NO_VERSION
+        """The newest metadata by which anything in the log was decided (invariant 1 of topics.py)."""
+        self._desk = Desk(topics, settings or GroupSettings(), limits or Limits())
         self._rebalancing = Rebalancing(self._desk)
         self._joining = Joining(self._desk, self._rebalancing)
         self._membership = Membership(self._desk, self._rebalancing)
@@ -97,7 +104,14 @@ class Coordinator:
         return self._desk.take_effects()
 
     def topics_deleted(self, now_ms: int, topics: Collection[str]) -> list[Effect]:
+        """The topics that had these names are no more. There may already be others that have them."""
         self._offsets.topics_deleted(topics)
+        return self._desk.take_effects()
+
+    def tidy(self, now_ms: int) -> list[Effect]:
+        """Writes down what the metadata tells of the offsets: deletes those of topics that are gone, signs those that
+        were stored without a topic's id."""
+        self._offsets.tidy()
         return self._desk.take_effects()
 
     # Groups
@@ -170,7 +184,8 @@ class Coordinator:
             if value is None:
                 group.offsets.pop(decoded.topic_partition, None)
             else:
-                group.offsets[decoded.topic_partition] = decode_offset(value)
+                offset = group.offsets[decoded.topic_partition] = decode_offset(value)
+                self.topics_version = max(self.topics_version, offset.topics_version)
         elif value is None:
             # Offsets are deleted by records of their own.
             successor = self._desk.groups[decoded.group_id] = Group(decoded.group_id, 0)

@@ -7,6 +7,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.groups.group import Group
 from penstock.groups.states import GroupState
 from penstock.groups.timers import Timers
+from penstock.groups.topics import Topics
 from penstock.groups.values import Effect, Persist, Records, Reply, Result
 
 WhenPersisted = Callable[[int, bool], None]
@@ -21,7 +22,8 @@ PERSIST_RECORDS_MAX = 1000
 class Desk:
     """Shared state. Every public method of the coordinator ends by taking the effects that it has led to."""
 
-    def __init__(self, settings: GroupSettings, limits: Limits) -> None:
+    def __init__(self, topics: Topics, settings: GroupSettings, limits: Limits) -> None:
+        self.topics = topics
         self.settings = settings
         self.limits = limits
         self.groups: dict[str, Group] = {}

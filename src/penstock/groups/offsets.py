@@ -10,20 +10,25 @@ What expires, and when (the retention runs from the later of ...):
 - consumers, stable: the commit, and only in topics that none of them reads;
 - anything else, such as a rebalance: nothing.
 
+What was committed for a topic that is gone is not there for anybody, whatever its age: `topics.py`.
+
 An offset whose client set an expiry of its own goes at that time, under the same conditions. A group that is
 empty and has no offsets left is forgotten.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups.desk import EXPIRY_TIMER, Desk, pending_timer
+from penstock.groups.desk import EXPIRY_TIMER, Desk, WhenPersisted, pending_timer
 from penstock.groups.group import Group
 from penstock.groups.joining import known_member
 from penstock.groups.rebalancing import Rebalancing
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group_key, encode_offset, encode_offset_key
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
+from penstock.groups.topics import Verdict, judge
 from penstock.groups.values import (
     NO_GENERATION,
     NO_MEMBER,
@@ -103,10 +108,12 @@ class Offsets:
                 room -= not known
                 accepted[partition] = CommittedOffset(
                     offset=each.offset,
-                    leader_epoch=each.leader_epoch if expire_ms < 0 else -1,
+                    leader_epoch=each.leader_epoch,
                     metadata=each.metadata,
                     commit_timestamp_ms=now_ms,
                     expire_timestamp_ms=expire_ms,
+                    topic_id=self._desk.topics.id_of(each.topic),
+                    topics_version=self._desk.topics.version,
                 )
         return errors, accepted
 
@@ -115,6 +122,10 @@ class Offsets:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         if len(offset.topic.encode()) > self._desk.limits.max_group_id_bytes:
             # Such a topic cannot exist, and its name would not fit into a key.
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic_id = self._desk.topics.id_of(offset.topic)
+        if topic_id is None or offset.topic_id not in (None, topic_id):
+            # Deleted, or even made anew, since the request came (2).
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE if has_room else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
@@ -127,23 +138,30 @@ class Offsets:
         accepted: dict[TopicPartition, CommittedOffset],
     ) -> None:
         self._desk.keep(now_ms, group)
-        for partition in accepted:
-            group.offsets_in_flight[partition] = group.offsets_in_flight.get(partition, 0) + 1
 
         def stored(now_ms: int, ok: bool) -> None:
-            _landed(group, accepted)
-            if ok:
-                group.offsets.update(accepted)
-            else:
+            if not ok:
                 errors.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 self._desk.drop_if_never_used(now_ms, group)
             self._desk.reply(token, CommitResult(errors=errors))
 
+        self._write(group, accepted, stored)
+
+    def _write(
+        self, group: Group, offsets: dict[TopicPartition, CommittedOffset], then: WhenPersisted
+    ) -> None:
+        for partition in offsets:
+            group.offsets_in_flight[partition] = group.offsets_in_flight.get(partition, 0) + 1
+
+        def written(now_ms: int, ok: bool) -> None:
+            _landed(group, offsets)
+            if ok:
+                group.offsets.update(offsets)
+            then(now_ms, ok)
+
         group_id = group.group_id
-        records = [
-            (encode_offset_key(group_id, tp), encode_offset(offset)) for tp, offset in accepted.items()
-        ]
-        self._desk.persist_all(records, stored)
+        records = [(encode_offset_key(group_id, tp), encode_offset(offset)) for tp, offset in offsets.items()]
+        self._desk.persist_all(records, written)
 
     # Fetch
 
@@ -156,7 +174,14 @@ class Offsets:
         wanted = (
             group.offsets if partitions is None else [each for each in partitions if each in group.offsets]
         )
-        return {partition: group.offsets[partition] for partition in wanted}
+        return {
+            partition: group.offsets[partition]
+            for partition in wanted
+            if self._judge(group, partition) is not Verdict.GONE
+        }
+
+    def _judge(self, group: Group, partition: TopicPartition) -> Verdict:
+        return judge(self._desk.topics, partition, group.offsets[partition])
 
     # Delete
 
@@ -206,13 +231,6 @@ class Offsets:
         records = [record for group in doomed for record in _all_tombstones(group)]
         self._desk.persist_all(records, deleted)
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
-        """What was committed for topics that are gone means nothing for later topics of the same name."""
-        names = frozenset(topics)
-        for group in self._desk.groups.values():
-            partitions = group.offsets.keys() | group.offsets_in_flight.keys()
-            self._remove(group, sorted(each for each in partitions if each.topic in names))
-
     def _group_deletable(self, group_id: str) -> ErrorCode:
         group = self._desk.find(group_id)
         if group is None:
@@ -237,14 +255,52 @@ class Offsets:
         for partition, stored in group.offsets.items():
             current.offsets.setdefault(partition, stored)
 
+    # Topics that are gone
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """What was committed for topics that are gone means nothing for later topics of the same name. Unsigned
+        offsets go as well: they are older than the news."""
+        names = frozenset(topics)
+        for group in list(self._desk.groups.values()):
+            partitions = group.offsets.keys() | group.offsets_in_flight.keys()
+            doomed = sorted(
+                each for each in partitions if each.topic in names and self._goes_with_topic(group, each)
+            )
+            _take_out(group, doomed)
+            self._remove(group, doomed)
+
+    def _goes_with_topic(self, group: Group, partition: TopicPartition) -> bool:
+        if self._desk.topics.id_of(partition.topic) is None:
+            return True
+        if partition in group.offsets_in_flight:
+            return False  # it may be the new topic's (3); if it is not, nobody will see it
+        return self._judge(group, partition) is not Verdict.COUNTS
+
+    def tidy(self) -> None:
+        for group in list(self._desk.groups.values()):
+            at_rest = [each for each in group.offsets if each not in group.offsets_in_flight]
+            self._sign(group, [each for each in at_rest if self._judge(group, each) is Verdict.UNSIGNED])
+            self._remove(group, [each for each in at_rest if self._judge(group, each) is Verdict.GONE])
+
+    def _sign(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
+        """From here on these offsets are known to be of the topics that have their names now."""
+        topics = self._desk.topics
+        ids = {partition: topics.id_of(partition.topic) for partition in partitions}
+        signed = {
+            partition: replace(group.offsets[partition], topic_id=topic_id, topics_version=topics.version)
+            for partition, topic_id in ids.items()
+            if topic_id is not None
+        }
+        if signed:
+            self._write(group, signed, lambda now_ms, ok: None)
+
     # Expiry
 
     def expire(self, now_ms: int) -> None:
         """Lets go of what has expired, and looks again after a while."""
+        self.tidy()
         for group in list(self._desk.groups.values()):
-            expired = [
-                partition for partition in _may_expire(group) if self._has_expired(now_ms, group, partition)
-            ]
+            expired = [each for each in _may_expire(group) if self._has_expired(now_ms, group, each)]
             if expired:
                 self._remove(group, expired)
             elif group.is_idle:
@@ -254,6 +310,8 @@ class Offsets:
             self._desk.timers.set(EXPIRY_TIMER, deadline_ms)
 
     def _has_expired(self, now_ms: int, group: Group, partition: TopicPartition) -> bool:
+        if self._judge(group, partition) is Verdict.GONE:
+            return False  # its deletion is being written
         committed = group.offsets[partition]
         if committed.expire_timestamp_ms >= 0:
             return now_ms >= committed.expire_timestamp_ms

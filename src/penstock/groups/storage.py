@@ -7,6 +7,16 @@ All numbers are big-endian. `str` is an int16 length and UTF-8 bytes, `str?` the
 A committed offset (one record per group, topic and partition):
 
     key     int16 1 | str group | str topic | int32 partition
+    value   int16 4 | int64 offset | int32 leader epoch | compact str metadata | int64 commit time (ms) | tags
+    tags    varint number of tags | tags in ascending order, each varint tag | varint size | value
+               0   16 bytes: the topic's id
+            1000   int64: the version of the metadata by which the offset was taken in
+            1001   int64: the expiry time (ms), when the client asked for one of its own
+                   the last two are our own: Kafka's tools step over tags that they do not know
+
+`varint` is seven bits per byte, the lowest first, the top bit set in all but the last; `compact str` is a varint of the
+length plus one, and UTF-8 bytes. Earlier versions of Penstock wrote offsets without a topic's id, which are still read:
+
     value   int16 3 | int64 offset | int32 leader epoch | str metadata | int64 commit time (ms)
             int16 1 | int64 offset | str metadata | int64 commit time | int64 expiry time
                       the second when the client asked for an expiry of its own; it has no leader epoch
@@ -26,17 +36,30 @@ silent skip.
 """
 
 import struct
+from functools import lru_cache
+from uuid import UUID
 
 import msgspec
 
 from penstock.errors import UnknownFormat
-from penstock.groups.values import CommittedOffset
+from penstock.groups.values import NO_VERSION, CommittedOffset
 from penstock.types import TopicPartition
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 VALUE_VERSION = 3
 EXPIRING_VALUE_VERSION = 1
+TAGGED_VALUE_VERSION = 4
+
+TOPIC_ID_TAG = 0
+TOPICS_VERSION_TAG = 1000
+EXPIRY_TAG = 1001
+
+UUID_BYTES = 16
+VARINT_BYTES_MAX = 5
+KNOWN_TOPIC_IDS = 4096
+"""So many topic ids are kept as one object each: a group's offsets are mostly of a few topics, and a coordinator may
+hold a million of them."""
 
 
 class OffsetKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +111,31 @@ def encode_offset_key(group_id: str, partition: TopicPartition) -> bytes:
 
 
 def encode_offset(offset: CommittedOffset) -> bytes:
+    if offset.topic_id is not None:
+        return _encode_tagged_offset(offset, offset.topic_id)
     metadata = _string(offset.metadata)
     if offset.expire_timestamp_ms >= 0:
         head = struct.pack(">hq", EXPIRING_VALUE_VERSION, offset.offset)
         return head + metadata + struct.pack(">qq", offset.commit_timestamp_ms, offset.expire_timestamp_ms)
     head = struct.pack(">hqi", VALUE_VERSION, offset.offset, offset.leader_epoch)
     return head + metadata + struct.pack(">q", offset.commit_timestamp_ms)
+
+
+def _encode_tagged_offset(offset: CommittedOffset, topic_id: UUID) -> bytes:
+    metadata = offset.metadata.encode()
+    tags = {TOPIC_ID_TAG: topic_id.bytes, TOPICS_VERSION_TAG: struct.pack(">q", offset.topics_version)}
+    if offset.expire_timestamp_ms >= 0:
+        tags[EXPIRY_TAG] = struct.pack(">q", offset.expire_timestamp_ms)
+    return b"".join(
+        (
+            struct.pack(">hqi", TAGGED_VALUE_VERSION, offset.offset, offset.leader_epoch),
+            _varint(len(metadata) + 1),
+            metadata,
+            struct.pack(">q", offset.commit_timestamp_ms),
+            _varint(len(tags)),
+            *(_varint(tag) + _varint(len(value)) + value for tag, value in tags.items()),
+        )
+    )
 
 
 def encode_group_key(group_id: str) -> bytes:
@@ -140,6 +182,8 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey:
 def decode_offset(data: bytes) -> CommittedOffset:
     reader = _Reader(data)
     version = reader.int16()
+    if version == TAGGED_VALUE_VERSION:
+        return _decode_tagged_offset(reader)
     if version not in (EXPIRING_VALUE_VERSION, VALUE_VERSION):
         raise reader.unknown(f"offset value version {version}")
     offset = CommittedOffset(
@@ -151,6 +195,27 @@ def decode_offset(data: bytes) -> CommittedOffset:
     )
     reader.finish()
     return offset
+
+
+def _decode_tagged_offset(reader: "_Reader") -> CommittedOffset:
+    offset, leader_epoch = reader.int64(), reader.int32()
+    metadata, commit_timestamp_ms = reader.compact_string(), reader.int64()
+    tags = reader.tags()
+    topic_id = tags.pop(TOPIC_ID_TAG, None)
+    topics_version = tags.pop(TOPICS_VERSION_TAG, None)
+    expiry = tags.pop(EXPIRY_TAG, None)
+    if tags:
+        raise reader.unknown(f"offsets with tags {sorted(tags)}")
+    reader.finish()
+    return CommittedOffset(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=commit_timestamp_ms,
+        expire_timestamp_ms=-1 if expiry is None else _Reader(expiry).whole_int64(),
+        topic_id=None if topic_id is None else _topic_id(topic_id),
+        topics_version=NO_VERSION if topics_version is None else _Reader(topics_version).whole_int64(),
+    )
 
 
 def decode_group(data: bytes) -> StoredGroup:
@@ -201,6 +266,22 @@ def _string(text: str | None) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
+def _varint(number: int) -> bytes:
+    data = bytearray()
+    while number > 0x7F:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
+@lru_cache(maxsize=KNOWN_TOPIC_IDS)
+def _topic_id(data: bytes) -> UUID:
+    if len(data) != UUID_BYTES:
+        raise _Reader(data).unknown(f"a topic id of {len(data)} bytes")
+    return UUID(bytes=data)
+
+
 def _blob(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
@@ -221,6 +302,27 @@ class _Reader:
     def int64(self) -> int:
         return int.from_bytes(self._take(8), "big", signed=True)
 
+    def whole_int64(self) -> int:
+        """A number, and nothing else."""
+        number = self.int64()
+        self.finish()
+        return number
+
+    def varint(self) -> int:
+        number = 0
+        for place in range(VARINT_BYTES_MAX):
+            (byte,) = self._take(1)
+            number |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                return number
+        raise self.unknown("a number that does not end")
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.varint(): self._take(self.varint()) for _ in range(self.varint())}
+
+    def compact_string(self) -> str:
+        return self._text(self.varint() - 1)
+
     def string(self) -> str:
         text = self.nullable_string()
         if text is None:
@@ -229,8 +331,9 @@ class _Reader:
 
     def nullable_string(self) -> str | None:
         length = self.int16()
-        if length == -1:
-            return None
+        return None if length == -1 else self._text(length)
+
+    def _text(self, length: int) -> str:
         try:
             return self._take(length).decode()
         except UnicodeDecodeError:

@@ -1,6 +1,7 @@
 """What goes into the coordinator and what comes out, in its own words: no wire message gets this far."""
 
 from collections.abc import Mapping
+from uuid import UUID
 
 import msgspec
 
@@ -9,6 +10,7 @@ from penstock.groups.states import GroupState
 from penstock.types import TopicPartition
 
 NO_GENERATION = -1
+NO_VERSION = -1
 NO_MEMBER = ""
 """The member id of a client that has none yet, or that commits without being a member."""
 
@@ -115,6 +117,10 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
     """When it goes, if the client said so (OffsetCommit v2 to v4 can); -1: when the group's retention says so."""
+    topic_id: UUID | None = None
+    """Of the topic that it was committed for. None: stored by a version that did not keep it."""
+    topics_version: int = NO_VERSION
+    """Of the metadata by which it was taken in; see `topics.py`."""
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +131,8 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: UUID | None = None
+    """Of the topic that had the name when the request came. None: whichever has it when it is decided."""
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):

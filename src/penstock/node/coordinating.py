@@ -58,10 +58,9 @@ class CoordinatorDriver:
         return self._partition.has_lease
 
     def load(self) -> None:
-        """Replays the partition into the coordinator, at once."""
+        """Replays the partition into the coordinator, at once. It serves from `begin` on."""
         for record in stored_records(self._partition):
             self.core.replay(record.key or b"", record.value)
-        self._loaded()
 
     async def load_gently(self) -> None:
         """The same, while the node goes on to serve others. Nothing is appended meanwhile: all that could be committed
@@ -70,11 +69,17 @@ class CoordinatorDriver:
             self.core.replay(record.key or b"", record.value)
             if count % RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        self._loaded()
 
-    def _loaded(self) -> None:
+    def begin(self) -> None:
+        """All is replayed, and the metadata is new enough to judge it."""
         self.core.loaded(self.now_ms)
         self._set_timer()
+        # This may be within a decision of the partition's own group, where nothing can be appended yet.
+        self._loop.call_soon(self._tidy)
+
+    def _tidy(self) -> None:
+        if not self._stopped:
+            self.carry_out(self.core.tidy(self.now_ms))
 
     def stop(self) -> None:
         """Somebody else coordinates from now on: whoever waits is sent to look for it."""

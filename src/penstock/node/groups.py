@@ -2,15 +2,19 @@
 
 The leader of such a partition is the coordinator's home. `partition_moved` starts one where this node begins to lead,
 and stops it where it no longer does. A coordinator that has much to read does so piece by piece, and clients are told
-to come back; one that has little is there at once.
+to come back; one that has little is there at once. So are they while this node's metadata is older than what the
+coordinator before had: which topics are gone could not be told from which are not known here yet.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
-from penstock.cluster import OFFSETS_TOPIC, ClusterState
+from msgspec.structs import replace
+
+from penstock.cluster import OFFSETS_TOPIC
 from penstock.config import GroupSettings, Limits
 from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.groups import (
@@ -33,6 +37,7 @@ from penstock.groups import (
 from penstock.node.clock import Clock
 from penstock.node.controller import Controller
 from penstock.node.coordinating import CoordinatorDriver
+from penstock.node.metadata import MetadataLog
 from penstock.node.partition import Partition
 from penstock.node.view import ClusterView
 from penstock.types import TopicPartition
@@ -49,14 +54,16 @@ class GroupManager:
     def __init__(
         self,
         *,
-        state: ClusterState,
+        metadata: MetadataLog,
         controller: Controller,
         view: ClusterView,
         clock: Clock,
         settings: GroupSettings,
         limits: Limits,
     ) -> None:
-        self._state = state
+        self._metadata = metadata
+        self._state = metadata.state
+        self._topics = AppliedTopics(metadata)
         self._controller = controller
         self._view = view
         self._clock = clock
@@ -64,6 +71,8 @@ class GroupManager:
         self._limits = limits
         self._drivers: dict[int, CoordinatorDriver] = {}
         self._loading: dict[int, _Loading] = {}
+        self._topic_ids: dict[str, UUID] = {}
+        """What each name stood for when the metadata last changed."""
 
     def partition_moved(self, partition: Partition) -> None:
         """This node began or ceased to lead a partition of the offsets topic."""
@@ -78,29 +87,44 @@ class GroupManager:
             self._load(partition)
 
     def _load(self, partition: Partition) -> None:
-        driver = CoordinatorDriver(Coordinator(self._settings, self._limits), partition, self._clock)
-        if partition.log.size_bytes > LOAD_AT_ONCE_BYTES:
-            task = asyncio.get_running_loop().create_task(self._load_gently(driver, partition))
-            self._loading[partition.name.partition] = _Loading(driver, task)
-            return
-        try:
-            driver.load()
-        except (PenstockError, ValueError) as trouble:
-            log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
+        core = Coordinator(self._topics, self._settings, self._limits)
+        driver = CoordinatorDriver(core, partition, self._clock)
+        is_small = partition.log.size_bytes <= LOAD_AT_ONCE_BYTES
+        if is_small:
+            try:
+                driver.load()
+            except (PenstockError, ValueError) as trouble:
+                log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
+                return
+        if is_small and self._knows_enough(driver):
+            self._begin(driver, partition)
         else:
-            self._drivers[partition.name.partition] = driver
+            work = self._load_gently(driver, partition, is_read=is_small)
+            task = asyncio.get_running_loop().create_task(work)
+            self._loading[partition.name.partition] = _Loading(driver, task)
 
-    async def _load_gently(self, driver: CoordinatorDriver, partition: Partition) -> None:
+    async def _load_gently(self, driver: CoordinatorDriver, partition: Partition, *, is_read: bool) -> None:
         index = partition.name.partition
         try:
-            await driver.load_gently()
+            if not is_read:
+                await driver.load_gently()
+            while not self._knows_enough(driver):
+                log.info("the coordinator on %s waits for metadata that this node lacks", partition.name)
+                await self._metadata.next_change()
         except (PenstockError, ValueError) as trouble:
             log.error("the coordinator on %s stays offline: %s", partition.name, trouble)
             del self._loading[index]
         else:
-            self._drivers[index] = driver
             deleted = self._loading.pop(index).deleted_topics
+            self._begin(driver, partition)
             driver.carry_out(driver.core.topics_deleted(driver.now_ms, frozenset(deleted)))
+
+    def _knows_enough(self, driver: CoordinatorDriver) -> bool:
+        return self._topics.version >= driver.core.topics_version
+
+    def _begin(self, driver: CoordinatorDriver, partition: Partition) -> None:
+        self._drivers[partition.name.partition] = driver
+        driver.begin()
 
     async def ensure_topic(self) -> None:
         """Creates the offsets topic when the first group shows up."""
@@ -157,6 +181,8 @@ class GroupManager:
     # --- offsets
 
     async def commit(self, request: CommitRequest) -> CommitResult:
+        # Before anything is waited for: these are the topics that the request was found to mean.
+        request = self._with_topic_ids(request)
         try:
             driver = await self._home(request.group_id)
             return await driver.ask(
@@ -188,12 +214,27 @@ class GroupManager:
         except KafkaError as refusal:
             return DeleteOffsetsResult(error=refusal.code)
 
-    def topic_deleted(self, topic: str) -> None:
-        """Offsets of a topic that is gone would be taken for those of the next one of that name."""
+    def _with_topic_ids(self, request: CommitRequest) -> CommitRequest:
+        offsets = (replace(each, topic_id=self._topics.id_of(each.topic)) for each in request.offsets)
+        return replace(request, offsets=tuple(offsets))
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Offsets of a topic that is gone would be taken for those of the next one of that name. Coordinators that are
+        not here now find out by the topics' ids."""
+        gone = [name for name in names if self._stands_for_another(name)]
+        if not gone:
+            return
         for driver in self._drivers.values():
-            driver.carry_out(driver.core.topics_deleted(driver.now_ms, frozenset({topic})))
+            driver.carry_out(driver.core.topics_deleted(driver.now_ms, gone))
         for loading in self._loading.values():
-            loading.deleted_topics[topic] = None
+            loading.deleted_topics.update(dict.fromkeys(gone))
+
+    def _stands_for_another(self, name: str) -> bool:
+        """Whether the topic that had this name is gone, be there a new one or not."""
+        before, now = self._topic_ids.pop(name, None), self._topics.id_of(name)
+        if now is not None:
+            self._topic_ids[name] = now
+        return before is not None and before != now
 
     # --- administration
 
@@ -287,6 +328,22 @@ class GroupManager:
         if driver is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic is being made")
         return driver
+
+
+class AppliedTopics:
+    """The topics, as far as this node has applied the metadata."""
+
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+
+    @property
+    def version(self) -> int:
+        """An offset in the metadata log, which is the same on all nodes."""
+        return self._metadata.applied
+
+    def id_of(self, name: str) -> UUID | None:
+        topic = self._metadata.state.topics.get(name)
+        return topic.topic_id if topic is not None else None
 
 
 class _Loading:

@@ -209,7 +209,7 @@ class Node:
             leaders=self.leaders,
         )
         self.groups = GroupManager(
-            state=state,
+            metadata=self.metadata,
             controller=self.controller,
             view=self.view,
             clock=self.clock,
@@ -370,11 +370,10 @@ class Node:
 
     def metadata_changed(self, changed: Collection[str], vanished: Collection[str]) -> None:
         """A change of metadata is committed: carries it out here."""
+        self.groups.topics_changed([*vanished, *changed])
         for name in vanished:
             self._following.set_aside(name)
         for name in changed:
-            if name not in self.metadata.state.topics:
-                self.groups.topic_deleted(name)
             self._following.bring(name)
         if not self.metadata.state.topics.keys() >= set(changed) | set(vanished):
             topics = self.metadata.state.topics.values()

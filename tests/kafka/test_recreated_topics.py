@@ -1,0 +1,119 @@
+"""A topic is deleted and made anew while nobody coordinates its group: the group begins where it was told to begin, and
+not where it was in the old topic."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+
+from penstock.cluster import OFFSETS_TOPIC, TopicCreated
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages import create_topics as creating
+from penstock.kafka.wire.messages import delete_topics as deleting
+from tests.kafka.asking import ask
+from tests.kafka.trio import Trio
+
+Unique = Callable[[str], str]
+
+PATIENCE_SECONDS = 20.0
+
+
+def keep_offsets_on(trio: Trio, node_id: int) -> None:
+    """Without this node there is no coordinator."""
+    topic = TopicCreated(
+        name=OFFSETS_TOPIC,
+        topic_id=uuid4(),
+        assignments=[[node_id]],
+        configs={"cleanup.policy": "compact"},
+        internal=True,
+    )
+    trio.run(trio.node(trio.controller()).metadata.change(lambda state: [topic]))
+    assert trio.leader(OFFSETS_TOPIC) == node_id
+
+
+def create_on(trio: Trio, name: str, nodes: list[int]) -> None:
+    placed = creating.CreatableReplicaAssignment(partition_index=0, broker_ids=nodes)
+    wish = creating.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[placed])
+    request = creating.CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
+    with trio.client(nodes[0]) as client:
+        answer = ask(client, ApiKey.CREATE_TOPICS, 5, request, creating.CreateTopicsResponse)
+    assert answer.topics[0].error_code == ErrorCode.NONE
+    trio.leader(name)
+
+
+def delete(trio: Trio, name: str) -> None:
+    request = deleting.DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
+    with trio.client(trio.running[0]) as client:
+        answer = ask(client, ApiKey.DELETE_TOPICS, 4, request, deleting.DeleteTopicsResponse)
+    assert answer.responses[0].error_code == ErrorCode.NONE
+    trio.eventually(lambda: all(name not in trio.node(one).metadata.state.topics for one in trio.running))
+
+
+def fill(trio: Trio, topic: str, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": trio.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value.encode())
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+@contextmanager
+def consumer(trio: Trio, group: str) -> Iterator[Consumer]:
+    member = Consumer(
+        {
+            "bootstrap.servers": trio.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        yield member
+    finally:
+        member.close()
+
+
+def place(trio: Trio, group: str, topic: str) -> int:
+    """Where the group is; negative if nowhere."""
+    with consumer(trio, group) as member:
+        [found] = member.committed([Place(topic, 0)], timeout=PATIENCE_SECONDS)
+        assert found.error is None
+        return found.offset
+
+
+def read(trio: Trio, group: str, topic: str, count: int) -> list[str]:
+    """A member of the group reads and commits so many records."""
+    with consumer(trio, group) as member:
+        member.subscribe([topic])
+        records = member.consume(count, timeout=PATIENCE_SECONDS)
+        assert [record.error() for record in records] == [None] * count
+        member.commit(asynchronous=False)
+        return [(record.value() or b"").decode() for record in records]
+
+
+def test_a_group_starts_over_in_a_topic_that_was_made_anew_while_it_had_no_coordinator(
+    trio: Trio, unique: Unique
+) -> None:
+    topic, group = unique("orders"), unique("billing")
+    at = next(one for one in trio.running if one != trio.controller())
+    others = [one for one in trio.running if one != at]
+    keep_offsets_on(trio, at)
+
+    create_on(trio, topic, others)
+    fill(trio, topic, [f"old-{number}" for number in range(5)])
+    read(trio, group, topic, 5)
+    assert place(trio, group, topic) == 5
+
+    trio.stop(at)
+    delete(trio, topic)
+    create_on(trio, topic, others)
+    new = [f"new-{number}" for number in range(8)]
+    fill(trio, topic, new)
+    trio.start(at)
+    trio.leader(OFFSETS_TOPIC)
+
+    assert place(trio, group, topic) < 0
+    assert read(trio, group, topic, 8) == new, "the first five would be missing"
+    assert place(trio, group, topic) == 8
