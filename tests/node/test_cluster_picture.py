@@ -1,10 +1,14 @@
 """The cluster in one picture: what is drawn from metadata, gossip, leaders and progress."""
 
+import msgspec
+
 from penstock.cluster import ClusterState, NodeDecommissioning, NodeFenced, NodeRemoved, reassign
 from penstock.config import Address
 from penstock.node.leaders import Leadership, LeaderTable
 from penstock.node.status import (
+    MAX_VOTER_LAG,
     NodeStatus,
+    OfflineReplica,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
@@ -13,6 +17,8 @@ from penstock.node.status import (
     draw_moves,
     draw_nodes,
     draw_partitions,
+    draw_troubles,
+    voters_behind,
 )
 from penstock.node.view import ClusterView
 from penstock.types import GroupId, NodeId, Replica
@@ -32,13 +38,14 @@ class Scene:
         self.members: dict[Replica, str] = dict(ALL_ALIVE)
         self.connected = {2, 3, 4}
         self.progress: dict[GroupId, tuple[ReplicaStatus, ...]] = {}
+        self.offline: tuple[OfflineReplica, ...] = ()
 
     def leads(self, partition: int, leader: int, *in_sync: int) -> None:
         self.leaders.learn(group("orders", partition), Leadership(leader, 7, in_sync))
 
     @property
     def sight(self) -> Sight:
-        return Sight(self.members, frozenset(self.connected), self.progress)
+        return Sight(self.members, frozenset(self.connected), self.progress, self.offline)
 
     def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
         return list(draw_partitions(self.state, self.view(), self.sight, topic))
@@ -51,6 +58,9 @@ class Scene:
     def nodes(self) -> dict[int, NodeStatus]:
         drawn = draw_nodes(self.state, seat(1), self.sight, QUORUM, self.partitions())
         return {node.node_id: node for node in drawn}
+
+    def troubles(self, quorum: QuorumStatus = QUORUM) -> list[str]:
+        return list(draw_troubles(list(self.nodes().values()), self.partitions(), quorum, self.offline))
 
 
 def seat(node: int) -> Seat:
@@ -108,6 +118,62 @@ def test_a_node_that_came_back_empty_is_there_although_its_old_self_is_dead() ->
     scene.members[replica(2)] = "dead"
     scene.members[replica(2, incarnation=777)] = "alive"
     assert scene.partitions()[1].leader == 2
+
+
+def test_a_replica_that_its_node_keeps_out_is_named_with_its_partition() -> None:
+    scene = Scene()
+    scene.leads(0, 1, 1, 2)
+    scene.leads(1, 2, 2, 3, 4)
+    scene.offline = (OfflineReplica(topic="orders", partition=0, node_id=3, reason="the disk said no"),)
+    assert [one.offline for one in scene.partitions()] == [(3,), ()]
+    assert scene.troubles() == ["under-replicated partitions: 1", "offline replicas: 1"]
+
+
+def test_nothing_is_trouble_where_all_is_well() -> None:
+    scene = Scene()
+    scene.leads(0, 1, 1, 2, 3)
+    scene.leads(1, 2, 2, 3, 4)
+    assert scene.troubles() == []
+
+
+def test_a_node_that_is_dead_or_fenced_is_trouble_whatever_it_holds() -> None:
+    scene = Scene()
+    scene.state = cluster_of(1, 2, 3, 4)
+    scene.members[replica(3)] = "dead"
+    apply(scene.state, [NodeFenced(node_id=3), NodeFenced(node_id=4)])
+    assert scene.troubles() == ["node 3 is dead and fenced", "node 4 is fenced"]
+
+
+def test_a_suspect_and_a_node_that_gossip_has_not_met_yet_but_is_connected_are_none() -> None:
+    scene = Scene()
+    scene.state = cluster_of(1, 2, 3, 4)
+    scene.members[replica(2)] = "suspect"
+    del scene.members[replica(3)], scene.members[replica(4)]
+    scene.connected = {2, 3}
+    assert scene.troubles() == ["node 4 is unseen"]
+
+
+def test_voters_that_are_silent_or_far_behind_are_counted_and_the_leader_is_not() -> None:
+    late = msgspec.structs.replace(behind(2, 0), silent_ms=1501)
+    slow = behind(3, MAX_VOTER_LAG + 1)
+    assert voters_behind((1, 2, 3, 4), 1, [behind(1, 0), late, slow, behind(4, MAX_VOTER_LAG)], 1500) == (
+        2,
+        3,
+    )
+
+
+def test_voters_of_whom_the_controller_said_nothing_are_not_counted_on() -> None:
+    assert voters_behind((1, 2, 3), 1, [], 1500) == (2, 3)
+    assert voters_behind((1,), 1, [], 1500) == ()
+
+
+def test_voters_that_do_not_keep_up_are_trouble_and_so_is_no_controller() -> None:
+    scene = Scene()
+    scene.state = cluster_of(1, 2, 3)
+    weak = msgspec.structs.replace(QUORUM, behind=(3,))
+    assert scene.troubles(weak) == ["metadata voters that do not keep up: 3 (of 3)"]
+    headless = msgspec.structs.replace(QUORUM, leader=None)
+    assert [said.split(":")[0] for said in scene.troubles(headless)] == ["there is no controller"]
 
 
 def test_one_topic_can_be_asked_for() -> None:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from penstock.cli.cluster_api import ClusterApi, reaches_cluster
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
-from penstock.cli.output import console, note, show, table
+from penstock.cli.output import console, counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
 from penstock.node.controller import RebalanceStep
@@ -80,7 +80,7 @@ def _show_plan(plan: RebalanceStep, as_json: bool) -> None:
         show("" if moves else "lead to be handed over:")
         show(table("topic", "partition", "leader", "becomes", rows=leads, numbers=numbers))
     if plan.under_way:
-        note(f"{plan.under_way} moves are under way")
+        note(f"{counted(plan.under_way, 'move')} under way")
     if plan.done:
         note("nothing to do: replicas and leaders are where they belong")
 
@@ -143,7 +143,7 @@ def _behind(picture: ClusterStatus) -> str:
     if not picture.moves:
         return "nothing is being copied"
     known = [move.bytes_behind for move in picture.moves if move.bytes_behind is not None]
-    return f"{len(picture.moves)} partitions on their way, {_size(sum(known))} behind"
+    return f"{counted(len(picture.moves), 'partition')} on the way, {_size(sum(known))} behind"
 
 
 def _size(count: float) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 
 import click
 import msgspec
+from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.cluster_api import ClusterApi, reaches_cluster
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
-from penstock.cli.output import console, note, table
+from penstock.cli.output import console, counted, note, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
 from penstock.node.status import ClusterStatus, NodeStatus, PartitionStatus
@@ -42,7 +43,7 @@ COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", 
 )  # fmt: skip
 @click.option(
     "--check", is_flag=True,
-    help=f"Exit with {EXIT_UNHEALTHY} unless every partition is led and every replica keeps up.",
+    help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are there and every replica keeps up.",
 )  # fmt: skip
 @json_option
 @reaches_cluster
@@ -62,11 +63,14 @@ def status(
     """
     chosen = Chosen(topic=topic, trouble=trouble, internal=internal)
     with stop_on_signals() as stop:
-        for picture in _pictures(api, stop, interval if watch else None):
+        out = console()
+        for number, picture in enumerate(_pictures(api, stop, interval if watch else None)):
             if as_json:
                 click.echo(_as_json(chosen.of(picture), lines=watch))
-            else:
-                _show(picture, chosen, clear=watch)
+                continue
+            if watch:
+                _turn_page(out, is_first=number == 0)
+            _show(out, picture, chosen)
     if check and not picture.healthy:
         raise click.exceptions.Exit(EXIT_UNHEALTHY)
 
@@ -98,7 +102,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_odd(one: PartitionStatus) -> bool:
-    return one.under_replicated or one.leader is None or bool(one.adding or one.removing)
+    return one.under_replicated or one.leader is None or bool(one.adding or one.removing or one.offline)
 
 
 def _pictures(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
@@ -122,21 +126,36 @@ def _as_json(picture: ClusterStatus, *, lines: bool) -> str:
     return (text if lines else msgspec.json.format(text, indent=2)).decode()
 
 
-def _show(picture: ClusterStatus, chosen: Chosen, *, clear: bool) -> None:
-    out = console()
-    rows = chosen.rows(picture)
-    if clear and out.is_terminal:
+def _turn_page(out: Console, *, is_first: bool) -> None:
+    if out.is_terminal:
         out.clear()
-    elif clear:
-        out.print(time.strftime("%H:%M:%S"))
+    else:
+        out.print(("" if is_first else "\n") + time.strftime("%H:%M:%S"))
+
+
+def _show(out: Console, picture: ClusterStatus, chosen: Chosen) -> None:
+    rows = chosen.rows(picture)
     out.print(_headline(picture))
     out.print(_nodes(picture, wide=out.width >= WIDE_COLUMNS))
     if rows:
         out.print("")
         out.print(_partitions(rows))
+    for line in _remainder(picture, chosen):
+        out.print(line, markup=False)
+
+
+def _remainder(picture: ClusterStatus, chosen: Chosen) -> Iterator[str]:
+    """What needs a sentence."""
+    lines = [
+        f"{one.topic}-{one.partition} is offline on node {one.node_id}: {one.reason}"
+        for one in picture.offline
+        if chosen.topic in (None, one.topic)
+    ]
     if picture.unanswered:
-        silent = ", ".join(map(str, picture.unanswered))
-        out.print(f"no lag from node {silent}: no answer")
+        lines.append(f"no lag from node {', '.join(map(str, picture.unanswered))}: no answer")
+    if picture.troubles:
+        lines.append(f"not healthy: {'; '.join(picture.troubles)}")
+    yield from ["", *lines] if lines else []
 
 
 def _headline(picture: ClusterStatus) -> str:
@@ -145,11 +164,13 @@ def _headline(picture: ClusterStatus) -> str:
     parts += [
         f"controller {picture.controller}" if picture.controller is not None else "[red]no controller[/red]"
     ]
-    parts += [f"{len(picture.partitions)} partitions"]
+    parts += [counted(len(picture.partitions), "partition")]
     if picture.leaderless:
         parts += [f"[red]{len(picture.leaderless)} without a leader[/red]"]
     if picture.under_replicated:
         parts += [f"[yellow]{len(picture.under_replicated)} under-replicated[/yellow]"]
+    if picture.offline:
+        parts += [f"[red]{counted(len(picture.offline), 'replica')} offline[/red]"]
     if picture.moves:
         parts += [f"{len(picture.moves)} moving"]
     parts += ["[green]healthy[/green]"] if picture.healthy else []
@@ -167,7 +188,7 @@ def _nodes(picture: ClusterStatus, *, wide: bool) -> Table:
         "rack": lambda node: node.rack,
         "leads": lambda node: sum(map(len, node.leads.values())),
         "replicas": lambda node: sum(map(len, node.hosts.values())),
-        "": _remarks,
+        "": lambda node: _remarks(node, picture),
     }
     if not wide:
         del columns["http"], columns["cluster"]
@@ -177,13 +198,14 @@ def _nodes(picture: ClusterStatus, *, wide: bool) -> Table:
     return table(*columns, rows=rows, numbers=("node", "leads", "replicas"))
 
 
-def _remarks(node: NodeStatus) -> str:
+def _remarks(node: NodeStatus, picture: ClusterStatus) -> str:
     remarks = {
         "controller": node.controller,
         "[red]not in the cluster[/red]": not node.registered,
         "[red]fenced[/red]": node.fenced,
         "[yellow]leaving[/yellow]": node.decommissioning,
         "[yellow]not connected[/yellow]": not node.connected,
+        "[yellow]behind as a metadata voter[/yellow]": node.node_id in picture.metadata.behind,
     }
     return ", ".join(remark for remark, holds in remarks.items() if holds)
 
@@ -212,6 +234,8 @@ def _state(one: PartitionStatus) -> str:
         words.append("[red]no leader[/red]")
     elif one.under_replicated:
         words.append("[yellow]under-replicated[/yellow]")
+    if one.offline:
+        words.append(f"[red]offline on {','.join(map(str, one.offline))}[/red]")
     if one.adding:
         words.append(f"coming to {','.join(map(str, one.adding))}")
     if one.removing:

@@ -14,7 +14,7 @@ from penstock.cli.cluster_plan import LocalCluster, new_plan, places, read_plan
 from penstock.cli.cluster_processes import LOOK_SECONDS, READY_SECONDS, Child, Children
 from penstock.cli.connection import key_values
 from penstock.cli.help import examples
-from penstock.cli.output import note, show, table
+from penstock.cli.output import counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
 
@@ -71,7 +71,9 @@ def up(
     key_values(settings)
     for port in (kafka_port, http_port):
         if port is not None and port + (nodes or DEFAULT_NODES) - 1 > LAST_PORT:
-            raise click.UsageError(f"port {port} leaves no room for {nodes or DEFAULT_NODES} nodes")
+            raise click.UsageError(
+                f"port {port} leaves no room for {counted(nodes or DEFAULT_NODES, 'node')}"
+            )
     flags = tuple(word for setting in settings for word in ("--set", setting))
     with _folder(data_dir, memory) as folder, stop_on_signals() as stop:
         cluster = _plan(folder, nodes, memory, kafka_port, http_port)
@@ -122,7 +124,7 @@ def _plan(
     here = len(known.nodes)
     if nodes is not None and nodes < here:
         raise click.UsageError(
-            f"the cluster in {folder} has {here} nodes. To have {nodes}, bring it up, `penstock cluster "
+            f"the cluster in {folder} has {counted(here, 'node')}. To have {nodes}, bring it up, `penstock cluster "
             f"decommission` the others, and take them out of {known.file}"
         )
     last = max(node.node_id for node in known.nodes)
@@ -131,7 +133,9 @@ def _plan(
 
 def _run(cluster: LocalCluster, children: Children, stop: Stop) -> None:
     try:
-        note(f"starting {len(cluster.nodes)} nodes in {'memory' if cluster.memory else cluster.folder}")
+        note(
+            f"starting {counted(len(cluster.nodes), 'node')} in {'memory' if cluster.memory else cluster.folder}"
+        )
         children.start()
         if _await_ready(children, stop):
             _announce(cluster, children)

@@ -4,6 +4,7 @@ Rich leaves colour out by itself when the output is not a terminal or NO_COLOR i
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,6 +22,16 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Rich would end the process with 1; how a run ends is the command line's own decision."""
         raise BrokenPipeError
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Rich fills the last column of a table with blanks; in a pipe or a file they only get in the way."""
+        if self.is_terminal:
+            super().print(*objects, **how)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **how)
+        self.file.write(re.sub(r" +\n", "\n", captured.get()))
+        self.file.flush()
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -50,6 +61,11 @@ def text(cell: object) -> str:
     if isinstance(cell, list | tuple):
         return ",".join(str(item) for item in cell)
     return str(cell)
+
+
+def counted(number: int, thing: str) -> str:
+    """The number and what it counts, in the plural where that is one: 1 partition, 2 partitions."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def show(*parts: object) -> None:

@@ -1,11 +1,12 @@
 """The cluster in one picture, as this node sees it now: who is there, who holds and leads what, how far behind.
 
-Four sources, each with its own truth:
+Five sources, each with its own truth:
 
     metadata    which nodes are registered, and which replicas each partition shall have; the same on all nodes, soon
     gossip      which nodes are there; seconds old, and only a hint
     leaders     who leads and who keeps up, as the leaders themselves announced it
     progress    how far each replica is: only its leader knows, so that for the whole picture every node is asked once
+    offline     which replicas take no part, and why: only the node that holds them knows
 
 Nothing here decides anything, and no source is waited for: a node that does not answer leaves its lags out and is named
 in `unanswered`.
@@ -26,6 +27,11 @@ UNSEEN = "unseen"
 """Gossip has never met the node, or has forgotten it."""
 
 
+MAX_VOTER_LAG = 64
+"""Entries that a voter of the metadata group may have under way: as many as Raft sends before it waits for an answer.
+One that is farther behind is catching up, and a majority must not be made to count on it."""
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replica, as its leader knows it. `end_offset` is what it has flushed; `lag` counts messages (and the odd
     entry of Penstock's own); `bytes_behind` is an estimate from the log's mean."""
@@ -36,6 +42,16 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     bytes_behind: int
     silent_ms: int
     learner: bool
+
+
+class OfflineReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that its own node keeps out of its group, although the node is there: lost or damaged files, a disk
+    that failed. A person has to look at it."""
+
+    topic: str
+    partition: int
+    node_id: int
+    reason: str
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +68,8 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     under_replicated: bool
     lag: int | None
     """Of the replica that is farthest behind; None where it is not known."""
+    offline: tuple[int, ...] = ()
+    """Nodes whose replica takes no part although they are there; the picture's `offline` says why."""
     progress: tuple[ReplicaStatus, ...] = ()
 
 
@@ -100,11 +118,13 @@ class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[int, ...]
     learners: tuple[int, ...]
     end_offset: int
+    behind: tuple[int, ...] = ()
+    """Voters that do not keep up, or of which nobody can tell: with one more gone there may be no majority."""
     progress: tuple[ReplicaStatus, ...] = ()
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole picture. `healthy`: there is a controller, every partition is led, and every replica keeps up."""
+    """The whole picture. `healthy`: nothing is in `troubles`, so that any one node may be taken away."""
 
     cluster_id: str
     node_id: int
@@ -121,6 +141,9 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     metadata: QuorumStatus
     unanswered: tuple[int, ...]
     """Nodes that were asked how far their followers are, and did not answer."""
+    offline: tuple[OfflineReplica, ...] = ()
+    troubles: tuple[str, ...] = ()
+    """All that is not as it should be, in words for people."""
 
 
 class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +169,7 @@ class Sight(NamedTuple):
     members: Mapping[Replica, str]
     connected: frozenset[int]
     progress: Mapping[GroupId, tuple[ReplicaStatus, ...]]
+    offline: tuple[OfflineReplica, ...] = ()
 
 
 class Seat(NamedTuple):
@@ -168,9 +192,13 @@ def draw_partitions(
     """All partitions by topic and number, or one topic's."""
     absent = {replica.node for replica, word in sight.members.items() if word in ("dead", "left")}
     absent -= {replica.node for replica, word in sight.members.items() if word not in ("dead", "left")}
+    offline: dict[tuple[str, int], list[int]] = {}
+    for one in sight.offline:
+        offline.setdefault((one.topic, one.partition), []).append(one.node_id)
     for topic, group, _ in state.groups():
         if only is None or topic.name == only:
-            yield _partition(topic, group, view, absent, sight.progress.get(group, ()))
+            out = offline.get((topic.name, group.partition), ())
+            yield _partition(topic, group, view, absent, out, sight.progress.get(group, ()))
 
 
 def _partition(
@@ -178,6 +206,7 @@ def _partition(
     group: GroupId,
     view: ClusterView,
     absent: set[NodeId],
+    offline: Sequence[int],
     progress: tuple[ReplicaStatus, ...],
 ) -> PartitionStatus:
     assignment = topic.assignments[group.partition]
@@ -196,6 +225,7 @@ def _partition(
         removing=assignment.removing,
         under_replicated=not set(assignment.replicas) <= set(in_sync),
         lag=max(behind, default=0) if led and (progress or len(assignment.shown) == 1) else None,
+        offline=tuple(sorted(offline)),
         progress=progress,
     )
 
@@ -217,6 +247,50 @@ def draw_moves(state: ClusterState, sight: Sight) -> Iterator[MoveStatus]:
             removing=assignment.removing,
             bytes_behind=sum(one.bytes_behind for one in coming) if coming else None,
         )
+
+
+def voters_behind(
+    voters: Sequence[int], leader: int | None, progress: Sequence[ReplicaStatus], patience_ms: int
+) -> tuple[int, ...]:
+    """Voters of the metadata group whose vote cannot be counted on. Without a word from the leader that is all others;
+    without a leader the question is another one."""
+    if leader is None:
+        return ()
+    keeping_up = {
+        one.node_id for one in progress if one.silent_ms <= patience_ms and one.lag <= MAX_VOTER_LAG
+    }
+    return tuple(voter for voter in voters if voter != leader and voter not in keeping_up)
+
+
+def draw_troubles(
+    nodes: Sequence[NodeStatus],
+    partitions: Sequence[PartitionStatus],
+    quorum: QuorumStatus,
+    offline: Sequence[OfflineReplica],
+) -> Iterator[str]:
+    """In the order in which a person should care."""
+    if quorum.leader is None:
+        yield "there is no controller: a majority of the metadata group's voters must be there"
+    for node in nodes:
+        if node.registered and (word := _absence(node)):
+            yield f"node {node.node_id} is {word}"
+    if quorum.behind:
+        behind = ", ".join(map(str, quorum.behind))
+        yield f"metadata voters that do not keep up: {behind} (of {len(quorum.voters)})"
+    leaderless = sum(one.leader is None for one in partitions)
+    if leaderless:
+        yield f"partitions without a leader: {leaderless}"
+    weak = sum(one.under_replicated and one.leader is not None for one in partitions)
+    if weak:
+        yield f"under-replicated partitions: {weak}"
+    if offline:
+        yield f"offline replicas: {len(offline)}"
+
+
+def _absence(node: NodeStatus) -> str:
+    """Gossip's word for a node that is not there, and the cluster's."""
+    gone = node.state in ("dead", "left") or (node.state == UNSEEN and not node.connected)
+    return " and ".join([node.state] * gone + ["fenced"] * node.fenced)
 
 
 def draw_nodes(

@@ -16,6 +16,7 @@ from penstock.node.status import (
     ClusterFigures,
     ClusterStatus,
     NodeStatus,
+    OfflineReplica,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
@@ -24,6 +25,8 @@ from penstock.node.status import (
     draw_moves,
     draw_nodes,
     draw_partitions,
+    draw_troubles,
+    voters_behind,
 )
 from penstock.node.view import METADATA_GROUP
 from penstock.types import GroupId, NodeId, Replica, Term, TopicPartition
@@ -31,12 +34,14 @@ from penstock.types import GroupId, NodeId, Replica, Term, TopicPartition
 if TYPE_CHECKING:
     from penstock.node.node import Node
 
-PROGRESS = 32
-"""The method's number between nodes; those of the controller are below."""
+PROGRESS, OFFLINE = 32, 33
+"""The methods' numbers between nodes; those of the controller are below."""
 ANSWER_MS = 2_000
 """How long a node may take to answer: a person waits, and a picture without that node's lags is better than none."""
 MAX_ROWS = 200_000
 """In one answer: as many as a cluster may have partitions."""
+MAX_REASON_CHARACTERS = 400
+"""Of why a replica is offline: whole sentences, and not somebody's megabyte."""
 
 Progress = Mapping[GroupId, tuple[ReplicaStatus, ...]]
 
@@ -49,8 +54,17 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     progress: tuple[tuple[int, int, int, int, int, bool], ...]
 
 
+class _OfflineRow(msgspec.Struct, frozen=True, array_like=True):
+    """On the wire: a replica of the answering node that takes no part."""
+
+    topic: str
+    partition: int
+    reason: str
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Row]).decode
+_decode_offline = msgspec.msgpack.Decoder(list[_OfflineRow]).decode
 
 
 def _row(partition: Partition) -> _Row:
@@ -82,6 +96,13 @@ def _rows(rows: Iterable[_Row]) -> Iterator[tuple[GroupId, tuple[ReplicaStatus, 
         )  # fmt: skip
 
 
+def _offline(node: int, rows: Iterable[_OfflineRow]) -> tuple[OfflineReplica, ...]:
+    return tuple(
+        OfflineReplica(topic=row.topic, partition=row.partition, node_id=node, reason=row.reason)
+        for row in rows
+    )
+
+
 class StatusBoard:
     """Draws the picture for one node, and answers other nodes that draw theirs."""
 
@@ -89,29 +110,35 @@ class StatusBoard:
         self._node = node
         if node.links is not None:
             node.links.rpc.handle(PROGRESS, self._serve_progress)
+            node.links.rpc.handle(OFFLINE, self._serve_offline)
 
     async def picture(self) -> ClusterStatus:
-        """Everything, with the lags of partitions that other nodes lead: one call to each node."""
+        """Everything, with the lags of partitions that other nodes lead and the replicas that other nodes keep out: two
+        calls to each node."""
         node = self._node
         sight, unanswered = await self._look_around()
         state = node.metadata.state
         partitions = list(draw_partitions(state, node.view, sight))
         quorum = self._quorum(sight)
+        nodes = draw_nodes(state, self._seat(), sight, quorum, partitions)
+        troubles = tuple(draw_troubles(nodes, partitions, quorum, sight.offline))
         leaderless = tuple(_name(one) for one in partitions if one.leader is None)
         weak = tuple(_name(one) for one in partitions if one.under_replicated and one.leader is not None)
         return ClusterStatus(
             cluster_id=node.cluster_id,
             node_id=node.node_id,
             alone=node.is_alone,
-            healthy=not leaderless and not weak and quorum.leader is not None,
+            healthy=not troubles,
             controller=quorum.leader,
-            nodes=tuple(draw_nodes(state, self._seat(), sight, quorum, partitions)),
+            nodes=tuple(nodes),
             partitions=tuple(partitions),
             under_replicated=weak,
             leaderless=leaderless,
             moves=tuple(draw_moves(state, sight)),
             metadata=quorum,
             unanswered=unanswered,
+            offline=sight.offline,
+            troubles=troubles,
         )
 
     async def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
@@ -154,10 +181,14 @@ class StatusBoard:
     async def _look_around(self, topic: str | None = None) -> tuple[Sight, tuple[int, ...]]:
         """What all nodes know, and who did not answer."""
         asked = sorted(self._leading_elsewhere(topic))
-        answers = await asyncio.gather(*(self._ask(NodeId(one)) for one in asked))
+        others = sorted(self._connected())
+        answers, offline = await asyncio.gather(
+            asyncio.gather(*(self._ask_progress(NodeId(one)) for one in asked)),
+            asyncio.gather(*(self._ask_offline(NodeId(one)) for one in others)),
+        )
         told = {group: row for answer in answers for group, row in (answer or {}).items()}
         silent = tuple(one for one, answer in zip(asked, answers, strict=True) if answer is None)
-        return self._sight(told), silent
+        return self._sight(told, [row for answer in offline for row in answer]), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
         """Nodes that know lags which this one does not."""
@@ -170,30 +201,60 @@ class StatusBoard:
         found = {leaders.get(group).leader for group in [*groups, METADATA_GROUP]}
         return {one for one in found if one >= 0 and one != self._node.node_id}
 
-    async def _ask(self, node: NodeId) -> Progress | None:
-        links = self._node.links
-        if links is None:
-            return None
+    async def _ask_progress(self, node: NodeId) -> Progress | None:
         try:
-            answer = await links.rpc.call(node, PROGRESS, b"", ANSWER_MS)
-            return dict(_rows(_decode(answer)))
+            return dict(_rows(_decode(await self._ask(node, PROGRESS))))
         except (PenstockError, msgspec.DecodeError, ValueError):
             return None
+
+    async def _ask_offline(self, node: NodeId) -> tuple[OfflineReplica, ...]:
+        """Nothing from one that does not answer, or does not know the question yet: what it keeps out is
+        under-replicated all the same."""
+        try:
+            return _offline(node, _decode_offline(await self._ask(node, OFFLINE)))
+        except (PenstockError, msgspec.DecodeError, ValueError):
+            return ()
+
+    async def _ask(self, node: NodeId, method: int) -> memoryview:
+        links = self._node.links
+        assert links is not None, "a node that is alone knows no other"
+        return await links.rpc.call(node, method, b"", ANSWER_MS)
 
     def _serve_progress(self, sender: NodeId, question: memoryview) -> bytes:
         led = [*self._led(), *self._own_led()]
         return _encode([_row(partition) for partition in led[:MAX_ROWS]])
 
+    def _serve_offline(self, sender: NodeId, question: memoryview) -> bytes:
+        return _encode(list(self._offline_here())[:MAX_ROWS])
+
+    def _offline_here(self) -> Iterator[_OfflineRow]:
+        table = self._node.partitions
+        for topic in sorted(table.names()):
+            for index in table.held(topic):
+                found = table.find(topic, index)
+                reason = table.offline_reason(topic, index) if found is None else found.offline_reason
+                if reason is not None:
+                    yield _OfflineRow(topic, index, str(reason)[:MAX_REASON_CHARACTERS])
+        for own in self._own():
+            if own.offline_reason is not None:
+                yield _OfflineRow(*own.name, str(own.offline_reason)[:MAX_REASON_CHARACTERS])
+
     def _led(self) -> list[Partition]:
         return [partition for partition in self._node.partitions.online() if partition.serves]
 
-    def _own_led(self) -> list[Partition]:
-        metadata = self._node.metadata
-        return [metadata.partition] if metadata.is_controller else []
+    def _own(self) -> list[Partition]:
+        """The metadata group's; none while this node has not found its cluster yet."""
+        opened = getattr(self._node.metadata, "partition", None)
+        return [] if opened is None else [opened]
 
-    def _sight(self, elsewhere: Progress) -> Sight:
+    def _own_led(self) -> list[Partition]:
+        return [own for own in self._own() if self._node.metadata.is_controller]
+
+    def _sight(self, elsewhere: Progress, offline_elsewhere: Iterable[OfflineReplica] = ()) -> Sight:
         here = dict(_rows(map(_row, [*self._led(), *self._own_led()])))
-        return Sight(self._members(), self._connected(), {**elsewhere, **here})
+        offline = [*_offline(self._node.node_id, self._offline_here()), *offline_elsewhere]
+        offline.sort(key=lambda one: (one.topic, one.partition, one.node_id))
+        return Sight(self._members(), self._connected(), {**elsewhere, **here}, tuple(offline))
 
     def _members(self) -> dict[Replica, str]:
         links = self._node.links
@@ -222,14 +283,19 @@ class StatusBoard:
         partition = self._node.metadata.partition
         config = partition.consensus.core.config
         known = self._node.leaders.get(METADATA_GROUP)
-        leader = self._node.view.controller_id
+        controller = self._node.view.controller_id
+        leader = controller if controller >= 0 else None
+        voters = tuple(sorted(voter.node for voter in config.voters)) if config else ()
+        progress = sight.progress.get(METADATA_GROUP, ())
+        patience_ms = self._node.config.replication.election_timeout_ms
         return QuorumStatus(
-            leader=leader if leader >= 0 else None,
+            leader=leader,
             term=max(Term(known.term), partition.term),
-            voters=tuple(sorted(voter.node for voter in config.voters)) if config else (),
+            voters=voters,
             learners=tuple(sorted(learner.node for learner in config.learners)) if config else (),
             end_offset=self._node.metadata.applied,
-            progress=sight.progress.get(METADATA_GROUP, ()),
+            behind=voters_behind(voters, leader, progress, patience_ms),
+            progress=progress,
         )
 
 

@@ -1,0 +1,143 @@
+"""`penstock cluster status`: what a picture looks like on paper."""
+
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import msgspec
+import pytest
+
+from penstock.cli import cluster_status
+from penstock.cli.output import counted
+from penstock.node.status import (
+    ClusterStatus,
+    NodeStatus,
+    OfflineReplica,
+    PartitionStatus,
+    QuorumStatus,
+)
+
+from .conftest import Cli, succeeded
+
+
+def node(node_id: int, state: str = "alive", *, fenced: bool = False) -> NodeStatus:
+    return NodeStatus(
+        node_id=node_id, incarnation="0", state=state, registered=True, fenced=fenced, decommissioning=False,
+        connected=state == "alive", controller=node_id == 1, metadata_role="voter", kafka=f"10.0.0.{node_id}:9092",
+        http=None, cluster=None, rack=None, version="1", hosts={}, leads={},
+    )  # fmt: skip
+
+
+def partition(*in_sync: int, offline: tuple[int, ...] = ()) -> PartitionStatus:
+    return PartitionStatus(
+        topic="orders", partition=0, leader=1, term=1, replicas=(1, 2, 3), in_sync=in_sync, adding=(), removing=(),
+        under_replicated=len(in_sync) < 3, lag=0, offline=offline,
+    )  # fmt: skip
+
+
+HEALTHY = ClusterStatus(
+    cluster_id="c", node_id=1, alone=False, healthy=True, controller=1, nodes=(node(1), node(2), node(3)),
+    partitions=(partition(1, 2, 3),), under_replicated=(), leaderless=(), moves=(),
+    metadata=QuorumStatus(leader=1, term=1, voters=(1, 2, 3), learners=(), end_offset=0), unanswered=(),
+)  # fmt: skip
+LOST = msgspec.structs.replace(
+    HEALTHY,
+    healthy=False,
+    nodes=(node(1), node(2), node(3, "dead", fenced=True)),
+    partitions=(),
+    metadata=msgspec.structs.replace(HEALTHY.metadata, behind=(3,)),
+    troubles=("node 3 is dead and fenced", "metadata voters that do not keep up: 3 (of 3)"),
+)
+BROKEN = msgspec.structs.replace(
+    HEALTHY,
+    healthy=False,
+    partitions=(partition(1, 3, offline=(2,)),),
+    under_replicated=("orders-0",),
+    offline=(OfflineReplica(topic="orders", partition=0, node_id=2, reason="bytes [0] differ"),),
+    troubles=("under-replicated partitions: 1", "offline replicas: 1"),
+)
+
+
+class Node:
+    """An HTTP port that shows one picture."""
+
+    def __init__(self) -> None:
+        self.shows = HEALTHY
+        outer = self
+
+        class Pages(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(msgspec.json.encode(outer.shows))
+
+            def log_message(self, *anything: object) -> None: ...
+
+        self.server = HTTPServer(("127.0.0.1", 0), Pages)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def asked() -> Iterator[Node]:
+    one = Node()
+    thread = threading.Thread(target=one.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield one
+    one.server.shutdown()
+    thread.join()
+    one.server.server_close()
+
+
+def test_one_partition_is_not_in_the_plural_and_no_line_ends_in_blanks(asked: Node, plain_cli: Cli) -> None:
+    shown = succeeded(plain_cli("cluster", "status", "--check", "--http", asked.address)).stdout
+    assert "   1 partition   healthy" in shown
+    assert [line for line in shown.split("\n") if line.endswith(" ")] == []
+
+
+def test_check_counts_a_node_that_is_gone_although_no_partition_is_on_it(asked: Node, plain_cli: Cli) -> None:
+    asked.shows = LOST
+    result = plain_cli("cluster", "status", "--check", "--http", asked.address)
+    assert result.exit_code == cluster_status.EXIT_UNHEALTHY
+    assert "fenced, not connected, behind as a metadata voter" in result.stdout
+    assert (
+        "not healthy: node 3 is dead and fenced; metadata voters that do not keep up: 3 (of 3)"
+        in result.stdout
+    )
+
+
+def test_an_offline_replica_is_shown_with_its_node_and_the_reason(asked: Node, plain_cli: Cli) -> None:
+    asked.shows = BROKEN
+    result = plain_cli("cluster", "status", "--check", "--trouble", "--http", asked.address)
+    assert result.exit_code == cluster_status.EXIT_UNHEALTHY
+    assert "1 replica offline" in result.stdout
+    assert "under-replicated, offline on 2" in result.stdout
+    assert "orders-0 is offline on node 2: bytes [0] differ" in result.stdout
+    found = msgspec.json.decode(plain_cli("cluster", "status", "--json", "--http", asked.address).stdout)
+    assert found["offline"][0]["reason"] == "bytes [0] differ"
+
+
+def test_a_picture_of_a_node_that_knows_less_can_be_shown(asked: Node, plain_cli: Cli) -> None:
+    """In the middle of an update: fields that came later have defaults."""
+    old = msgspec.to_builtins(HEALTHY)
+    del old["offline"], old["troubles"], old["metadata"]["behind"], old["partitions"][0]["offline"]
+    asked.shows = old
+    assert "healthy" in succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout
+
+
+def test_looks_into_a_pipe_are_parted_by_a_blank_line(
+    asked: Node, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_status, "_pictures", lambda *anything: iter([HEALTHY, HEALTHY]))
+    shown = succeeded(plain_cli("cluster", "status", "--watch", "--http", asked.address)).stdout
+    assert re.match(r"\d\d:\d\d:\d\d\ncluster c", shown)
+    assert len(re.findall(r"\n\n\d\d:\d\d:\d\d\ncluster c", shown)) == 1
+
+
+def test_what_is_counted_is_in_the_plural_where_it_is_not_one() -> None:
+    assert [counted(number, "node") for number in (0, 1, 2, 1000)] == [
+        "0 nodes",
+        "1 node",
+        "2 nodes",
+        "1,000 nodes",
+    ]
