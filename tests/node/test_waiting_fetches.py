@@ -18,6 +18,13 @@ class Peer:
     peer = "127.0.0.1:1"
     client_software = ""
 
+    def send_away(self) -> None: ...
+
+    def when_closed(self, callback: Callable[[], None]) -> None: ...
+
+    def hold(self) -> Callable[[], None]:
+        return lambda: None
+
 
 def play(scene: Callable[[Node, Partition], Awaitable[None]]) -> None:
     async def run() -> None:

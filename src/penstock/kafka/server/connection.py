@@ -2,7 +2,8 @@
 
 Kafka's clients expect answers in request order and rely on requests of one connection taking effect in order. So
 requests run one at a time, with one exception that durability needs: a Produce may start while Produces before it wait
-for their flush, so that a pipelining producer shares flush cycles instead of paying for one each.
+for their flush, so that a pipelining producer shares flush cycles instead of paying for one each. A Produce that cannot
+append yet holds those behind it (`hold`): idempotent producers number their batches.
 
 Back pressure: at most `max_in_flight` requests are held per connection, then its socket is not read; nothing new starts
 while the client does not drain its answers, and one that never drains is closed by the listener's sweep.
@@ -14,7 +15,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, cast
 
@@ -73,13 +74,16 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_draining_since",
         "_frames",
+        "_holds",
         "_leaving",
         "_listener",
+        "_lost",
         "_queue",
         "_reading",
         "_sending",
         "_slots",
         "_transport",
+        "_when_closed",
         "client_software",
         "closed",
         "last_active",
@@ -95,6 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._sending = False
         self._leaving = False
+        self._lost = False
+        self._holds = 0
+        self._when_closed: list[Callable[[], None]] = []
         self._draining_since = 0.0
         self.closed = False
         self.last_active = listener.now
@@ -118,6 +125,10 @@ class Connection(asyncio.BufferedProtocol):
             slot.give_up()
         self._slots.clear()
         self._listener.forget(self)
+        self._lost = True
+        for callback in self._when_closed:
+            self._listener.loop.call_soon(callback)  # one that fails keeps no other from being called
+        self._when_closed.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
@@ -191,8 +202,29 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    # --- for handlers
+
     def send_away(self) -> None:
         self._leaving = True
+
+    def when_closed(self, callback: Callable[[], None]) -> None:
+        if self._lost:
+            self._listener.loop.call_soon(callback)
+        else:
+            self._when_closed.append(callback)
+
+    def hold(self) -> Callable[[], None]:
+        self._holds += 1
+        held = True
+
+        def let_go() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._holds -= 1
+                self._pump()
+
+        return let_go
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -217,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _may_start(self, header: RequestHeader) -> bool:
-        if self.closed or self._draining_since:
+        if self.closed or self._draining_since or self._holds:
             return False
         if not self._slots:
             return True
