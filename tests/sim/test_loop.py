@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.sim.disk import PowerCut
 from penstock.sim.loop import NodeLoop
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Process, Scheduler
@@ -167,3 +168,16 @@ def test_what_goes_in_circles_is_stopped() -> None:
 
     with pytest.raises(Violation, match="budget"):
         stage.run(program())
+
+
+def test_where_the_power_goes_the_rest_of_the_event_does_not_happen_and_the_world_goes_on() -> None:
+    stage = Stage()
+
+    def write() -> None:
+        stage.say("before")
+        raise PowerCut
+
+    stage.scheduler.after(1.0, stage.process, write)
+    stage.scheduler.after(2.0, None, stage.say, "after")
+    stage.scheduler.run(3.0)
+    assert stage.said == [(1.0, "before"), (2.0, "after")]

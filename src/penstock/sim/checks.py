@@ -17,40 +17,31 @@ a majority is it counts on its own.
     term may still be overwritten (Raft's figure 8).
 10  A leader changes the members only once an entry of its own term is committed.
 11  What a leader believes a peer to have flushed it was told in its own term, and it is on that peer's disk.
+12  Where a log starts its leader decides: no replica starts later than a leader has before it. In one life of a
+    replica the start never goes back, and nothing from it on is gone.
+
+Of a compacted log, 3 and 7 hold for what compaction has left: see `thinning`.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from penstock.batch import iter_headers
 from penstock.log import Log
 from penstock.raft import GroupConfig, Raft, Role
 from penstock.raft.leader import Leader
 from penstock.sim.disk import SimDisk
+from penstock.sim.entries import LOG_SUFFIX, Entry, entries_of
 from penstock.sim.outcome import Violation
+from penstock.sim.thinning import Book
 from penstock.types import GroupId, Replica
 
-READ_BYTES = 1 << 20
-LOG_SUFFIX = ".log"
 VOTES_PATHS = ("meta/votes.0", "meta/votes.1")
 
 _GROUP = Struct(">16si")
 _VOTE = Struct(">qiQ")
 """The middle of a record in the store of votes: topic and partition; then term, node, incarnation."""
-
-
-class Entry(NamedTuple):
-    """One entry of a log."""
-
-    start: int
-    """Raft's index."""
-    end: int
-    term: int
-    offset: int
-    control: bool
-    data: bytes
 
 
 class Watched(Protocol):
@@ -90,33 +81,10 @@ class Sight(NamedTuple):
     end_index: int
     last_term: int
     start_offset: int
+    cleaned_offset: int
+    """Up to where the replica itself has compacted its log."""
     matches: tuple[int, ...]
     """Of a leader: what it believes its peers to have flushed."""
-
-
-def entries_of(log: Log, start: int, end: int) -> Iterator[Entry]:
-    """The entries between two boundaries of a log, read from its disk."""
-    index = start
-    while index < end:
-        data, _ = log.read_entries(index, READ_BYTES)
-        for position, header in iter_headers(data):
-            width = max(header.last_offset_delta + 1, 1)
-            content = data[position : position + header.size]
-            control = header.is_zero_width
-            yield Entry(index, index + width, header.leader_epoch, header.base_offset, control, content)
-            index += width
-            if index >= end:
-                return
-
-
-def old_segments(log: Log, disk: SimDisk) -> list[str]:
-    """Paths of segments that the log's checkpoint says, durably, to have been flushed. Rot elsewhere cannot be told
-    from a write that a crash has torn."""
-    if not disk.is_durable(f"{log.path}/checkpoint"):
-        return []
-    line = log._upkeep.checkpoint.facts.flushed.base_offset
-    names = [name for name in disk.list_dir(log.path) if name.endswith(LOG_SUFFIX)]
-    return [f"{log.path}/{name}" for name in names if int(name.removesuffix(LOG_SUFFIX)) < line]
 
 
 def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
@@ -151,8 +119,14 @@ class Witness:
         """Its disk lies, and it may know by now or not."""
         self.on_elected: Callable[[Watched], None] = lambda one: None
         """Told of every leader, once per term."""
-        self.compare_bytes = True
-        """Not where compaction goes its own way on each replica."""
+        self.on_start_moved: Callable[[Watched, int, int], None] = lambda one, old, new: None
+        """Told when a leader moves its start."""
+        self.leaders_choose_start = False
+        """Whether 12 holds as a whole: not where a test deletes prefixes of replicas at will."""
+        self._chosen_start = 0
+        """The greatest start that a leader has had."""
+        self.book: Book | None = None
+        """Where compaction goes its own way on each replica: then bytes cannot be compared."""
 
     @property
     def end_index(self) -> int:
@@ -176,6 +150,7 @@ class Witness:
             log.end_index,
             log.last_term,
             log.start_offset,
+            log._state.cleaned_offset,
             _matches(core),
         )
         before = self._seen.get(one.me)
@@ -193,6 +168,9 @@ class Witness:
             known = before.commit_index if before is not None else 0
             self._check_commit(one, max(known, sight.first_index), sight)
         self._check_term_at_commit(one, sight)
+        self._check_start(one, before, sight)
+        if before is not None and sight.cleaned_offset > before.cleaned_offset:
+            self._check_compaction(one, sight)
         self._configs[one.me] = core.config
 
     def _check_bounds(self, one: Watched, sight: Sight) -> None:
@@ -209,6 +187,39 @@ class Witness:
                 "start <= watermark <= end",
                 f"{one.name} starts at {sight.start_offset}, ends at {one.log.end_offset}, and shows {watermark}",
             )
+
+    def _check_start(self, one: Watched, before: Sight | None, sight: Sight) -> None:
+        if one.me == self.rotten:
+            return
+        if before is not None and sight.start_offset < before.start_offset:
+            self._broken(
+                "the start of a log never goes back",
+                f"{one.name} started at {before.start_offset}, now at {sight.start_offset}",
+            )
+        if sight.start_offset > self._chosen_start:
+            if sight.role is not Role.LEADER and self.leaders_choose_start:
+                self._broken(
+                    "where a log starts its leader decides",
+                    f"{one.name} starts at {sight.start_offset}, and no leader later than {self._chosen_start}",
+                )
+            self._chosen_start = sight.start_offset
+        if sight.role is Role.LEADER and before is not None and sight.start_offset > before.start_offset:
+            self.on_start_moved(one, before.start_offset, sight.start_offset)
+        if one.log.offset_at(sight.first_index) > sight.start_offset:
+            self._broken(
+                "nothing is gone from the start on",
+                f"{one.name} starts at {sight.start_offset} and has nothing before index {sight.first_index}",
+            )
+
+    def _check_compaction(self, one: Watched, sight: Sight) -> None:
+        """A pass has ended."""
+        committed = one.log.offset_at(sight.commit_index)
+        if sight.cleaned_offset > committed:
+            self._broken(
+                "only what is committed is compacted",
+                f"{one.name} has compacted up to {sight.cleaned_offset}, and {committed} is committed",
+            )
+        self._compare(one, sight.first_index, min(sight.commit_index, self.end_index), "", whole=True)
 
     def _check_history(self, one: Watched, before: Sight | None, sight: Sight) -> None:
         if before is None:
@@ -272,7 +283,9 @@ class Witness:
                     f"which told {self._told.get((replica, one.core.term))}",
                 )
             other = self._graves.running(replica)
-            if peer.match_index <= max(known[1] if known[0] == now[0] else 0, one.log.first_index) or (
+            # What is committed may have been compacted, on either side.
+            checked = max(one.log.first_index, self.end_index if self.book is not None else 0)
+            if peer.match_index <= max(known[1] if known[0] == now[0] else 0, checked) or (
                 other is None or other.core.term != one.core.term or self.rotten in (replica, one.me)
             ):
                 continue
@@ -323,6 +336,8 @@ class Witness:
             self._terms.append(sight.term)
             if not entry.control:
                 self.batches[entry.offset] = entry
+            if self.book is not None:
+                self.book.add(entry)
 
     def _decides_alone(self, one: Watched) -> bool:
         config = self._configs.get(one.me) or one.core.config
@@ -371,15 +386,26 @@ class Witness:
         """Of the truth."""
         return self.truth[bisect_right(self._ends, start) : bisect_right(self._ends, end)]
 
-    def _compare(self, one: Watched, start: int, end: int, promise: str) -> None:
-        """Its log between these boundaries is the truth."""
-        if not self.compare_bytes or start >= end or one.me == self.rotten:
+    def _compare(self, one: Watched, start: int, end: int, promise: str, *, whole: bool = False) -> None:
+        """Its log between these boundaries is the truth. `whole`: from its beginning on."""
+        if start >= end or one.me == self.rotten:
             return
         mine = list(entries_of(one.log, start, end))
         theirs = self.entries_between(start, end)
-        if mine != theirs:
+        if self.book is not None:
+            self.book.check(one.name, mine, theirs, whole=whole)
+        elif mine != theirs:
             odd = next((a, b) for a, b in zip([*mine, None], [*theirs, None], strict=False) if a != b)
             self._broken(promise, f"{one.name} has {_brief(odd[0])} where {_brief(odd[1])} was committed")
+
+    def wrong_with(self, offset: int, data: bytes) -> str:
+        """Why no reader may get this batch; "" if it may."""
+        if self.book is not None:
+            return self.book.wrong_with(offset, data)
+        entry = self.batches.get(offset)
+        if entry is None:
+            return "was never committed"
+        return "" if entry.data == data else "is not what was committed"
 
     # --- promises to others
 
@@ -417,13 +443,21 @@ class Witness:
     # --- all together
 
     def check_matching(self, running: Sequence[Watched]) -> None:
-        if not self.compare_bytes:
-            return
         sound = [one for one in running if one.me != self.rotten]
-        logs = [(one, list(entries_of(one.log, one.log.first_index, one.log.end_index))) for one in sound]
+        logs = [
+            (one, list(entries_of(one.log, self._whole_from(one.log), one.log.end_index))) for one in sound
+        ]
         for number, (one, entries) in enumerate(logs):
             for other, theirs in logs[number + 1 :]:
-                _check_pair(one, entries, other, theirs)
+                _check_pair(
+                    one, entries, other, theirs, max(self._whole_from(log) for log in (one.log, other.log))
+                )
+
+    def _whole_from(self, log: Log) -> int:
+        """From where on nothing can be missing in a log."""
+        if self.book is None:
+            return log.first_index
+        return log.floor(max(self.end_index, log.first_index))
 
     def check_equal(self, running: Sequence[Watched]) -> None:
         """After the healing: everybody has the whole truth and nothing else."""
@@ -433,7 +467,7 @@ class Witness:
                     "all come to the same",
                     f"{one.name} has {one.core.commit_index} of {one.log.end_index}, not {self.end_index}",
                 )
-            self._compare(one, one.log.first_index, self.end_index, "all come to the same")
+            self._compare(one, one.log.first_index, self.end_index, "all come to the same", whole=True)
 
     def _broken(self, promise: str, detail: str) -> None:
         raise Violation(promise, detail)
@@ -445,8 +479,7 @@ def _matches(core: Raft) -> tuple[int, ...]:
     return tuple([peer.match_index for peer in core.part.replication.peers.values()])
 
 
-def _check_pair(one: Watched, entries: list[Entry], other: Watched, theirs: list[Entry]) -> None:
-    low = max(one.log.first_index, other.log.first_index)
+def _check_pair(one: Watched, entries: list[Entry], other: Watched, theirs: list[Entry], low: int) -> None:
     terms = {entry.end: entry.term for entry in theirs}
     same = [entry.end for entry in entries if terms.get(entry.end) == entry.term]
     if not same:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.batch import Record, build_batch
+from penstock.batch import Record, build_batch, iter_headers, read_records
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.history import History, Write, is_whole
 from penstock.sim.outcome import Tally
 from penstock.sim.scheduler import Process, Scheduler
+from penstock.types import Replica
 
 if TYPE_CHECKING:
     from penstock.sim.checks import Witness
@@ -23,6 +24,9 @@ class Place(Protocol):
 
     @property
     def process(self) -> Process: ...
+
+    @property
+    def me(self) -> Replica | None: ...
 
     def produce(self, batch: bytes, answer: Answer) -> bool:
         """Whether it has taken the batch for the time being."""
@@ -53,10 +57,19 @@ class Partition(Protocol):
     @property
     def witness(self) -> "Witness": ...
 
+    @property
+    def keyed(self) -> bool:
+        """Whether records have one of a few keys, and some delete what has it."""
+        ...
+
 
 REQUEST_TIMEOUT_S = 0.6
 PADDING = (0, 0, 20, 200)
 """Bytes that make batches of different sizes, so that segments roll and windows fill."""
+KEYS = tuple(b"key %d" % number for number in range(6))
+TOMBSTONES = 0.15
+MARK = "mark"
+"""The header that tells a tombstone from all others, as values do with other records."""
 
 
 class Producer:
@@ -88,7 +101,9 @@ class Producer:
             self._world.scheduler.time,
             idempotent=True,
         )
-        self._batch = make_batch(write, self._random, producer=(self._number, 0, self._sequence))
+        self._batch = make_batch(
+            write, self._random, producer=(self._number, 0, self._sequence), keyed=self._world.keyed
+        )
         self._sequence += write.count
         self._write = write
         self._world.history.begin(write)
@@ -146,7 +161,7 @@ class PlainProducer:
         self._world.history.begin(write)
         machine = self._hint or self._random.choice(self._world.places)
         self._hint = None
-        batch = make_batch(write, self._random, producer=(-1, -1, -1))
+        batch = make_batch(write, self._random, producer=(-1, -1, -1), keyed=self._world.keyed)
 
         def answer(status: str, offset: int) -> None:
             self._world.scheduler.after(0.005, None, self._answered, write, machine, status, offset)
@@ -164,13 +179,23 @@ class PlainProducer:
             self._hint = self._world.places[offset - 1]
 
 
-def make_batch(write: Write, random: Random, *, producer: tuple[int, int, int]) -> bytes:
+def make_batch(write: Write, random: Random, *, producer: tuple[int, int, int], keyed: bool) -> bytes:
     """`producer`: its id, its epoch and the sequence of the first record; -1 for one without."""
     padding = b"." * random.choice(PADDING)
     written_ms = EPOCH_MS + int(write.begun_at * 1000)
-    rows = [Record(n, written_ms, padding, write.record_value(n)) for n in range(write.count)]
+    if keyed:
+        rows = [_keyed_record(n, written_ms, write.record_value(n), random) for n in range(write.count)]
+    else:
+        rows = [Record(n, written_ms, padding, write.record_value(n)) for n in range(write.count)]
     producer_id, epoch, sequence = producer
     return build_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def _keyed_record(number: int, written_ms: int, mark: bytes, random: Random) -> Record:
+    key = random.choice(KEYS)
+    if random.random() < TOMBSTONES:
+        return Record(number, written_ms, key, None, ((MARK, mark),))
+    return Record(number, written_ms, key, mark)
 
 
 class Reader:
@@ -195,18 +220,64 @@ class Reader:
 
         def answer(start_offset: int, watermark: int, data: bytes) -> None:
             self._place, self._waits = place, False
-            self._answered(offset, acked_end, start_offset, watermark, data)
+            if self._is_rotten(place, data):
+                self._world.tally.add("rotten batches that a reader met")
+            else:
+                self._answered(offset, acked_end, start_offset, watermark, data)
 
         delay = self._random.random() * 0.01
         self._world.scheduler.deliver(delay, place.process, place.read, offset, answer)
 
+    def _is_rotten(self, place: Place, data: bytes) -> bool:
+        """It refuses what has a wrong checksum. Of rot in what a checksum does not cover (a batch's offset and term)
+        clients are the victims until a scrub finds it: there is nobody to blame but the disk."""
+        if not is_whole(data):
+            return True
+        witness = self._world.witness
+        return place.me is not None and place.me == witness.rotten and bool(_first_wrong(witness, data))
+
     def _answered(self, offset: int, acked_end: int, start_offset: int, watermark: int, data: bytes) -> None:
         history = self._world.history
         history.watermark(reader=self._name, watermark=watermark, acked_end=acked_end)
-        if not is_whole(data):
-            self._world.tally.add("rotten batches that a reader refused")
-            return
         at = max(offset, start_offset)
         self._offset = max(
             self._offset, history.read(self._world.witness, reader=self._name, offset=at, data=data)
         )
+
+
+def _first_wrong(witness: "Witness", data: bytes) -> str:
+    """What is wrong with the first of these batches that was never committed like this."""
+    found = (
+        witness.wrong_with(header.base_offset, data[position : position + header.size])
+        for position, header in iter_headers(data)
+    )
+    return next((wrong for wrong in found if wrong), "")
+
+
+class KeyedReader(Reader):
+    """Reads a compacted partition from its start to its end, again and again, and keeps the last word on each key."""
+
+    def __init__(self, world: Partition, number: int, random: Random, *, keeps_tombstones: bool) -> None:
+        super().__init__(world, number, random)
+        self._keeps_tombstones = keeps_tombstones
+        self._seen: dict[bytes, Record] = {}
+
+    def _answered(self, offset: int, acked_end: int, start_offset: int, watermark: int, data: bytes) -> None:
+        if offset != self._offset:
+            # An answer that took so long that the next one overtook it.
+            return
+        super()._answered(offset, acked_end, start_offset, watermark, data)
+        for position, _ in iter_headers(data):
+            for record in read_records(data, position):
+                self._seen[record.key or b""] = record
+        # Compaction may have taken all that is left up to the watermark.
+        if self._offset >= watermark or not data:
+            self._end_of_pass(watermark)
+
+    def _end_of_pass(self, end: int) -> None:
+        book = self._world.witness.book
+        assert book is not None
+        book.check_fold(self._name, self._seen, end, keeps_tombstones=self._keeps_tombstones)
+        self._world.tally.add("compacted partitions read from start to end")
+        self._seen.clear()
+        self._offset = 0

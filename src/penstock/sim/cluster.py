@@ -11,8 +11,9 @@ import warnings
 from functools import partial
 from random import Random
 
+from penstock.batch import iter_headers
 from penstock.cluster import encode_record
-from penstock.config import Address, ClusterSettings
+from penstock.config import Address, ClusterSettings, GroupSettings
 from penstock.errors import PenstockError
 from penstock.node.view import METADATA_GROUP
 from penstock.raft import Role
@@ -21,15 +22,20 @@ from penstock.sim.checks import Watched, Witness
 from penstock.sim.cluster_faults import ClusterFaults
 from penstock.sim.datagrams import SimDatagrams
 from penstock.sim.disk import SimDisk
-from penstock.sim.host import Host, WatchedReplica
+from penstock.sim.host import READ_BYTES, Host, WatchedReplica
 from penstock.sim.loop import NodeLoop
+from penstock.sim.members import Club
 from penstock.sim.network import Cuts, Wires
 from penstock.sim.node_logs import listening
 from penstock.sim.outcome import Tally, Violation
+from penstock.sim.policies import UNLIMITED, draw_policy
+from penstock.sim.rest import Rest
+from penstock.sim.retaining import EXPIRY_MS, check_deletion, check_expiry
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.sim.shards import TOPIC, Graves, Shard
+from penstock.sim.thinning import Book
 from penstock.sim.weather import draw
-from penstock.types import GroupId, NodeId, Replica
+from penstock.types import GroupId, NodeId, Offset, Replica
 
 FORMING_S = 20.0
 STORM_S = 8.0
@@ -38,6 +44,8 @@ LOOK_EVERY_S = 0.5
 STOPPING_S = 8.0
 """Then whoever stops is killed, as service managers do."""
 MAX_EVENTS = 400_000
+CLUBS = 0.4
+"""How many seeds have a consumer group."""
 
 
 class ClusterWorld:
@@ -59,8 +67,8 @@ class ClusterWorld:
             replace_after_ms=self._random.choice((0, 3_000)),
             auto_rebalance=self._random.random() < 0.5,
         )
-        # Segments roll by the records' time, often enough that prefixes go.
-        self.topic_defaults = {"segment.ms": "1000", "index.interval.bytes": "500"}
+        self.policy = draw_policy(self.chance("policy"))
+        self.topic_defaults = self.policy.topic_defaults()
         self.cuts = Cuts()
         self.wires = Wires(self.scheduler, self.chance("wires"), self.cuts, self._latency)
         self.wires.refusals = self.weather.loss / 5
@@ -80,6 +88,14 @@ class ClusterWorld:
         ]
         self.witnesses: dict[GroupId, Witness] = {}
         self.shards = [Shard(self, index) for index in range(self.partitions)]
+        group_chance = self.chance("consumer group")
+        self.group_settings = GroupSettings(
+            min_session_timeout_ms=500,
+            initial_rebalance_delay_ms=group_chance.choice((0, 300)),
+            offsets_topic_partitions=group_chance.choice((1, 2)),
+        )
+        self.club = Club(self, group_chance) if group_chance.random() < CLUBS else None
+        self.rest = Rest(self)
         self.faults = ClusterFaults(self, self.chance("faults"))
         self._graves: dict[Replica, SimDisk] = {}
         self._morgue: list[NodeLoop] = []
@@ -120,11 +136,15 @@ class ClusterWorld:
         self._form()
         self._look_now_and_then()
         self._wake_clients()
+        if self.club is not None:
+            self._gather(self.club)
         self.calm = False
         self.faults.begin()
         self._until(self.scheduler.time + STORM_S)
         self._heal()
         self._converge()
+        if self.policy.retention_ms != UNLIMITED:
+            self._let_expire()
         self._finish()
 
     def _until(self, moment: float) -> None:
@@ -137,11 +157,19 @@ class ClusterWorld:
         asked = False
         while not self._leaders_of_all():
             if self.scheduler.time > FORMING_S:
-                raise Violation("a cluster forms", self._unrest())
+                raise Violation("a cluster forms", self.rest.unrest())
             if not asked and all(host.ready for host in self.hosts[: self.founders]):
                 asked = True
                 host = self.hosts[0]
                 host.do(partial(host.node.controller.create_topic, TOPIC))
+            self._until(self.scheduler.time + 0.25)
+
+    def _gather(self, club: Club) -> None:
+        """A consumer group comes to be: a storm is too short and too rough for its first steps."""
+        club.begin()
+        while not club.is_settled:
+            if self.scheduler.time > FORMING_S:
+                raise Violation("a group forms", club.unrest())
             self._until(self.scheduler.time + 0.25)
 
     def _leaders_of_all(self) -> bool:
@@ -180,7 +208,19 @@ class ClusterWorld:
         if witness is None:
             witness = self.witnesses[group] = Witness(group, Graves(self, group), one.log.path)
             witness.on_elected = self._elected
+            witness.leaders_choose_start = True
+            if one.log.config.cleanup_compact:
+                witness.book = Book()
+            elif self.policy.expires and group != METADATA_GROUP:
+                witness.on_start_moved = self._deleted
         return witness
+
+    def _deleted(self, one: Watched, old: int, new: int) -> None:
+        assert isinstance(one, WatchedReplica)
+        self.tally.add("starts moved by retention")
+        witness = self.witnesses[one.consensus.group]
+        batches = [entry.data for offset, entry in witness.batches.items() if old <= offset < new]
+        check_deletion(self.policy, one, batches, new)
 
     def _elected(self, one: Watched) -> None:
         assert isinstance(one, WatchedReplica)
@@ -189,10 +229,10 @@ class ClusterWorld:
     def _look_now_and_then(self) -> None:
         for group, witness in self.witnesses.items():
             witness.check_leases()
-            witness.check_matching(self._running_members(group))
+            witness.check_matching(self.running_members(group))
         self.scheduler.after(LOOK_EVERY_S, None, self._look_now_and_then)
 
-    def _running_members(self, group: GroupId) -> list[WatchedReplica]:
+    def running_members(self, group: GroupId) -> list[WatchedReplica]:
         return [
             one
             for host in self.hosts
@@ -267,6 +307,9 @@ class ClusterWorld:
         """Its disk is not what it was. Somebody will replace it, when the storm is over at the latest."""
         self._rotten = host
         self.witnesses[group].rotten = host.me
+
+    def is_rotten(self, host: Host) -> bool:
+        return host is self._rotten
 
     def halted(self, host: Host, problem: str) -> None:
         """It could not start, or stopped for its disk: somebody starts it again, from what is on the platter."""
@@ -347,95 +390,45 @@ class ClusterWorld:
 
     def _converge(self) -> None:
         deadline = self.scheduler.time + HEALING_S
-        while not self._is_settled():
+        while not self.rest.is_there():
             if self.scheduler.time >= deadline:
-                raise Violation("a healthy cluster comes to rest", self._unrest())
+                raise Violation("a healthy cluster comes to rest", self.rest.unrest())
             self._restart_offline()
-            for shard in self.shards:
-                for producer in shard.producers:
-                    producer.stopped = self.scheduler.time > deadline - HEALING_S + 1.0
+            if self.scheduler.time > deadline - HEALING_S + 1.0:
+                self._stop_writing()
             self._until(self.scheduler.time + 0.5)
+
+    def _let_expire(self) -> None:
+        """What is old goes, also where nothing is written any more."""
+        self._until(self.scheduler.time + (self.policy.retention_ms + EXPIRY_MS) / 1000)
+        self._converge()
+        now_ms = min(host.clock.wall_ms() for host in self.hosts)
+        for shard in self.shards:
+            leader = next(
+                one for one in self.running_members(shard.witness.group) if one.core.role is Role.LEADER
+            )
+            check_expiry(self.policy, leader, shard.witness.batches, now_ms=now_ms)
+
+    def _stop_writing(self) -> None:
+        for shard in self.shards:
+            for producer in shard.producers:
+                producer.stopped = True
+        if self.club is not None:
+            self.club.rest()
 
     def _restart_offline(self) -> None:
         """Replicas that halted take no part until their node is started again: an operator does that."""
         for host in self.hosts:
+            if host.is_assembled and (rot := host.found_rot()) is not None:
+                raise Violation("a crash never looks like rot", f"{host.name}: {rot}")
             if host.is_assembled and host.has_halted_replicas():
                 self.scheduler.note(host.name, "*** restarted for its halted replicas")
                 self.power_cut(host)
 
-    def expected(self) -> list[Host]:
-        """Who must be there in the end."""
-        return [
-            host for host in self.hosts if host not in self.retired and (host.running or host.me is not None)
-        ]
-
-    def _is_settled(self) -> bool:
-        if not all(host.ready for host in self.expected()):
-            return False
-        idle = all(p.stopped and not p.busy for shard in self.shards for p in shard.producers)
-        return idle and all(self._is_group_settled(group) for group in self._groups())
-
-    def _groups(self) -> list[GroupId]:
-        return [METADATA_GROUP, *[group for shard in self.shards if (group := shard.group) is not None]]
-
-    def _is_group_settled(self, group: GroupId) -> bool:
-        members = self._running_members(group)
-        leaders = [one for one in members if one.core.role is Role.LEADER]
-        if len(leaders) != 1 or self._is_moving(group):
-            return False
-        core = leaders[0].core
-        config, end = core.config, leaders[0].log.end_index
-        if config is None or config.joint or core.changing:
-            return False
-        part = [one for one in members if one.me in config.members]
-        return len(part) == len(config.members) and all(
-            (one.core.commit_index, one.log.end_index, one.log.flushed_index) == (end, end, end)
-            for one in part
-        )
-
-    def _is_moving(self, group: GroupId) -> bool:
-        states = [host.node.metadata.state for host in self.expected()]
-        found = [state.assignment(group) for state in states]
-        return any(assignment is not None and assignment.target is not None for assignment in found)
-
-    def _restless(self, group: GroupId) -> str:
-        """What its leader and the metadata have in mind with it."""
-        leaders = [one for one in self._running_members(group) if one.core.role is Role.LEADER]
-        if self._is_group_settled(group):
-            return ""
-        said = [f"led by {one.name} with {one.core.config}, changing={one.core.changing}" for one in leaders]
-        ready = [host for host in self.hosts if host.ready]
-        said += [
-            f"known to {host.name} as {host.node.metadata.state.assignment(group)}" for host in ready[:1]
-        ]
-        return ", ".join(said)
-
-    def _unrest(self) -> str:
-        lines = []
-        for host in self.hosts:
-            state = "ready" if host.ready else "running" if host.running else "down"
-            groups = (
-                [
-                    f"{str(one.consensus.group)[-4:]} {one.core.role.value} in {one.core.term}: "
-                    f"{one.core.commit_index} of {one.log.end_index}"
-                    for one in host.members()
-                ]
-                if host.is_assembled
-                else []
-            )
-            lines.append(f"{host.name} {state} ({', '.join(groups)})")
-        busy = sum(producer.busy for shard in self.shards for producer in shard.producers)
-        lines.extend(
-            f"partition {group.partition} is {why}"
-            for group in self._groups()
-            if (why := self._restless(group))
-        )
-        return "; ".join([*lines, f"{busy} writes unanswered at {self.scheduler.time:.0f} s"])
-
     def _finish(self) -> None:
-        for group in self._groups():
+        for group in self.rest.groups():
             witness = self.witnesses[group]
-            members = self._running_members(group)
+            members = self.running_members(group)
             leader = next(one for one in members if one.core.role is Role.LEADER)
             config = leader.core.config
             assert config is not None
@@ -443,14 +436,17 @@ class ClusterWorld:
             witness.check_equal(part)
             witness.check_matching(part)
             _check_producers(part)
+            _check_readable(part)
         self._check_states()
         for shard in self.shards:
             shard.history.check(shard.witness.truth)
+        if self.club is not None:
+            self.club.check()
         self._count()
 
     def _check_states(self) -> None:
         """All nodes have come to the same metadata."""
-        states = [(host, encode_record(host.node.metadata.state.snapshot())) for host in self.expected()]
+        states = [(host, encode_record(host.node.metadata.state.snapshot())) for host in self.rest.expected()]
         for host, state in states:
             if state != states[0][1]:
                 raise Violation(
@@ -480,3 +476,16 @@ def _check_producers(members: list[WatchedReplica]) -> None:
                 "replicas remember the same of producers",
                 f"{one.name} has {rows}, {members[0].name} {told[0]}",
             )
+
+
+def _check_readable(members: list[WatchedReplica]) -> None:
+    """Whoever of them leads next, readers get from its start to its end. Compaction may have taken what was last."""
+    for one in members:
+        offset, end = one.log.start_offset, one.log.end_offset
+        while offset < end and (data := one.log.read(offset, READ_BYTES, limit=end)):
+            *_, (_, last) = iter_headers(data)
+            if last.next_offset <= offset:
+                raise Violation("readers get on", f"{one.name} has {last} for who wants {offset}")
+            offset = Offset(last.next_offset)
+        if offset < end and offset > one.log.cleaned_offset:
+            raise Violation("readers get to the end", f"{one.name}: they stop at {offset} of {end}")

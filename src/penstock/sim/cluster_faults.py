@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cluster import reassign
 from penstock.raft import Role
-from penstock.sim.checks import old_segments
+from penstock.sim.entries import old_segments
 from penstock.sim.host import Host
 from penstock.sim.shards import TOPIC
 from penstock.types import Offset
@@ -33,7 +33,7 @@ class ClusterFaults:
         self._wiped = False
 
     def begin(self) -> None:
-        weather = self._world.weather
+        weather, policy = self._world.weather, self._world.policy
         acts: tuple[tuple[float, Callable[[], None]], ...] = (
             (weather.crash, self._crash),
             (weather.power_cut, self._power_cut),
@@ -50,7 +50,7 @@ class ClusterFaults:
             (weather.transfer, self._transfer),
             (weather.reconfigure, self._reconfigure),
             (weather.reconfigure / 4, self._decommission),
-            (weather.delete_prefix, self._delete_records),
+            (0.0 if policy.compact or policy.expires else weather.delete_prefix, self._delete_records),
             (0.3 if weather.clock_drift else 0.0, self._jump_clock),
         )
         for rate, act in acts:

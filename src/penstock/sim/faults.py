@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.raft import GroupConfig, Refused, Role
-from penstock.sim.checks import old_segments
+from penstock.sim.entries import old_segments
 from penstock.sim.replica import Machine
 
 if TYPE_CHECKING:

@@ -86,6 +86,10 @@ class GroupWorld:
         self.readers = [Reader(self, number, self.chance(f"reader {number}")) for number in range(1, 3)]
 
     @property
+    def keyed(self) -> bool:
+        return False
+
+    @property
     def places(self) -> list[Machine]:
         return self.machines
 

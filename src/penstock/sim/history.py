@@ -10,9 +10,10 @@
 
 from collections.abc import Iterable
 
-from penstock.batch import check_batch, iter_headers, read_records
+from penstock.batch import Record, check_batch, iter_headers, read_records
 from penstock.errors import BatchError
-from penstock.sim.checks import Entry, Witness
+from penstock.sim.checks import Witness
+from penstock.sim.entries import Entry
 from penstock.sim.outcome import Violation
 
 
@@ -61,12 +62,11 @@ class History:
         """Checks what a reader got from `offset` on; returns where it goes on."""
         self.reads += 1
         for position, header in iter_headers(data):
-            entry = witness.batches.get(header.base_offset)
-            if entry is None or entry.data != data[position : position + header.size]:
+            wrong = witness.wrong_with(header.base_offset, data[position : position + header.size])
+            if wrong:
                 raise Violation(
                     "what is read was committed",
-                    f"{reader} reads {header.base_offset} of term {header.leader_epoch}, "
-                    f"{'which was never committed' if entry is None else 'which is not what was committed'}",
+                    f"{reader} reads {header.base_offset} of term {header.leader_epoch}, which {wrong}",
                 )
             if header.next_offset <= offset:
                 raise Violation(
@@ -123,8 +123,13 @@ def _places(truth: Iterable[Entry]) -> dict[bytes, list[int]]:
     for entry in truth:
         if not entry.control:
             for record in read_records(entry.data):
-                places.setdefault(record.value or b"", []).append(record.offset)
+                places.setdefault(mark_of(record), []).append(record.offset)
     return places
+
+
+def mark_of(record: Record) -> bytes:
+    """By which a record is told from all others: its value, or what a tombstone has instead."""
+    return (record.headers[0][1] or b"") if record.headers else (record.value or b"")
 
 
 def is_whole(data: bytes) -> bool:

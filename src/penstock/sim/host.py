@@ -10,6 +10,7 @@ from penstock.batch import check_batch
 from penstock.config import Address, NodeConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.log import Log
+from penstock.log.layout import CLEANED_SUFFIX, SWAP_SUFFIX
 from penstock.node import Node, frame_kinds
 from penstock.node.assembly import unpack
 from penstock.node.consensus import Consensus
@@ -19,7 +20,7 @@ from penstock.node.peers import PeerHello, TransportEvents
 from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
 from penstock.sim.clients import Answer
 from penstock.sim.clock import SimClock
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk import PowerCut, SimDisk
 from penstock.sim.loop import NodeLoop
 from penstock.sim.network import SimTransport
 from penstock.sim.outcome import Violation
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 MAX_SKEW_MS = 3_600_000
 """Clocks an hour apart must do no harm."""
 READ_BYTES = 4096
+COMPACTION_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
+OPERATIONS_OF_A_SWAP = 12
+"""About: two renames, two or three syncs, and some files that go."""
 
 
 class Host(Process):
@@ -56,6 +60,8 @@ class Host(Process):
         self.node: Node
         self.loop: NodeLoop
         self._watched: dict[GroupId, WatchedReplica] = {}
+        self._cut_at: int | None = None
+        """The operation of the disk before which the power goes."""
 
     @property
     def address(self) -> Address:
@@ -66,6 +72,7 @@ class Host(Process):
     def start(self) -> None:
         self.running, self.ready, self.lying = True, False, False
         self._watched = {}
+        self._cut_at, self.disk.on_operation = None, self._at_operation
         self.loop = NodeLoop(  # type: ignore[abstract]  # what it lacks nobody may use: sockets, signals, processes
             self.world.scheduler, self, self.random, rate=self.rate, on_bug=self.world.found_bug
         )
@@ -92,6 +99,7 @@ class Host(Process):
             seeds=world.seeds_of(self),
             num_partitions=world.partitions,
             replication=world.settings,
+            groups=world.group_settings,
             topic_defaults=world.topic_defaults,
         )
 
@@ -109,6 +117,7 @@ class Host(Process):
 
     def stop(self) -> None:
         self.running = self.ready = False
+        self.disk.on_operation = None
         self.world.bury(self.loop)
         self.world.scheduler.crash(self)
 
@@ -187,6 +196,17 @@ class Host(Process):
         base = world.weather.flush_s * (0.5 + self.random.random())
         return base + self.random.random() * 2.0 if slow else base
 
+    def _at_operation(self, number: int, kind: str, path: str) -> None:
+        """Compaction is one event here, however many files it writes: to be hit in its middle it has to be aimed at."""
+        chance = 0.0 if self.world.calm else self.world.weather.crash_in_compaction
+        if self._cut_at is None and path.endswith(COMPACTION_SUFFIXES) and self.random.random() < chance:
+            self._cut_at = number + self.random.randrange(OPERATIONS_OF_A_SWAP)
+        if self._cut_at is not None and number >= self._cut_at:
+            self.world.tally.add("power cuts in a compaction")
+            self.world.scheduler.note(self.name, f"*** power cut in a compaction, before {kind} {path}")
+            self.world.power_cut(self)
+            raise PowerCut
+
     # --- what witnesses look at
 
     def members(self) -> list["WatchedReplica"]:
@@ -213,6 +233,15 @@ class Host(Process):
         return any(table.offline_reason(*one) is not None for one in held) or any(
             one._halted is not None for one in table.tended()
         )
+
+    def found_rot(self) -> CorruptLog | None:
+        """What this node takes for rot, where nothing has rotted."""
+        table = self.node.partitions
+        if self.world.is_rotten(self):
+            return None
+        held = [(name, index) for name in table.names() for index in table.held(name)]
+        reasons = [table.offline_reason(*one) for one in held] + [one._halted for one in table.tended()]
+        return next((reason for reason in reasons if isinstance(reason, CorruptLog)), None)
 
     def forget(self) -> None:
         """The world is over."""
@@ -244,6 +273,10 @@ class Door:
         self._host = host
         self._topic = topic
         self._index = index
+
+    @property
+    def me(self) -> Replica | None:
+        return self._host.me
 
     def produce(self, batch: bytes, answer: Answer) -> bool:
         if not self._host.ready:

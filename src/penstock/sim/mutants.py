@@ -14,8 +14,20 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from penstock.cluster import state as cluster_state
-from penstock.log import appending, data_folder, flush, log, votes
-from penstock.node import consensus, flusher, hard_states, metadata, partition, pending
+from penstock.groups import coordinator
+from penstock.groups import membership as group_membership
+from penstock.log import appending, compaction, data_folder, flush, log, retention, tending, votes
+from penstock.node import (
+    consensus,
+    coordinating,
+    flusher,
+    groups,
+    hard_states,
+    housekeeping,
+    metadata,
+    partition,
+    pending,
+)
 from penstock.raft import config, core, election, follower, leader, membership
 from penstock.sim.outcome import Failure
 from penstock.sim.seeds import CORE, NODE, run_seed
@@ -364,6 +376,112 @@ MUTANTS = (
         ),
         level=NODE,
         seeds=400,
+    ),
+    Mutant(
+        "compaction above the commit",
+        "a replica compacts by what its leader may still take back",
+        (Change(tending.Tending, "_settled_segments", "or segment.next_offset + controls > limit", ""),),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "tombstones supersede nothing",
+        "what was deleted comes back when its tombstone goes",
+        (
+            Change(
+                compaction.CompactionPlan,
+                "_read_keys",
+                "if record.key is not None and",
+                "if record.key is not None and record.value is not None and",
+            ),
+        ),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "tombstones go at once",
+        "a reader who is behind does not learn of a deletion",
+        (
+            Change(
+                compaction.CompactionPlan,
+                "_copy",
+                "source.next_offset <= self._dirty_from and 0 <= source.delete_horizon_ms <= self._now_ms",
+                "True",
+            ),
+        ),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "swap before its name is saved",
+        "segments are removed before what replaces them is on the disk",
+        (Change(compaction, "swap_in", "disk.sync_dir(folder)", "pass"),),
+        level=NODE,
+        seeds=200,
+    ),
+    Mutant(
+        "retention by followers",
+        "a replica deletes what is old by its own clock",
+        (Change(housekeeping.Housekeeping, "_tidy", "if partition.leads:", "if True:"),),
+        level=NODE,
+        seeds=50,
+    ),
+    Mutant(
+        "young records deleted",
+        "retention by age deletes too early",
+        (Change(retention, "_count_by_age", "<= retention_ms", "<= retention_ms // 2"),),
+        level=NODE,
+        seeds=50,
+    ),
+    Mutant(
+        "one segment too many",
+        "retention by size leaves less than it should",
+        (Change(retention, "_count_by_size", "if excess < 0:", "if excess < -segment.size:"),),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "commits answered at once",
+        "a coordinator tells of what it has only appended",
+        (Change(coordinating.CoordinatorDriver, "_persist", "if committed is None:", "if True:"),),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "assignments told at once",
+        "members work in a generation that the next coordinator does not know",
+        (
+            Change(
+                group_membership.Membership,
+                "_store_assignments",
+                "self._desk.persist((record,), stored)",
+                "self._desk.persist((record,), lambda now_ms, ok: None)\n"
+                "    stored(group.state_timestamp_ms, True)",
+            ),
+        ),
+        level=NODE,
+        seeds=200,
+    ),
+    Mutant(
+        "coordinator without a lease",
+        "a coordinator that was replaced shows the offsets that it knew",
+        (Change(groups.GroupManager, "_known_home", "if not driver.has_lease:", "if False:"),),
+        level=NODE,
+        seeds=400,
+    ),
+    Mutant(
+        "sessions end with their coordinator",
+        "the next one waits for ever for members that have gone",
+        (
+            Change(
+                coordinator.Coordinator,
+                "loaded",
+                "self._rebalancing.touch(now_ms, group, member)",
+                "pass",
+            ),
+        ),
+        level=NODE,
+        seeds=100,
     ),
 )
 

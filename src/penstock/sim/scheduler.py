@@ -7,10 +7,12 @@ over a set. `digest` grows with everything that happens: two runs with one diges
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heappop, heappush
 from struct import Struct
 from zlib import crc32
 
+from penstock.sim.disk import PowerCut
 from penstock.sim.outcome import Violation
 
 TRACE_LINES = 120
@@ -132,7 +134,9 @@ class Scheduler:
             raise Violation(
                 "the event budget", f"more than {self._max_events} events: something goes in circles"
             )
-        event.act(*event.args)
+        with suppress(PowerCut):
+            # Where the power went the rest of the event does not happen.
+            event.act(*event.args)
         if process is not None:
             self.watch(process)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.log import votes
+from penstock.node import housekeeping
 from penstock.sim.cluster import ClusterWorld
 from penstock.sim.group import GroupWorld
 from penstock.sim.outcome import Failure, Outcome, Violation
@@ -12,25 +13,34 @@ CORE = "core"
 NODE = "node"
 LEVELS = (CORE, NODE)
 
-VOTES_BYTES = 3072
+SMALLER = (
+    # A store of votes that is rewritten after a few dozen elections and not after hundreds.
+    (votes, "MIN_FILE_SIZE", 3072),
+    # Retention, compaction and the scrub of old bytes.
+    (housekeeping, "ROUND_SECONDS", 0.4),
+    (housekeeping, "RETENTION_GRACE_MS", 300),
+    (housekeeping, "SCRUB_SECONDS", 2.0),
+)
 
 
 def run_seed(seed: int, *, level: str = CORE, nodes: int | None = None, tracing: bool = False) -> Outcome:
     """One seed, from its beginning to its end or to the first promise that is broken."""
-    with _small_files():
+    with _small_world():
         make = GroupWorld if level == CORE else ClusterWorld
         return _run(make(seed, nodes=nodes, tracing=tracing), level, tracing)
 
 
 @contextmanager
-def _small_files() -> Iterator[None]:
-    """A store of votes that is rewritten after a few dozen elections and not after hundreds."""
-    before = votes.MIN_FILE_SIZE
-    votes.MIN_FILE_SIZE = VOTES_BYTES
+def _small_world() -> Iterator[None]:
+    """A storm lasts seconds: what production does once in a while must happen many times in it."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in SMALLER]
+    for module, name, value in SMALLER:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        votes.MIN_FILE_SIZE = before
+        for module, name, value in before:
+            setattr(module, name, value)
 
 
 def _run(world: GroupWorld | ClusterWorld, level: str, tracing: bool) -> Outcome:

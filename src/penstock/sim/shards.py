@@ -1,9 +1,10 @@
 """The partitions of a simulated cluster, each with its clients, and where the replicas of a group are."""
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.sim.checks import Watched, Witness
-from penstock.sim.clients import PlainProducer, Producer, Reader
+from penstock.sim.clients import KeyedReader, PlainProducer, Producer, Reader
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import History
 from penstock.sim.host import Door
@@ -24,6 +25,7 @@ class Shard:
         self.scheduler = world.scheduler
         self.tally = world.tally
         self.history = History()
+        self.keyed = world.policy.compact
         self.places = [Door(host, TOPIC, index) for host in world.hosts]
         self.producers: list[Producer | PlainProducer] = [
             (Producer if number < 2 else PlainProducer)(
@@ -32,8 +34,13 @@ class Shard:
             for number in range(3)
         ]
         self.readers = [
-            Reader(self, 10 * (index + 1) + n, world.chance(f"reader {index}.{n}")) for n in range(2)
+            self._reader(10 * (index + 1) + n, world.chance(f"reader {index}.{n}")) for n in range(2)
         ]
+
+    def _reader(self, number: int, random: Random) -> Reader:
+        if not self.keyed:
+            return Reader(self, number, random)
+        return KeyedReader(self, number, random, keeps_tombstones=self._world.policy.keeps_tombstones)
 
     @property
     def group(self) -> GroupId | None:

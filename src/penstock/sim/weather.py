@@ -40,6 +40,9 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     crash_new_leader: float
     isolate_writer: float
     """A leader, right when it has taken a batch."""
+    crash_in_compaction: float
+    """A machine that has begun to write or to put in place a compacted segment loses power within the next few
+    operations of its disk; per operation."""
     # faults that come by themselves
     crash: float
     power_cut: float
@@ -103,4 +106,6 @@ def draw(random: Random) -> Weather:
         delete_prefix=rate(0.5, 2.0),
         write_every_s=random.choice((0.03, 0.06, 0.15)),
         restart_s=random.choice((0.1, 0.5, 1.5)),
+        # Last, so that the seeds of before have the weather of before.
+        crash_in_compaction=rate(0.01, 0.05),
     )

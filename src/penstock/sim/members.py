@@ -1,0 +1,384 @@
+"""Members of a consumer group: they join, work, commit, and now and then vanish.
+
+Each is a client with its own state, as the classic protocol wants it: find the coordinator, join, sync (the leader
+brings the assignments), ask where to go on, then beat and commit. Whatever goes wrong sends it back to one of these
+steps. What is asked of a node is what the handlers of the Kafka port ask, without the port.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import ErrorCode, PenstockError
+from penstock.groups import (
+    NO_GENERATION,
+    NO_MEMBER,
+    CommitRequest,
+    CommitResult,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    OffsetToCommit,
+    Protocol,
+    SyncRequest,
+    SyncResult,
+)
+from penstock.node import Node
+from penstock.sim.host import Host
+from penstock.sim.ledger import NOTHING, Ledger
+from penstock.sim.shards import TOPIC
+from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster import ClusterWorld
+
+T = TypeVar("T")
+
+PARTITIONS = 5
+"""Whose offsets they commit: more than their topic may have. Coordinators leave it to others to ask about that."""
+SESSION_MS = 1500
+REBALANCE_MS = 2000
+REQUEST_TIMEOUT_S = 0.6
+JOIN_TIMEOUT_S = 3.0
+WAKE_S = 0.12
+ANSWER_S = 0.005
+VANISH = 0.01
+"""Chance per step that a member crashes; as large is that of its leaving in good order."""
+
+_LOST = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_STRANGER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+
+
+class GroupMember:
+    """One consumer, through all its lives."""
+
+    def __init__(
+        self, world: "ClusterWorld", ledger: Ledger, number: int, random: Random, *, static: bool
+    ) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._name = f"m{number}"
+        self._random = random
+        self._instance = self._name if static else None
+        self._lives = 0
+        self._request = 0
+        self._waits = False
+        self._away_until = 0.0
+        self.away = False
+        self.resting = False
+        """It commits no more: in the end all logs must be equal."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new process: it knows nothing."""
+        self._lives += 1
+        self._coordinator: Host | None = None
+        self._member_id = NO_MEMBER
+        self._positions: dict[int, int] = {}
+        """How far it got, or tried to get, with each partition it ever had."""
+        self._leave_generation()
+
+    def _leave_generation(self) -> None:
+        self.generation = NO_GENERATION
+        self._joined: JoinResult | None = None
+        self.owned: tuple[int, ...] | None = None
+        """None: not assigned yet."""
+        self._knows_offsets = False
+
+    @property
+    def is_working(self) -> bool:
+        return not self.away and self.owned is not None and self._knows_offsets
+
+    # --- steps
+
+    def wake(self) -> None:
+        """Its next step, unless it waits for an answer."""
+        if self._waits or self._world.scheduler.time < self._away_until:
+            return
+        self.away = False
+        if not self._world.calm and self._random.random() < VANISH:
+            self._vanish()
+        elif self._coordinator is None:
+            self._find()
+        elif self._joined is None:
+            self._join(self._coordinator)
+        elif self.owned is None:
+            self._sync(self._coordinator, self._joined)
+        elif not self._knows_offsets:
+            self._fetch(self._coordinator, self.owned)
+        elif self.owned and not self.resting and self._random.random() < 0.5:
+            self._commit(self._coordinator, self.owned)
+        elif not self._world.calm and self._random.random() < VANISH:
+            self._leave(self._coordinator)
+        else:
+            self._beat(self._coordinator)
+
+    def _vanish(self) -> None:
+        self._world.tally.add("group members crashed")
+        self._go_away()
+
+    def _go_away(self) -> None:
+        """For shorter or longer than a session."""
+        self._begin()
+        self.away = True
+        self._away_until = self._world.scheduler.time + self._random.choice((0.2, 1.0, 3.0))
+
+    def _find(self) -> None:
+        async def find(node: Node) -> int:
+            await node.groups.ensure_topic()
+            return node.view.coordinator(self._ledger.group_id).node_id
+
+        def found(node_id: int) -> None:
+            self._coordinator = self._world.hosts[node_id - 1]
+
+        self._ask(self._random.choice(self._world.hosts), find, found)
+
+    def _join(self, coordinator: Host) -> None:
+        wish = JoinRequest(
+            group_id=self._ledger.group_id,
+            member_id=self._member_id,
+            new_member_id=f"{self._name}-{self._lives}-{self._request}",
+            instance_id=self._instance,
+            protocol_type="sim",
+            protocols=(Protocol("any", b""),),
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            requires_known_member_id=True,
+        )
+
+        def joined(result: JoinResult) -> None:
+            if result.error is ErrorCode.MEMBER_ID_REQUIRED:
+                self._member_id = result.member_id
+            elif result.error is ErrorCode.NONE:
+                self._member_id, self.generation, self._joined = result.member_id, result.generation, result
+            else:
+                self._refused(result.error)
+
+        self._ask(coordinator, lambda node: node.groups.join(wish), joined, timeout_s=JOIN_TIMEOUT_S)
+
+    def _sync(self, coordinator: Host, joined: JoinResult) -> None:
+        wish = SyncRequest(
+            group_id=self._ledger.group_id,
+            generation=self.generation,
+            member_id=self._member_id,
+            instance_id=self._instance,
+            assignments=self._assign([one.member_id for one in joined.members]),
+        )
+        owner = self._instance or self._member_id
+
+        def told(result: SyncResult) -> None:
+            if result.error is ErrorCode.NONE:
+                self._ledger.assigned(owner, wish.generation, result.assignment)
+
+        def synced(result: SyncResult) -> None:
+            if result.error is ErrorCode.NONE:
+                self.owned = tuple(result.assignment)
+            else:
+                self._refused(result.error)
+
+        self._ask(coordinator, lambda node: node.groups.sync(wish), synced, told, timeout_s=JOIN_TIMEOUT_S)
+
+    def _assign(self, members: list[str]) -> dict[str, bytes]:
+        """Each partition to one of them; never twice the same way, so that generations cannot be mistaken."""
+        if not members:
+            return {}
+        self._random.shuffle(members)
+        shares = {member: members.index(member) for member in members}
+        return {member: bytes(range(share, PARTITIONS, len(members))) for member, share in shares.items()}
+
+    def _fetch(self, coordinator: Host, owned: tuple[int, ...]) -> None:
+        reached = {partition: self._ledger.reached(partition) for partition in owned}
+
+        async def fetch(node: Node) -> dict[int, int]:
+            wanted = [TopicPartition(TOPIC, partition) for partition in owned]
+            found = node.groups.committed(self._ledger.group_id, wanted)
+            return {one.partition: found[one].offset if one in found else NOTHING for one in wanted}
+
+        def told(offsets: dict[int, int]) -> None:
+            for partition, offset in offsets.items():
+                self._ledger.shown(self._name, partition, offset, reached=reached[partition])
+
+        def fetched(offsets: dict[int, int]) -> None:
+            for partition, offset in offsets.items():
+                self._positions[partition] = max(self._positions.get(partition, NOTHING), offset)
+            self._knows_offsets = True
+
+        self._ask(coordinator, fetch, fetched, told)
+
+    def _commit(self, coordinator: Host, owned: tuple[int, ...]) -> None:
+        chosen = self._random.sample(owned, self._random.randint(1, len(owned)))
+        for partition in chosen:
+            self._positions[partition] += self._random.choice((1, 1, 5))
+        offsets = {partition: self._positions[partition] for partition in chosen}
+        wish = CommitRequest(
+            group_id=self._ledger.group_id,
+            generation=self.generation,
+            member_id=self._member_id,
+            instance_id=self._instance,
+            offsets=tuple(
+                OffsetToCommit(topic=TOPIC, partition=partition, offset=offset)
+                for partition, offset in offsets.items()
+            ),
+        )
+
+        def told(result: CommitResult) -> None:
+            codes = {one.partition: code for one, code in result.errors.items()}
+            taken = {p: offset for p, offset in offsets.items() if codes[p] is ErrorCode.NONE}
+            if taken:
+                self._ledger.acknowledged(taken)
+
+        def committed(result: CommitResult) -> None:
+            for code in result.errors.values():
+                if code is not ErrorCode.NONE:
+                    self._refused(code)
+
+        self._ask(coordinator, lambda node: node.groups.commit(wish), committed, told)
+
+    def _beat(self, coordinator: Host) -> None:
+        group_id, generation, member_id = self._ledger.group_id, self.generation, self._member_id
+
+        def beaten(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                self._refused(code)
+
+        self._ask(
+            coordinator,
+            lambda node: node.groups.heartbeat(group_id, generation, member_id, self._instance),
+            beaten,
+        )
+
+    def _leave(self, coordinator: Host) -> None:
+        self._world.tally.add("group members left")
+        leaving = [LeavingMember(member_id=self._member_id, instance_id=self._instance)]
+        self._ask(
+            coordinator, lambda node: node.groups.leave(self._ledger.group_id, leaving), lambda result: None
+        )
+        self._waits = False
+        self._go_away()
+
+    def _refused(self, code: ErrorCode) -> None:
+        """Back to the step that this error means."""
+        if code in _LOST:
+            self._coordinator = None
+            return
+        if code in _STRANGER:
+            self._member_id = NO_MEMBER
+        self._leave_generation()
+
+    # --- questions
+
+    def _ask(
+        self,
+        host: Host,
+        question: Callable[[Node], Awaitable[T]],
+        then: Callable[[T], None],
+        told: Callable[[T], None] = lambda result: None,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        """`told` gets every answer; `then` only one that is still waited for."""
+        self._request += 1
+        self._waits = True
+        scheduler, request = self._world.scheduler, self._request
+
+        def arrived(result: T | None) -> None:
+            if result is not None:
+                told(result)
+            if request == self._request and self._waits:
+                self._waits = False
+                if result is None:
+                    self._coordinator = None
+                else:
+                    then(result)
+
+        def answer(result: T | None) -> None:
+            scheduler.after(ANSWER_S, None, arrived, result)
+
+        delay = self._random.random() * 0.01
+        scheduler.deliver(delay, host, _put, host, question, answer)
+        scheduler.after(timeout_s, None, arrived, None)
+
+
+def _put(host: Host, question: Callable[[Node], Awaitable[T]], answer: Callable[[T | None], None]) -> None:
+    async def ask() -> None:
+        try:
+            answer(await question(host.node))
+        except PenstockError:
+            answer(None)
+        except asyncio.CancelledError:
+            # The node stops: its client hears nothing any more.
+            return
+
+    if host.ready:
+        host.loop.enter(lambda: host.loop.create_task(ask()))
+
+
+class Club:
+    """A group with all its members."""
+
+    def __init__(self, world: "ClusterWorld", random: Random) -> None:
+        self._world = world
+        self._random = random
+        self.ledger = Ledger("workers")
+        count, static = random.choice((2, 3, 4)), random.choice((0, 0, 1, 2))
+        self._members = [
+            GroupMember(world, self.ledger, number, world.chance(f"member {number}"), static=number <= static)
+            for number in range(1, count + 1)
+        ]
+
+    def begin(self) -> None:
+        for member in self._members:
+            self._wake(member)
+
+    def _wake(self, member: GroupMember) -> None:
+        member.wake()
+        wait = WAKE_S * (0.5 + self._random.random())
+        self._world.scheduler.after(wait, None, self._wake, member)
+
+    def rest(self) -> None:
+        """No more commits."""
+        for member in self._members:
+            member.resting = True
+
+    @property
+    def is_settled(self) -> bool:
+        """All members work in one generation, and everything is somebody's (3)."""
+        if not all(member.is_working for member in self._members):
+            return False
+        generations = {member.generation for member in self._members}
+        owned = sorted(partition for member in self._members for partition in member.owned or ())
+        return len(generations) == 1 and owned == list(range(PARTITIONS)) and self._has_nobody_else()
+
+    def _has_nobody_else(self) -> bool:
+        """By the word of the coordinator."""
+        for host in self._world.hosts:
+            if host.ready:
+                for one in host.node.groups.summaries():
+                    if one.group_id == self.ledger.group_id:
+                        return one.state == "Stable" and one.member_count == len(self._members)
+        return False
+
+    def unrest(self) -> str:
+        told = [
+            f"{member._name} {'is away' if member.away else f'in {member.generation} has {member.owned}'}"
+            for member in self._members
+        ]
+        return f"group {self.ledger.group_id}: {', '.join(told)}"
+
+    def check(self) -> None:
+        """At the end: whoever coordinates knows all that was acknowledged."""
+        ledger = self.ledger
+        for host in self._world.hosts:
+            if host.ready:
+                for one in host.node.groups.summaries():
+                    offsets = {where.partition: offset for where, offset in one.offsets.items()}
+                    for partition in range(PARTITIONS) if one.group_id == ledger.group_id else ():
+                        reached = ledger.reached(partition)
+                        ledger.shown(host.name, partition, offsets.get(partition, NOTHING), reached=reached)
+        self._world.tally.add("group generations", len(ledger.generations))
+        self._world.tally.add("group commits acknowledged", ledger.commits)

@@ -1,0 +1,102 @@
+"""When a simulated cluster has come to rest, and what keeps it from that."""
+
+from typing import TYPE_CHECKING
+
+from penstock.node.view import METADATA_GROUP
+from penstock.raft import Role
+from penstock.sim.host import Host
+from penstock.types import GroupId
+
+if TYPE_CHECKING:
+    from penstock.sim.cluster import ClusterWorld
+
+
+class Rest:
+    """All nodes are there, every group has a leader whose log all members have, and no client waits."""
+
+    def __init__(self, world: "ClusterWorld") -> None:
+        self._world = world
+
+    def expected(self) -> list[Host]:
+        """Who must be there in the end."""
+        world = self._world
+        return [
+            host
+            for host in world.hosts
+            if host not in world.retired and (host.running or host.me is not None)
+        ]
+
+    def is_there(self) -> bool:
+        world = self._world
+        if not all(host.ready for host in self.expected()):
+            return False
+        idle = all(p.stopped and not p.busy for shard in world.shards for p in shard.producers)
+        if world.club is not None and not world.club.is_settled:
+            return False
+        return idle and all(self._is_group_settled(group) for group in self.groups())
+
+    def groups(self) -> list[GroupId]:
+        """The metadata's, and those of all partitions that somebody knows."""
+        ready = next((host for host in self._world.hosts if host.ready), None)
+        topics = ready.node.metadata.state.topics.values() if ready is not None else ()
+        return [
+            METADATA_GROUP,
+            *[GroupId(topic.topic_id, index) for topic in topics for index in range(topic.partitions)],
+        ]
+
+    def _is_group_settled(self, group: GroupId) -> bool:
+        members = self._world.running_members(group)
+        leaders = [one for one in members if one.core.role is Role.LEADER]
+        if len(leaders) != 1 or self._is_moving(group):
+            return False
+        core = leaders[0].core
+        config, end, start = core.config, leaders[0].log.end_index, leaders[0].log.start_offset
+        if config is None or config.joint or core.changing:
+            return False
+        part = [one for one in members if one.me in config.members]
+        return len(part) == len(config.members) and all(
+            (one.core.commit_index, one.log.end_index, one.log.flushed_index) == (end, end, end)
+            and one.log.start_offset == start
+            for one in part
+        )
+
+    def _is_moving(self, group: GroupId) -> bool:
+        states = [host.node.metadata.state for host in self.expected()]
+        found = [state.assignment(group) for state in states]
+        return any(assignment is not None and assignment.target is not None for assignment in found)
+
+    def _restless(self, group: GroupId) -> str:
+        """What its leader and the metadata have in mind with it."""
+        leaders = [one for one in self._world.running_members(group) if one.core.role is Role.LEADER]
+        if self._is_group_settled(group):
+            return ""
+        said = [f"led by {one.name} with {one.core.config}, changing={one.core.changing}" for one in leaders]
+        ready = [host for host in self._world.hosts if host.ready]
+        said += [
+            f"known to {host.name} as {host.node.metadata.state.assignment(group)}" for host in ready[:1]
+        ]
+        return ", ".join(said)
+
+    def unrest(self) -> str:
+        lines = []
+        for host in self._world.hosts:
+            state = "ready" if host.ready else "running" if host.running else "down"
+            groups = (
+                [
+                    f"{str(one.consensus.group)[-4:]} {one.core.role.value} in {one.core.term}: "
+                    f"{one.core.commit_index} of {one.log.end_index} from {one.log.start_offset}"
+                    for one in host.members()
+                ]
+                if host.is_assembled
+                else []
+            )
+            lines.append(f"{host.name} {state} ({', '.join(groups)})")
+        busy = sum(producer.busy for shard in self._world.shards for producer in shard.producers)
+        lines.extend(
+            f"partition {group.partition} is {why}"
+            for group in self.groups()
+            if (why := self._restless(group))
+        )
+        if self._world.club is not None:
+            lines.append(self._world.club.unrest())
+        return "; ".join([*lines, f"{busy} writes unanswered at {self._world.scheduler.time:.0f} s"])

@@ -1,0 +1,132 @@
+"""What compaction may take from a log, and what it must leave.
+
+The truth of a group is all that was ever committed. A compacted log is a *thinning* of it:
+
+1  Each of its batches is one of the truth: the same range of offsets, term and producer. Its records are some of that
+   batch's, unchanged. Control entries are there, all of them.
+2  A record that is missing was superseded: the truth has a later one with its key. Or it is a tombstone, and then
+   nothing older of its key is left.
+3  So who reads a log from its start to any later commit has the last word on every key: the value that the truth ends
+   with; for a key that was deleted last, its tombstone or nothing.
+4  Only what its own replica knows to be committed is compacted: what a leader may still take back supersedes nothing.
+
+Which records are missing is each replica's own affair, and may differ at any time.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.batch import Record, read_header, read_records
+from penstock.sim.entries import Entry
+from penstock.sim.outcome import Violation
+
+
+class Book:
+    """The truth of one group, by key."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, list[Record]] = {}
+        """Of each batch, by its first offset."""
+        self._batches: dict[int, Entry] = {}
+        self._by_key: dict[bytes, list[Record]] = {}
+        """All records of a key, in order."""
+
+    def add(self, entry: Entry) -> None:
+        """An entry was committed."""
+        if entry.control:
+            return
+        records = read_records(entry.data)
+        self._batches[entry.offset] = entry
+        self._records[entry.offset] = records
+        for record in records:
+            self._by_key.setdefault(record.key or b"", []).append(record)
+
+    # --- one batch
+
+    def wrong_with(self, offset: int, data: bytes) -> str:
+        """Why this is not what compaction may leave of the batch at `offset` (1); "" if it is."""
+        entry = self._batches.get(offset)
+        if entry is None:
+            return "was never committed"
+        if data == entry.data:
+            return ""
+        mine, theirs = read_header(data), read_header(entry.data)
+        if (
+            mine.last_offset_delta,
+            mine.leader_epoch,
+            mine.producer_id,
+            mine.producer_epoch,
+            mine.base_sequence,
+        ) != (
+            theirs.last_offset_delta,
+            theirs.leader_epoch,
+            theirs.producer_id,
+            theirs.producer_epoch,
+            theirs.base_sequence,
+        ):
+            return f"has another head than what was committed: {mine}, not {theirs}"
+        committed = self._records[offset]
+        odd = [record for record in read_records(data) if record not in committed]
+        return f"has a record that was never committed: {odd[0]}" if odd else ""
+
+    # --- a log, or a part of one
+
+    def check(self, name: str, mine: Sequence[Entry], truth: Sequence[Entry], *, whole: bool) -> None:
+        """`mine` is a thinning of `truth`. `whole`: it begins with the log, so that nothing older can be elsewhere."""
+        if [one for one in mine if one.control] != [one for one in truth if one.control]:
+            raise Violation("control entries stay", f"{name} has others than were committed")
+        kept: set[int] = set()
+        oldest: dict[bytes, int] = {}
+        for entry in mine:
+            if entry.control:
+                continue
+            wrong = self.wrong_with(entry.offset, entry.data)
+            if wrong:
+                raise Violation("compaction only leaves out", f"{name}: {entry.offset} {wrong}")
+            for record in read_records(entry.data):
+                kept.add(record.offset)
+                oldest.setdefault(record.key or b"", record.offset)
+        missing = (
+            record
+            for entry in truth
+            if not entry.control
+            for record in self._records[entry.offset]
+            if record.offset not in kept
+        )
+        self._check_missing(name, missing, oldest if whole else {})
+
+    def _check_missing(self, name: str, missing: Iterable[Record], oldest: Mapping[bytes, int]) -> None:
+        for record in missing:
+            key = record.key or b""
+            of_key = self._by_key[key]
+            if record.offset < of_key[-1].offset:
+                continue
+            if record.value is not None:
+                raise Violation(
+                    "the last word on a key stays",
+                    f"{name} has lost {record.offset}, the newest record of {key!r}",
+                )
+            if oldest.get(key, record.offset) < record.offset:
+                raise Violation(
+                    "what was deleted stays deleted",
+                    f"{name} has {oldest[key]} of {key!r}, but not the tombstone at {record.offset}",
+                )
+
+    # --- readers
+
+    def check_fold(
+        self, name: str, seen: Mapping[bytes, Record], end: int, *, keeps_tombstones: bool
+    ) -> None:
+        """`seen`: the last record of each key that somebody saw who has read from the start to `end` (3)."""
+        for key, records in self._by_key.items():
+            number = bisect_right(records, end - 1, key=lambda record: record.offset)
+            if number == 0:
+                continue
+            last, got = records[number - 1], seen.get(key)
+            if last.value is None and (not keeps_tombstones or got is None):
+                continue
+            if got is None or (got.offset, got.value) != (last.offset, last.value):
+                raise Violation(
+                    "who reads all has the last word on each key",
+                    f"{name} has read to {end} and has {got} of {key!r}, committed was {last}",
+                )
