@@ -9,7 +9,8 @@ PenstockError
  │    └── DiskFull       ... for want of space: clears by itself when space returns
  ├── CorruptLog          wrong bytes where right ones were: names file and position
  ├── UnknownFormat       a data folder written by another version of the format
- └── DataFolderInUse     another process holds the data folder
+ ├── DataFolderInUse     another process holds the data folder
+ └── NotAdmitted         the cluster does not let this node in, and waiting would not change that
 
 A bug inside Penstock is none of these: it raises as what it is and is never swallowed.
 """
@@ -114,6 +115,11 @@ class ErrorCode(IntEnum):
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    INVALID_RECORD_STATE = 121
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    FENCED_STATE_EPOCH = 124
+    SHARE_SESSION_LIMIT_REACHED = 133
 
 
 class PenstockError(Exception):
@@ -174,3 +180,11 @@ class UnknownFormat(PenstockError):
 
 class DataFolderInUse(PenstockError):
     """Another process holds the lock on the data folder."""
+
+
+class NotAdmitted(PenstockError):
+    """The cluster does not let this node in, and waiting would not change that; `hint` says what would."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint

@@ -11,6 +11,7 @@ from penstock.errors import ErrorCode, KafkaError
 
 METADATA_TOPIC = "__cluster_metadata"
 OFFSETS_TOPIC = "__consumer_offsets"
+STATE_TOPIC = "__share_group_state"
 
 INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
     # Kafka's own choices: compacted, so that the last word on each key stays, and in segments that are small
@@ -20,8 +21,14 @@ INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
         "compression.type": "producer",
         "segment.bytes": "104857600",
     },
+    STATE_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "16777216",
+        "min.cleanable.dirty.ratio": "0.3",
+    },
 }
-INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, "__transaction_state"})
 """Names that only the broker itself may create, change or delete."""
 
 NAME_LENGTH_MAX = 249

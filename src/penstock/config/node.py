@@ -38,6 +38,8 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1)] = 600_000
     offsets_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 50
     """Fixed once the offsets topic exists: it decides which partition a group's offsets are in."""
+    state_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 8
+    """The same for the topic in which queues keep what was acknowledged."""
 
     @property
     def offsets_retention_ms(self) -> int:

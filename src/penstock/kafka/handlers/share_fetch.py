@@ -1,0 +1,325 @@
+"""ShareFetch and ShareAcknowledge: records leased to consumers of a queue, and what became of them.
+
+Who gets what is decided in the `queue` room, per partition; here sessions are kept and answers put together. An answer
+to acknowledgements is given when they are durable.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.leading import Hints
+from penstock.kafka.wire.messages import share_acknowledge as acknowledge_messages
+from penstock.kafka.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from penstock.kafka.wire.messages.share_fetch import (
+    AcquiredRecords,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+from penstock.node import Node
+from penstock.node.queues import Acknowledgement, Consumer, QueueDriver, ShareSession
+from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, Place
+
+log = logging.getLogger("penstock.kafka")
+
+RECORD_LIMIT_MODE = 1
+MAX_RECORDS = 100_000
+"""At most this many are handed out at once, whatever the consumer asks for."""
+MAX_WAIT_MS = 300_000
+LAST_KIND = 4
+"""Gap, accept, release, reject, renew."""
+
+
+class _Batch(Protocol):
+    """AcknowledgementBatch, of either request."""
+
+    first_offset: int
+    last_offset: int
+    acknowledge_types: list[int]
+
+
+Batches = Mapping[Place, Sequence[_Batch]]
+
+
+async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
+    node = context.node
+    try:
+        group_id, member_id = _names(request.group_id, request.member_id)
+        batches = _fetch_batches(request)
+        session = _session(context, request, group_id, member_id, batches)
+    except KafkaError as mistake:
+        return ShareFetchResponse(error_code=mistake.code, error_message=mistake.message)
+    acked = await _acknowledge_all(node, group_id, member_id, batches)
+    attempt = _Attempt(context, request, session)
+    if request.share_session_epoch == FINAL_EPOCH:
+        node.queues.sessions.close(session)
+    elif request.max_records > 0 or request.max_bytes > 0:
+        await attempt.run()
+    return attempt.response(acked)
+
+
+async def share_acknowledge(
+    context: RequestContext, request: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse:
+    node = context.node
+    batches = {
+        (topic.topic_id, row.partition_index): row.acknowledgement_batches
+        for topic in request.topics
+        for row in topic.partitions
+    }
+    try:
+        group_id, member_id = _names(request.group_id, request.member_id)
+        if request.share_session_epoch == OPENING_EPOCH:
+            message = "share session epoch 0: acknowledgements belong to a session that was opened before"
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
+        session = node.queues.sessions.find(group_id, member_id, request.share_session_epoch)
+    except KafkaError as mistake:
+        return ShareAcknowledgeResponse(error_code=mistake.code, error_message=mistake.message)
+    acked = await _acknowledge_all(node, group_id, member_id, batches)
+    if request.share_session_epoch == FINAL_EPOCH:
+        node.queues.sessions.close(session)
+    hints = Hints(node)
+    answers: dict[UUID, list[acknowledge_messages.PartitionData]] = {}
+    for (topic_id, index), error in acked.items():
+        row = acknowledge_messages.PartitionData(partition_index=index)
+        if error is not None:
+            row.error_code, row.error_message = error.code, error.message
+            leader_id, epoch = _hint(node, hints, error.code, topic_id, index)
+            row.current_leader = acknowledge_messages.LeaderIdAndEpoch(
+                leader_id=leader_id, leader_epoch=epoch
+            )
+        answers.setdefault(topic_id, []).append(row)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=node.group_config(group_id).record_lock_duration_ms,
+        responses=[
+            acknowledge_messages.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=rows)
+            for topic_id, rows in answers.items()
+        ],
+        node_endpoints=[
+            acknowledge_messages.NodeEndpoint(
+                node_id=one.node_id, host=one.host, port=one.port, rack=one.rack
+            )
+            for one in hints.leaders()
+        ],
+    )
+
+
+# --- sessions
+
+
+def _names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "group_id: expected the name of a share group")
+    if not member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "member_id: expected the id that the member joined with")
+    return group_id, member_id
+
+
+def _fetch_batches(request: ShareFetchRequest) -> dict[Place, Sequence[_Batch]]:
+    return {
+        (topic.topic_id, row.partition_index): row.acknowledgement_batches
+        for topic in request.topics
+        for row in topic.partitions
+        if row.acknowledgement_batches
+    }
+
+
+def _session(
+    context: RequestContext, request: ShareFetchRequest, group_id: str, member_id: str, batches: Batches
+) -> ShareSession:
+    sessions = context.node.queues.sessions
+    if request.share_session_epoch == OPENING_EPOCH:
+        if batches:
+            message = "acknowledgement_batches: a request that opens a session cannot acknowledge anything"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        session = sessions.open(group_id, member_id)
+        context.connection.when_closed(lambda: sessions.close(session))
+    else:
+        session = sessions.find(group_id, member_id, request.share_session_epoch)
+    if request.share_session_epoch != FINAL_EPOCH:
+        added = [
+            (topic.topic_id, row.partition_index) for topic in request.topics for row in topic.partitions
+        ]
+        removed = [
+            (topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions
+        ]
+        sessions.change(session, added, removed)
+    return session
+
+
+# --- acknowledging
+
+
+async def _acknowledge_all(
+    node: Node, group_id: str, member_id: str, batches: Batches
+) -> dict[Place, KafkaError | None]:
+    """What became of the acknowledgements of each partition, once that is certain."""
+    waiting: dict[Place, asyncio.Future[None] | KafkaError] = {}
+    for place, rows in batches.items():
+        try:
+            driver = await _driver(node, group_id, place)
+            waiting[place] = driver.acknowledge(member_id, [_acknowledgement(row) for row in rows])
+        except KafkaError as refused:
+            waiting[place] = refused
+    outcomes: dict[Place, KafkaError | None] = {}
+    for place, outcome in waiting.items():
+        outcomes[place] = outcome if isinstance(outcome, KafkaError) else await _outcome(outcome)
+    return outcomes
+
+
+def _acknowledgement(row: _Batch) -> Acknowledgement:
+    count = row.last_offset - row.first_offset + 1
+    if count < 1 or len(row.acknowledge_types) not in (1, count):
+        message = (
+            f"acknowledge_types: {len(row.acknowledge_types)} for offsets {row.first_offset} to {row.last_offset}; "
+            "expected one for all, or one for each"
+        )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if any(not 0 <= kind <= LAST_KIND for kind in row.acknowledge_types):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"acknowledge_types: expected numbers from 0 to {LAST_KIND}"
+        )
+    return Acknowledgement(row.first_offset, row.last_offset, bytes(row.acknowledge_types))
+
+
+async def _outcome(durable: asyncio.Future[None]) -> KafkaError | None:
+    try:
+        await durable
+    except KafkaError as refused:
+        return refused
+    return None
+
+
+async def _driver(node: Node, group_id: str, place: Place) -> QueueDriver:
+    topic_id, index = place
+    topic = node.metadata.state.topic_by_id(topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+    try:
+        return await node.queues.driver(group_id, topic_id, node.leader(topic.name, index))
+    except KafkaError as refused:
+        if refused.code == ErrorCode.OFFSET_NOT_AVAILABLE:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refused.message) from refused
+        raise
+
+
+# --- fetching
+
+
+class _Attempt:
+    """One ShareFetch: looks at the session's partitions, waits, and looks again."""
+
+    def __init__(self, context: RequestContext, request: ShareFetchRequest, session: ShareSession) -> None:
+        self._node = context.node
+        self._request = request
+        self._session = session
+        self._rows: dict[Place, PartitionData] = {}
+        self._drivers: list[QueueDriver] = []
+        limit = self._node.config.limits.fetch_max_bytes
+        self._room = min(request.max_bytes, limit)
+        self._records_left = max(1, min(request.max_records or MAX_RECORDS, MAX_RECORDS))
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(self._request.max_wait_ms, MAX_WAIT_MS) / 1000
+        await self._look()
+        while not self._rows and not self._session.closed:
+            consumer = Consumer()
+            for driver in self._drivers:
+                driver.wait(consumer)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await consumer.wait()
+            except TimeoutError:
+                return
+            finally:
+                for driver in self._drivers:
+                    driver.forget(consumer)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Takes what each partition has for this consumer. Errors end the wait: the client must hear of them."""
+        self._drivers = []
+        for place in list(self._session.places):
+            try:
+                driver = await _driver(self._node, self._session.group_id, place)
+                self._drivers.append(driver)
+                if self._room > 0 and self._records_left > 0 and not self._session.closed:
+                    self._take(place, driver)
+            except KafkaError as mistake:
+                self._refuse(place, mistake)
+            except (StorageError, CorruptLog) as trouble:
+                log.error("share fetch: %s", trouble)
+                self._refuse(place, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble)))
+        self._session.rotate()
+
+    def _take(self, place: Place, driver: QueueDriver) -> None:
+        delivery = driver.deliver(
+            self._session.member_id,
+            self._records_left,
+            self._room,
+            whole_batches=self._request.share_acquire_mode != RECORD_LIMIT_MODE,
+        )
+        if not delivery.acquired:
+            return
+        self._room -= len(delivery.records)
+        self._records_left -= sum(one.last - one.first + 1 for one in delivery.acquired)
+        self._rows[place] = PartitionData(
+            partition_index=place[1],
+            records=delivery.records,
+            acquired_records=[
+                AcquiredRecords(first_offset=one.first, last_offset=one.last, delivery_count=one.deliveries)
+                for one in delivery.acquired
+            ],
+        )
+
+    def _refuse(self, place: Place, mistake: KafkaError) -> None:
+        row = PartitionData(partition_index=place[1], error_code=mistake.code, error_message=mistake.message)
+        self._rows[place] = row
+
+    def response(self, acked: Mapping[Place, KafkaError | None]) -> ShareFetchResponse:
+        hints = Hints(self._node)
+        answers: dict[UUID, list[PartitionData]] = {}
+        for place in _all_places(self._rows, acked):
+            topic_id, index = place
+            row = self._rows.get(place) or PartitionData(partition_index=index)
+            if row.records is None:
+                row.records = b""
+            refused = acked.get(place)
+            if refused is not None:
+                row.acknowledge_error_code, row.acknowledge_error_message = refused.code, refused.message
+            code = row.error_code or row.acknowledge_error_code
+            leader_id, epoch = _hint(self._node, hints, ErrorCode(code), topic_id, index)
+            row.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
+            answers.setdefault(topic_id, []).append(row)
+        lease_ms = self._node.group_config(self._session.group_id).record_lock_duration_ms
+        return ShareFetchResponse(
+            acquisition_lock_timeout_ms=lease_ms,
+            responses=[
+                ShareFetchableTopicResponse(topic_id=topic_id, partitions=rows)
+                for topic_id, rows in answers.items()
+            ],
+            node_endpoints=[
+                NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+                for one in hints.leaders()
+            ],
+        )
+
+
+def _all_places(*tables: Mapping[Place, object]) -> Iterable[Place]:
+    return dict.fromkeys(place for table in tables for place in table)
+
+
+def _hint(node: Node, hints: Hints, code: ErrorCode, topic_id: UUID, index: int) -> tuple[int, int]:
+    """Leader and epoch for a refusal that sends the client elsewhere; -1 otherwise."""
+    topic = node.metadata.state.topic_by_id(topic_id)
+    hint = hints.find(code, topic.name, index) if topic is not None else None
+    return (hint.leader.node_id, hint.epoch) if hint is not None else (-1, -1)

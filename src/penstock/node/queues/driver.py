@@ -1,0 +1,461 @@
+"""One queue at work on one partition that this node leads.
+
+The core (`penstock.queue`) decides who gets what; here the log is read for it, its changes are saved, its clock is
+kept, and consumers that found nothing are woken in the order in which they came. A driver lives in one term of its
+partition's leader. When a save fails, nobody knows what is stored, so the driver ends: what waits is answered with the
+error, and the next request makes a new one from what is stored.
+
+Invariants:
+ 1. An acknowledgement is answered when the save that holds it is committed, or with an error: never before.
+ 2. One save is under way at a time; what is acknowledged meanwhile goes into the next one. A thousand small
+    acknowledgements so cost a few writes.
+ 3. Nobody is served by a driver whose partition has lost its lease or its term.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from penstock.batch import iter_headers
+from penstock.config import GroupConfig
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.clock import Clock
+from penstock.node.partition import Partition
+from penstock.node.queues.notes import read_notes
+from penstock.node.queues.shelf import QueueKey
+from penstock.node.queues.store import QueueStore
+from penstock.node.waiter import FetchWaiter
+from penstock.queue import Acquired, DeadLetter, QueuePartition, QueueSettings, RetryBackoff
+from penstock.types import Offset, Term
+
+log = logging.getLogger("penstock.queues")
+
+READ_AHEAD_BYTES = 1024 * 1024
+"""What is read from the log at once to learn which records there are."""
+EXTENDS_PER_TURN = 16
+"""Reads in one turn of the loop: a long stretch of deferred or deleted records must not hold up everybody else."""
+BURIAL_RETRY_SECONDS = 1.0
+
+Bury = Callable[["QueueDriver", DeadLetter], Awaitable[None]]
+"""Copies what died to where dead letters go; PenstockError if that cannot be done now."""
+
+
+class Acknowledgement(NamedTuple):
+    """What a consumer says of a range: one kind for all of it, or one for each offset. A release may come with the
+    time after which it is to be tried again."""
+
+    first: int
+    last: int
+    kinds: bytes
+    delay_ms: int | None = None
+
+
+class Delivery(NamedTuple):
+    """Stored batches, and which of their records this consumer has got, with the number of deliveries."""
+
+    records: bytes
+    acquired: list[Acquired]
+
+
+NOTHING = Delivery(b"", [])
+
+
+class Consumer(asyncio.Event):
+    """A request for records that waits until there may be some."""
+
+
+class QueueDriver:
+    """A queue and its partition."""
+
+    def __init__(
+        self,
+        *,
+        key: QueueKey,
+        partition: Partition,
+        store: QueueStore,
+        config: GroupConfig,
+        clock: Clock,
+        bury: Bury,
+        on_end: Callable[["QueueDriver"], None],
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.term: Term = partition.term
+        self.config = config
+        self.ended: KafkaError | None = None
+        self._store = store
+        self._clock = clock
+        self._bury = bury
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
+        self._saving = False
+        self._save_number = 0
+        self._burying = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms: int | None = None
+        self._waiting: dict[Consumer, None] = {}
+        self._acks: dict[asyncio.Future[None], None] = {}
+        self._bell = _Bell(self._rung)
+        self._record_bytes = 1024
+        """The usual size of a record here, so that no more is read than will be sent."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening = self._loop.create_task(self._open())
+
+    @property
+    def now_ms(self) -> int:
+        """Wall time that never jumps back: leases must not last longer because somebody set the clock."""
+        return self._epoch_ms + int(self._loop.time() * 1000)
+
+    @property
+    def lease_ms(self) -> int:
+        return self.config.record_lock_duration_ms
+
+    # --- life
+
+    async def opened(self) -> None:
+        """Returns when it can be asked; KafkaError if it never can."""
+        try:
+            await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
+            if self._opening.cancelled() and self.ended is not None:
+                raise self.ended from None
+            raise
+
+    async def _open(self) -> None:
+        try:
+            self._fence, parts = await self._store.claim(self.key, self.term)
+            settings = _settings(self.config)
+            if parts:
+                self.core = QueuePartition.restore(settings, term=self.term, records=dict(parts))
+            else:
+                self.core = QueuePartition(settings, term=self.term, start_offset=self._first_offset())
+                changes = self.core.take_changes()
+                if changes is not None:
+                    await self._save(changes.records)
+                    self.core.saved(changes.number)
+            self._check_leads()
+        except PenstockError as trouble:
+            self.end(_as_kafka(trouble))
+            raise _as_kafka(trouble) from trouble
+        self.core.trimmed(self.now_ms, self.partition.start_offset)
+        self.partition.add_waiter(self._bell)
+        self._after()
+
+    def _first_offset(self) -> int:
+        reset = self.config.auto_offset_reset
+        if reset == "earliest":
+            return self.partition.start_offset
+        if reset == "latest":
+            return self.partition.high_watermark
+        since_ms = self._clock.wall_ms() - self.config.auto_offset_reset_ms
+        found = self.partition.log.find_timestamp(since_ms, self.partition.high_watermark)
+        return self.partition.high_watermark if found is None else found[1]
+
+    def end(self, why: KafkaError) -> None:
+        """No more is decided here. Whoever waits is told so."""
+        if self.ended is not None:
+            return
+        self.ended = why
+        self.partition.remove_waiter(self._bell)
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in self._acks:
+            if not future.done():
+                future.set_exception(why)
+                future.exception()
+        for consumer in self._waiting:
+            consumer.set()
+        self._on_end(self)
+
+    async def drain(self) -> None:
+        """Returns when what was begun has ended."""
+        self._opening.cancel()
+        await asyncio.wait({self._opening, *self._tasks})
+
+    def _check_leads(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+        self.partition.check_readable()
+        if self.partition.term != self.term:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition.name}: a new term began")
+
+    # --- what consumers ask for
+
+    def deliver(
+        self, member: str, max_records: int, max_bytes: int, *, whole_batches: bool = False
+    ) -> Delivery:
+        """Records for a consumer, leased to it from now on; NOTHING if there are none."""
+        self._check_leads()
+        now_ms = self.now_ms
+        self._tick(now_ms)
+        others = len(self._waiting)
+        self._read_ahead(now_ms, max_records * (others + 1))
+        fair = max(1, -(-self.core.available_count // (others + 1)))
+        acquired = self.core.acquire(now_ms, member, min(max_records, fair))
+        if not acquired:
+            self._after()
+            return NOTHING
+        delivery = self._fetch(
+            now_ms, member, acquired, max_bytes, whole_batches=whole_batches and not others
+        )
+        self._after()
+        return delivery
+
+    def acknowledge(self, member: str, batches: Sequence[Acknowledgement]) -> asyncio.Future[None]:
+        """Done when it is durable; KafkaError when it is not, or when a range is not (any more) this member's."""
+        self._check_leads()
+        now_ms = self.now_ms
+        self._tick(now_ms)
+        future: asyncio.Future[None] = self._loop.create_future()
+        wrong: KafkaError | None = None
+        waits = False
+        for batch in batches:
+            result = self.core.acknowledge(
+                now_ms, member, batch.first, batch.last, batch.kinds, delay_ms=batch.delay_ms, token=future
+            )
+            waits = waits or result.waits
+            if result.error != ErrorCode.NONE:
+                wrong = _refused(result.error, batch)
+        if wrong is not None:
+            future.set_exception(wrong)
+            future.exception()
+        elif not waits:
+            future.set_result(None)
+        else:
+            self._acks[future] = None
+            future.add_done_callback(lambda done: self._acks.pop(done, None))
+        self._after()
+        return future
+
+    def release(self, member: str) -> None:
+        """A consumer has gone: others get what it held."""
+        if self.ended is None and self._opening.done():
+            self.core.release_member(self.now_ms, member)
+            self._after()
+
+    def wait(self, consumer: Consumer) -> None:
+        """Wakes the consumer when there may be something for it, those that came first before the others."""
+        self._waiting[consumer] = None
+
+    def forget(self, consumer: Consumer) -> None:
+        self._waiting.pop(consumer, None)
+
+    # --- inside
+
+    def _read_ahead(self, now_ms: int, wanted: int) -> None:
+        """Learns of more records, as long as there are some and too few are available."""
+        core, partition = self.core, self.partition
+        for _ in range(EXTENDS_PER_TURN):
+            if core.available_count >= wanted or not core.wants_more(wanted):
+                return
+            if core.next_offset < partition.start_offset:
+                core.trimmed(now_ms, partition.start_offset)
+            if core.next_offset >= partition.high_watermark:
+                return
+            data = partition.read(Offset(core.next_offset), READ_AHEAD_BYTES, at_least_one=True)
+            if not data:  # compaction took all that was left
+                return
+            end, notes = read_notes(data, core.next_offset, keys=self.config.key_ordered)
+            records = max(1, end - core.next_offset)
+            self._record_bytes = max(32, len(data) // records)
+            core.extend(now_ms, end, notes)
+
+    def _fetch(
+        self, now_ms: int, member: str, acquired: list[Acquired], max_bytes: int, *, whole_batches: bool
+    ) -> Delivery:
+        """The batches that hold what was acquired. What does not fit goes back as if it had not been handed out."""
+        parts: list[bytes] = []
+        room = max_bytes
+        covered = 0
+        kept: list[Acquired] = []
+        for given in acquired:
+            at = max(given.first, covered)
+            while at <= given.last and (room > 0 or not parts):
+                data = self._read(at, given.last, room if parts else max(room, 1))
+                if not data:
+                    break
+                parts.append(data)
+                room -= len(data)
+                at = covered = _next_offset(data)
+            last = min(given.last, at - 1)
+            if last >= given.first:
+                kept.append(Acquired(given.first, last, given.deliveries))
+            if last < given.last:
+                self.core.hand_back(now_ms, member, max(given.first, last + 1), given.last)
+        if whole_batches and kept and covered - 1 > kept[-1].last:
+            kept += self.core.acquire(now_ms, member, covered - 1 - kept[-1].last, below=covered)
+        return Delivery(b"".join(parts), kept)
+
+    def _read(self, first: int, last: int, room: int) -> bytes:
+        """Batches from the one that holds `first`, none that begins behind `last`."""
+        wanted = min(room, (last - first + 1) * self._record_bytes * 2 + 4096)
+        data = self.partition.read(Offset(first), max(1, wanted), at_least_one=True)
+        for position, header in iter_headers(data):
+            if header.base_offset > last:
+                return data[:position]
+        return data
+
+    def _after(self) -> None:
+        """What follows from any change: saves, burials, the alarm, and those who wait."""
+        self._start_saving()
+        self._start_burying()
+        self._set_timer()
+        if self._waiting and self._has_more:
+            self._wake()
+
+    @property
+    def _has_more(self) -> bool:
+        core = self.core
+        return core.available_count > 0 or (
+            core.next_offset < self.partition.high_watermark and core.wants_more(1)
+        )
+
+    def _wake(self) -> None:
+        """As many as there are records for; whoever finds nothing comes back to the end of the line."""
+        count = max(1, self.core.available_count)
+        for consumer in list(self._waiting)[:count]:
+            del self._waiting[consumer]
+            consumer.set()
+
+    def _rung(self) -> None:
+        """Something was committed, or the lead has moved."""
+        if self.ended is None and self._waiting:
+            self._wake()
+
+    def _tick(self, now_ms: int) -> None:
+        if self.core.next_due_ms is not None and self.core.next_due_ms <= now_ms:
+            self.core.tick(now_ms)
+
+    def _set_timer(self) -> None:
+        due_ms = self.core.next_due_ms
+        if due_ms == self._timer_due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        if due_ms is not None:
+            self._timer = self._loop.call_later(max(0.0, (due_ms - self.now_ms) / 1000), self._alarm)
+
+    def _alarm(self) -> None:
+        self._timer_due_ms = None
+        if self.ended is None:
+            self.core.tick(self.now_ms)
+            self._after()
+
+    # --- saving
+
+    def _start_saving(self) -> None:
+        if self._saving or self.ended is not None:
+            return
+        changes = self.core.take_changes()
+        if changes is not None:
+            self._saving = True
+            self._spawn(self._save_all(changes.number, changes.records))
+
+    async def _save_all(self, number: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        try:
+            await self._save(records)
+        except PenstockError as trouble:
+            log.warning("%s on %s begins anew: %s", self.key.group_id, self.partition.name, trouble)
+            self.end(_as_kafka(trouble))
+            return
+        finally:
+            self._saving = False
+        for token in self.core.saved(number):
+            if isinstance(token, asyncio.Future) and not token.done():
+                token.set_result(None)
+        self._start_saving()
+
+    async def _save(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._save_number += 1
+        await self._store.save(self.key, self._fence, self._save_number, records)
+
+    # --- dead letters
+
+    def _start_burying(self) -> None:
+        if not self._burying and self.ended is None and (dead := self.core.take_dead_letters()):
+            self._burying = True
+            self._spawn(self._bury_all(dead))
+
+    async def _bury_all(self, dead: Sequence[DeadLetter]) -> None:
+        try:
+            for letter in dead:
+                while self.ended is None:
+                    try:
+                        await self._bury(self, letter)
+                        self.core.buried(letter.first, letter.last)
+                        break
+                    except PenstockError as trouble:
+                        log.warning("dead letters of %s wait: %s", self.partition.name, trouble)
+                        await asyncio.sleep(BURIAL_RETRY_SECONDS)
+        finally:
+            self._burying = False
+        if self.ended is None:
+            self._after()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Bell(FetchWaiter):
+    """Hears of every commit, for as long as it hangs on the partition."""
+
+    __slots__ = ("_ring",)
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        super().__init__(0, asyncio.get_running_loop().create_future())
+        self._ring = ring
+
+    def committed(self, size_bytes: int) -> None:
+        self._ring()
+
+    def wake(self) -> None:
+        self._ring()
+
+
+def _next_offset(data: bytes) -> int:
+    end = 0
+    for _, header in iter_headers(data):
+        end = header.next_offset
+    return end
+
+
+def _refused(code: ErrorCode, batch: Acknowledgement) -> KafkaError:
+    if code == ErrorCode.INVALID_REQUEST:
+        message = (
+            f"{batch.first} to {batch.last}: expected a range, and for it one kind of 0 to 4 or one for each"
+        )
+    else:
+        message = f"{batch.first} to {batch.last} are not, or no more, leased to this consumer"
+    return KafkaError(code, message)
+
+
+def _settings(config: GroupConfig) -> QueueSettings:
+    return QueueSettings(
+        lease_ms=config.record_lock_duration_ms,
+        delivery_limit=config.delivery_count_limit,
+        max_leased=config.max_record_locks,
+        key_ordered=config.key_ordered,
+        dead_letters=config.dead_letters,
+        retry_backoff=_backoff(config),
+    )
+
+
+def _backoff(config: GroupConfig) -> RetryBackoff | None:
+    if config.retry_backoff_ms <= 0:
+        return None
+    return RetryBackoff(
+        first_ms=config.retry_backoff_ms,
+        factor=config.retry_backoff_factor,
+        max_ms=max(config.retry_backoff_ms, config.retry_backoff_max_ms),
+    )
+
+
+def _as_kafka(trouble: PenstockError) -> KafkaError:
+    if isinstance(trouble, KafkaError):
+        return trouble
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble))

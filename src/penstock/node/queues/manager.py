@@ -1,0 +1,103 @@
+"""Finds the driver of a queue on a partition, makes it when the first consumer comes, and ends it with the lead."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from penstock.config import GroupConfig, Limits
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.clock import Clock
+from penstock.node.partition import Partition
+from penstock.node.queues.burial import Graveyard
+from penstock.node.queues.driver import QueueDriver
+from penstock.node.queues.sessions import ShareSession, ShareSessions
+from penstock.node.queues.shelf import QueueKey
+from penstock.node.queues.store import QueueStore
+
+log = logging.getLogger("penstock.queues")
+
+
+class QueueManager:
+    """All queues on the partitions that this node leads. Every method is called on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: QueueStore,
+        graveyard: Graveyard,
+        clock: Clock,
+        limits: Limits,
+        config_of: Callable[[str], GroupConfig],
+    ) -> None:
+        self._store = store
+        self._graveyard = graveyard
+        self._clock = clock
+        self._limits = limits
+        self._config_of = config_of
+        self._drivers: dict[QueueKey, QueueDriver] = {}
+        self.sessions = ShareSessions(
+            limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
+        )
+
+    async def driver(self, group_id: str, topic_id: UUID, partition: Partition) -> QueueDriver:
+        """The queue on this partition, which this node leads; KafkaError if it cannot be asked now."""
+        partition.check_readable()
+        key = QueueKey(group_id, topic_id, partition.name.partition)
+        driver = self._drivers.get(key)
+        if driver is None or driver.ended is not None:
+            if len(self._drivers) >= self._limits.max_queues:
+                message = f"this node drives {self._limits.max_queues} queues, its limit (limits.max_queues)"
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
+            driver = self._drivers[key] = QueueDriver(
+                key=key,
+                partition=partition,
+                store=self._store,
+                config=self._config_of(group_id),
+                clock=self._clock,
+                bury=self._graveyard.bury,
+                on_end=self._ended,
+            )
+        await driver.opened()
+        return driver
+
+    def drivers(self) -> Iterable[QueueDriver]:
+        return list(self._drivers.values())
+
+    def partition_moved(self, partition: Partition) -> None:
+        """This node began or ceased to lead a partition, or it was closed."""
+        for driver in self.drivers():
+            if driver.partition.group == partition.group and not (
+                partition.serves and partition.term == driver.term and driver.partition is partition
+            ):
+                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} has a new leader"))
+
+    def topic_deleted(self, topic: str) -> None:
+        for driver in self.drivers():
+            if driver.partition.name.topic == topic:
+                message = f"{topic} was deleted"
+                driver.end(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+
+    def group_changed(self, group_id: str) -> None:
+        """Its configs were altered: the next request finds a driver that knows them."""
+        for driver in self.drivers():
+            if driver.key.group_id == group_id:
+                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group_id!r} was reconfigured"))
+
+    def _ended(self, driver: QueueDriver) -> None:
+        if self._drivers.get(driver.key) is driver:
+            del self._drivers[driver.key]
+
+    def _session_closed(self, session: ShareSession) -> None:
+        for topic_id, index in session.places:
+            driver = self._drivers.get(QueueKey(session.group_id, topic_id, index))
+            if driver is not None:
+                driver.release(session.member_id)
+
+    async def stop(self) -> None:
+        gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node is stopping")
+        drivers = self.drivers()
+        for driver in drivers:
+            driver.end(gone)
+        await asyncio.gather(*(driver.drain() for driver in drivers))
+        self._store.stop()

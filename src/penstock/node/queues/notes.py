@@ -1,0 +1,138 @@
+"""What records say about their own delivery, read once per queue when it comes to them.
+
+    penstock-deliver-at   when it is due, milliseconds since 1970
+    penstock-delay-ms     the same, counted from the record's timestamp
+    penstock-ttl-ms       how long after its timestamp, or after it is due, it is of use
+
+Values are decimal digits in ASCII. What is no number is as if it were not there: the log has taken the record, and a
+message that nobody gets would be worse than one that comes too early. Most batches say nothing of the kind, and then
+their records are not opened: one search for the headers' common beginning tells.
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan_batch
+from penstock.errors import BatchError
+from penstock.queue import Notes
+
+PREFIX = b"penstock-"
+DELIVER_AT = "penstock-deliver-at"
+DELAY_MS = "penstock-delay-ms"
+TTL_MS = "penstock-ttl-ms"
+
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: what lies beyond is a mistake, such as nanoseconds."""
+DIGITS_MAX = 18
+
+
+class Times(NamedTuple):
+    """When a record is due and when it is of no use any more, milliseconds since 1970; None if it does not say."""
+
+    due_ms: int | None
+    expires_ms: int | None
+
+
+def read_notes(data: bytes, start: int, *, keys: bool) -> tuple[int, Notes]:
+    """Where the batches in `data` end, and what is to be known of the offsets from `start` to there."""
+    gaps: list[tuple[int, int]] = []
+    deferred: list[tuple[int, int]] = []
+    expiring: list[tuple[int, int]] = []
+    hashes: list[int | None] = []
+    at = start
+    for position, header in iter_headers(data):
+        if header.next_offset <= at:
+            continue
+        first = max(at, header.base_offset)
+        if first > at:
+            gaps.append((at, first - 1))
+            hashes.extend([None] * (first - at))
+        if header.control:
+            gaps.append((first, header.next_offset - 1))
+            hashes.extend([None] * (header.next_offset - first))
+        elif (records := _opened(data, position, header, keys=keys)) is None:
+            hashes.extend([None] * (header.next_offset - first))
+        else:
+            _note(records, first, header.next_offset, gaps, deferred, expiring, hashes)
+        at = header.next_offset
+    notes = Notes(gaps=gaps, deferred=deferred, expiring=expiring, keys=hashes if keys else ())
+    return at, notes
+
+
+def times_of(record: Record) -> Times:
+    """What a record's headers say."""
+    due = expires = ttl = None
+    for name, value in record.headers:
+        if name == DELIVER_AT:
+            due = _number(value)
+        elif name == DELAY_MS and (delay := _number(value)) is not None:
+            due = record.timestamp + delay
+        elif name == TTL_MS:
+            ttl = _number(value)
+    if ttl is not None:
+        expires = max(record.timestamp, due or 0) + ttl
+    return Times(_sane(due), _sane(expires))
+
+
+def key_hash(key: bytes) -> int:
+    """Tells keys apart. Two keys with one hash only wait for each other now and then."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True)
+
+
+def _opened(data: bytes, position: int, header: BatchHeader, *, keys: bool) -> list[Record] | None:
+    """The records, if they have to be looked at. A batch that cannot be read is handed out as it is: its consumer will
+    say what is wrong with it."""
+    try:
+        whole = header.record_count == header.next_offset - header.base_offset
+        if whole and not keys and not _mentions(data, position, header):
+            return None
+        return read_records(data, position)
+    except BatchError:
+        return None
+
+
+def _mentions(data: bytes, position: int, header: BatchHeader) -> bool:
+    if header.compression == 0:
+        return data.find(PREFIX, position, position + header.size) >= 0
+    return PREFIX in scan_batch(data, position)[1]
+
+
+def _note(
+    records: list[Record],
+    first: int,
+    end: int,
+    gaps: list[tuple[int, int]],
+    deferred: list[tuple[int, int]],
+    expiring: list[tuple[int, int]],
+    hashes: list[int | None],
+) -> None:
+    at = first
+    for record in _from(records, first):
+        if record.offset > at:
+            gaps.append((at, record.offset - 1))
+            hashes.extend([None] * (record.offset - at))
+        at = record.offset + 1
+        hashes.append(None if record.key is None else key_hash(record.key))
+        times = times_of(record) if record.headers else None
+        if times is not None and times.due_ms is not None:
+            deferred.append((record.offset, times.due_ms))
+        if times is not None and times.expires_ms is not None:
+            expiring.append((record.offset, times.expires_ms))
+    if at < end:
+        gaps.append((at, end - 1))
+        hashes.extend([None] * (end - at))
+
+
+def _from(records: list[Record], first: int) -> Iterator[Record]:
+    return (record for record in records if record.offset >= first)
+
+
+def _number(value: bytes | None) -> int | None:
+    if value is None or not value.isdigit() or len(value) > DIGITS_MAX:
+        return None
+    return int(value)
+
+
+def _sane(time_ms: int | None) -> int | None:
+    return None if time_ms is None else min(time_ms, LATEST_MS)

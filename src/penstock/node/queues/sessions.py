@@ -1,0 +1,95 @@
+"""Share sessions: which partitions a consumer takes from this node, so that it need not name them every time.
+
+A consumer opens a session with epoch 0, names what changes with each request that follows (1, 2, ...), and ends it with
+-1. Sessions are in memory; one that ends, by a word or because its connection broke, gives back what it held.
+"""
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from penstock.errors import ErrorCode, KafkaError
+
+OPENING_EPOCH = 0
+FINAL_EPOCH = -1
+LAST_EPOCH = 2**31 - 1
+
+Place = tuple[UUID, int]
+"""A topic's id and a partition of it."""
+SessionKey = tuple[str, str]
+"""Group and member."""
+
+
+class ShareSession:
+    """One consumer's standing request."""
+
+    __slots__ = ("closed", "epoch", "group_id", "member_id", "places")
+
+    def __init__(self, group_id: str, member_id: str) -> None:
+        self.group_id = group_id
+        self.member_id = member_id
+        self.epoch = OPENING_EPOCH
+        self.places: dict[Place, None] = {}
+        self.closed = False
+
+    def rotate(self) -> None:
+        """Lets another partition be the first next time, so that none is always served before the others."""
+        if len(self.places) > 1:
+            first = next(iter(self.places))
+            del self.places[first]
+            self.places[first] = None
+
+
+class ShareSessions:
+    """All sessions of a node."""
+
+    def __init__(self, limit: int, places_limit: int, on_close: Callable[[ShareSession], None]) -> None:
+        self._limit = limit
+        self._places_limit = places_limit
+        self._on_close = on_close
+        self._sessions: dict[SessionKey, ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, group_id: str, member_id: str) -> ShareSession:
+        """A new session; one that the same member had is closed."""
+        old = self._sessions.get((group_id, member_id))
+        if old is not None:
+            self.close(old)
+        if len(self._sessions) >= self._limit:
+            message = f"this node has {self._limit} share sessions, its limit (limits.max_share_sessions)"
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, message)
+        session = ShareSession(group_id, member_id)
+        self._sessions[group_id, member_id] = session
+        session.epoch = 1
+        return session
+
+    def find(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+        """The session that a request goes on with; its epoch is the one that comes next."""
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"{member_id!r} has no session on this node")
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != session.epoch:
+            message = f"share session epoch {epoch}: expected {session.epoch}"
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
+        session.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        return session
+
+    def change(self, session: ShareSession, added: Iterable[Place], removed: Iterable[Place]) -> None:
+        for place in removed:
+            session.places.pop(place, None)
+        for place in added:
+            session.places.setdefault(place)
+        if len(session.places) > self._places_limit:
+            self.close(session)
+            message = f"a share session of more than {self._places_limit} partitions"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+    def close(self, session: ShareSession) -> None:
+        """It is over: what its member held goes to others."""
+        if not session.closed:
+            session.closed = True
+            self._sessions.pop((session.group_id, session.member_id), None)
+            self._on_close(session)
