@@ -24,6 +24,7 @@ from penstock.errors import (
     CorruptLog,
     DataFolderInUse,
     DiskFull,
+    NotAdmitted,
     PenstockError,
     StorageError,
     UnknownFormat,
@@ -162,6 +163,8 @@ def run(config: NodeConfig) -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, time.perf_counter()))
+    except NotAdmitted as refused:
+        raise Problem(str(refused), refused.hint) from None
     except PenstockError as failure:
         raise Problem(str(failure), START_HINTS.get(type(failure), "")) from None
 

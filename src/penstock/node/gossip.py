@@ -133,7 +133,10 @@ class Gossip:
         self._carry_out(self._running.join(self._loop.time(), seeds))
 
     async def leave(self, timeout_s: float = 5.0) -> None:
-        """Says farewell and waits until it has been told often enough, or for `timeout_s`."""
+        """Says farewell and waits until it has been told often enough, or for `timeout_s`. Whoever never began has
+        nobody to say it to."""
+        if self._core is None:
+            return
         self._carry_out(self._running.leave(self._loop.time()))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._left.wait(), timeout_s)

@@ -263,7 +263,7 @@ class Node:
         self._entering = asyncio.get_running_loop().create_task(self._enter(links))
 
     async def _enter(self, links: "Links") -> None:
-        """Finds the cluster, then takes part in it."""
+        """Finds the cluster, then takes part in it. Over when this node is registered, or must not be."""
         await links.membership.find()
         founders = tuple(self.folder.founders)
         self._open_metadata(GroupConfig(voters=founders) if self.me in founders else None)
@@ -272,6 +272,7 @@ class Node:
         self._caretaker.start()
         self._overseer.start()
         links.membership.register(self.controller, self.metadata, self._set_ready)
+        await links.membership.admitted()
 
     def _open_metadata(self, founding: GroupConfig | None) -> None:
         self.metadata.partition = self.partitions.open_own(

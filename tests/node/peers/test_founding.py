@@ -37,6 +37,15 @@ def decision(me: PeerHello, *others: PeerHello, dialled: bool = True) -> Decisio
     return founding.decide()
 
 
+def test_a_seed_that_answers_and_refuses_is_named_before_those_that_are_merely_late() -> None:
+    founding = Founding(empty(3))
+    assert founding.decide() == Wait("waiting for seed 127.0.0.1:7001")
+    founding.refused(at(2), "the cluster keys differ")
+    assert founding.decide() == Wait("seed 127.0.0.1:7002 answers, but the cluster keys differ")
+    founding.heard(empty(2), at(2))
+    assert founding.decide() == Wait("waiting for seed 127.0.0.1:7001")
+
+
 CASES = {
     "all seeds are here": (empty(1), [empty(2), empty(3)], Found(CLUSTER, FOUNDERS)),
     "the order of the list does not matter": (

@@ -10,7 +10,7 @@ from random import Random
 from penstock.config import Address, Limits
 from penstock.node.peers import PeerHello, PeerNetwork
 from penstock.node.peers.frames import PING
-from penstock.node.peers.handshake import NONCE_SIZE, Handshake, frame
+from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused, frame
 from penstock.node.peers.hello import Introduction, Refusal
 from penstock.node.peers.seal import TAG_SIZE
 from penstock.types import NodeId, Replica
@@ -57,6 +57,8 @@ class Resident:
         self.said: list[str] = []
         """Comings and goings as words: "up 2", "down 2"."""
         self.hellos: list[tuple[PeerHello, Address | None]] = []
+        self.refusals: list[tuple[Address, Refused]] = []
+        """At addresses that it dialled."""
         self._news = asyncio.Event()
 
     def on_frame(self, sender: NodeId, kind: int, body: memoryview) -> None:
@@ -73,6 +75,10 @@ class Resident:
 
     def on_hello(self, hello: PeerHello, dialled: Address | None) -> None:
         self.hellos.append((hello, dialled))
+        self._news.set()
+
+    def on_refused(self, address: Address, refused: Refused) -> None:
+        self.refusals.append((address, refused))
         self._news.set()
 
     async def until(self, true: Callable[[], object]) -> None:

@@ -80,6 +80,8 @@ class Founding:
         self._hellos: dict[NodeId, PeerHello] = {}
         self._found_at: dict[Address, NodeId] = {}
         """Who answered at which address. Ids are enough: two nodes of one id are never connected at once."""
+        self._refused_at: dict[Address, str] = {}
+        """Why there is no connection with who answered at an address."""
 
     def heard(self, hello: PeerHello, dialled: Address | None) -> None:
         """A node has told its facts, at the address that was dialled."""
@@ -87,6 +89,11 @@ class Founding:
             self._hellos[hello.node] = hello
         if dialled is not None:
             self._found_at[dialled] = hello.node
+            self._refused_at.pop(dialled, None)
+
+    def refused(self, address: Address, reason: str) -> None:
+        """Somebody is there, and one of the two nodes does not want the other."""
+        self._refused_at[address] = reason
 
     def lost(self, node: NodeId) -> None:
         """It is not connected any more: what it said may not hold now."""
@@ -119,10 +126,12 @@ class Founding:
     def _gather(self) -> Decision:
         """Rule 2."""
         members: dict[NodeId, tuple[PeerHello, Address]] = {}
+        missing = [seed for seed in self._me.seeds if self._at(seed) is None]
+        if missing:
+            return Wait(self._why_missing(missing))
         for seed in self._me.seeds:
             hello = self._at(seed)
-            if hello is None:
-                return Wait(f"waiting for seed {seed}")
+            assert hello is not None
             if hello.node in members:
                 earlier = members[hello.node][1]
                 return Wait(f"seeds {earlier} and {seed} are both node {hello.node}: list each node once")
@@ -138,6 +147,13 @@ class Founding:
                 "waiting for the seeds to found a cluster, which this node (not one of them) will join"
             )
         return _found([hello for hello, _ in members.values()])
+
+    def _why_missing(self, missing: list[Address]) -> str:
+        """One that refuses comes first: time alone brings the others."""
+        for seed in missing:
+            if seed in self._refused_at:
+                return f"seed {seed} answers, but {self._refused_at[seed]}"
+        return f"waiting for seed {missing[0]}"
 
     def _at(self, seed: Address) -> PeerHello | None:
         """Who is known to be at a seed's address, and connected."""

@@ -250,6 +250,8 @@ class PeerNetwork:
         verb = "refused" if refused.ours else "was refused by"
         subject = f"{verb} {connection.dialled or connection.host} {hello and hello.node} {code}"
         self._complaints.warn(subject, f"{verb} {who}: {refused}")
+        if connection.dialled is not None:
+            self.events.on_refused(connection.dialled, refused)
 
     def established(self, connection: PeerConnection) -> None:
         hello = connection.peer

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.config import Address
+from penstock.node.peers.handshake import Refused
 from penstock.node.peers.hello import PeerHello
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND
 from penstock.types import NodeId
@@ -13,6 +14,7 @@ log = logging.getLogger("penstock.peers")
 OnFrame = Callable[[NodeId, memoryview], None]
 OnNode = Callable[[NodeId], None]
 OnHello = Callable[[PeerHello, Address | None], None]
+OnRefused = Callable[[Address, Refused], None]
 
 
 class Switchboard:
@@ -25,6 +27,7 @@ class Switchboard:
         self._up: list[OnNode] = []
         self._down: list[OnNode] = []
         self._hello: list[OnHello] = []
+        self._refused: list[OnRefused] = []
 
     def take(self, kind: int, handler: OnFrame) -> None:
         """Frames of this kind go to `handler`, and to nobody else."""
@@ -33,7 +36,12 @@ class Switchboard:
         self._by_kind[kind] = handler
 
     def watch(
-        self, *, up: OnNode | None = None, down: OnNode | None = None, hello: OnHello | None = None
+        self,
+        *,
+        up: OnNode | None = None,
+        down: OnNode | None = None,
+        hello: OnHello | None = None,
+        refused: OnRefused | None = None,
     ) -> None:
         """Told in the order of their watching when a node comes, in the reverse order when it goes."""
         if up is not None:
@@ -42,6 +50,8 @@ class Switchboard:
             self._down.insert(0, down)
         if hello is not None:
             self._hello.append(hello)
+        if refused is not None:
+            self._refused.append(refused)
 
     # --- TransportEvents
 
@@ -64,3 +74,7 @@ class Switchboard:
     def on_hello(self, hello: PeerHello, dialled: Address | None) -> None:
         for tell in self._hello:
             tell(hello, dialled)
+
+    def on_refused(self, address: Address, refused: Refused) -> None:
+        for tell in self._refused:
+            tell(address, refused)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from penstock.config import Address
+from penstock.node.peers.handshake import Refused
 from penstock.node.peers.hello import PeerHello
 from penstock.types import NodeId
 
@@ -41,6 +42,10 @@ class TransportEvents(Protocol):
         """A node has told its facts: always before its `on_up`, and again whenever they change. `dialled` is the
         address under which it was found, when this node called. Also called without an `on_up`, when a second address
         turns out to be a node that is connected already, or this node itself."""
+        ...
+
+    def on_refused(self, address: Address, refused: Refused) -> None:
+        """An address that this node dialled answered, and either side said no. Not for what is normal."""
         ...
 
 

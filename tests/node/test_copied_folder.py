@@ -1,0 +1,93 @@
+"""Somebody copies a node's data folder and starts the copy beside it: the copy is refused and ends, and the original
+does not even notice."""
+
+import asyncio
+import copy
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from penstock.config import Address
+from penstock.errors import NotAdmitted
+from penstock.node.peers import refusals
+from penstock.service import Service
+from penstock.swim import Refusal, State
+from penstock.types import NodeId
+from tests.kafka.trio import Trio
+
+ANYWHERE = Address("127.0.0.1", 0)
+ORIGINAL = NodeId(3)
+
+
+@pytest.fixture
+def trio() -> Iterator[Trio]:
+    with Trio() as cluster:
+        yield cluster
+
+
+def copied(trio: Trio) -> Service:
+    """Node 3's folder as it is now, on other ports."""
+    config = msgspec.structs.replace(trio._configs[ORIGINAL], kafka=ANYWHERE, cluster=ANYWHERE)
+    disk = copy.deepcopy(trio._disks[ORIGINAL])
+    disk._locks.clear()  # locks are not copied with files
+    return trio.call(lambda: Service(config, disk=disk))
+
+
+def refused(trio: Trio, node: int, reason: Refusal) -> int:
+    links = trio.node(node).links
+    assert links is not None
+    return links.gossip.refused[reason]
+
+
+def test_what_a_copy_gossips_is_refused_and_the_original_is_heard_on(trio: Trio) -> None:
+    service = copied(trio)
+    trio.run(service.start())
+    trio.eventually(lambda: refused(trio, 1, Refusal.RIVAL) + refused(trio, 2, Refusal.RIVAL) > 0)
+    trio.run(service.stop())
+    for node in (1, 2):
+        links = trio.node(node).links
+        assert links is not None
+        found = trio.call(lambda links=links: links.gossip.find(ORIGINAL))  # type: ignore[misc]
+        assert found is not None
+        assert found.state is State.ALIVE
+        assert str(found.meta.cluster) == str(trio._configs[ORIGINAL].cluster)
+        assert refused(trio, node, Refusal.REPLAYED) == 0
+
+
+def test_a_copy_that_nobody_lets_in_ends_and_says_what_to_do(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "LEAST_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(refusals, "SILENCES", 0)
+    service = copied(trio)
+
+    async def live() -> None:
+        await service.start()
+        try:
+            await service.wait_ready()
+        finally:
+            await service.stop()
+
+    with pytest.raises(NotAdmitted, match="two nodes have the id 3") as ended:
+        trio.run(live())
+    assert "--node-id" in ended.value.hint
+    assert trio.call(lambda: trio.node(ORIGINAL).ready)
+
+
+def test_an_empty_node_whose_id_is_taken_ends_too(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "LEAST_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(refusals, "SILENCES", 0)
+    config = msgspec.structs.replace(trio._configs[ORIGINAL], kafka=ANYWHERE, cluster=ANYWHERE)
+
+    async def live() -> None:
+        service = Service(config)
+        await service.start()
+        try:
+            async with asyncio.timeout(15):
+                await service.wait_ready()
+        finally:
+            await service.stop()
+
+    with pytest.raises(NotAdmitted, match="two nodes have the id 3"):
+        trio.run(live())
