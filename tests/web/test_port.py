@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import uvloop
 
+from penstock.config import Limits, NodeConfig
 from penstock.web import WebPort, port
 
 from .fakes import FakeNode
+
+TWO_CONNECTIONS = NodeConfig(limits=Limits(max_http_connections=2))
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -143,13 +146,9 @@ def test_a_connection_that_never_completes_a_request_is_closed(monkeypatch: pyte
     run(scenario)
 
 
-def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(port, "MAX_CONNECTIONS", 2)
-
+def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(FakeNode(config=TWO_CONNECTIONS)) as number:
             first, second = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
             assert (await ask(number, "/health"))[0] == 200
             assert await ended(first[0])
@@ -164,11 +163,10 @@ def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one(
 def test_a_connection_beyond_the_limit_is_closed_when_all_others_are_being_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(port, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(port.BoundedProtocol, "answering", True)
 
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(FakeNode(config=TWO_CONNECTIONS)) as number:
             held = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
             refused, _ = await asyncio.open_connection("127.0.0.1", number)
             assert await ended(refused)

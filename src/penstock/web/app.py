@@ -3,7 +3,7 @@
 /health     200 as long as the process answers: restart it when it does not
 /ready      200 when the node can serve, else 503: send traffic elsewhere meanwhile
 /metrics    Prometheus text
-/v1/...     the cluster: see `cluster`
+/v1/...     the cluster: see `cluster`; topics, records and groups: see `api`
 """
 
 import asyncio
@@ -14,11 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from penstock.node import Node
+from penstock.web.api import api_routes
 from penstock.web.cluster import ClusterPages
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.source import Source, take_snapshot
 
-PATHS = ["/health", "/ready", "/metrics", "/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"]
+PATHS = ["/health", "/ready", "/metrics", "/v1", "/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"]
+CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def build_app(source: Source) -> Starlette:
@@ -31,6 +34,8 @@ def build_app(source: Source) -> Starlette:
         Route("/metrics", pages.metrics),
         *ClusterPages(source).routes(),
     ]
+    if isinstance(source, Node):  # what is figures only, in a test, cannot be asked
+        routes += api_routes(source)
     return Starlette(routes=routes, exception_handlers={HTTPException: explain})
 
 
@@ -67,4 +72,7 @@ class Pages:
 async def explain(request: Request, problem: Exception) -> Response:
     """Any refusal as JSON that helps."""
     assert isinstance(problem, HTTPException)
-    return JSONResponse({"error": problem.detail, "paths": PATHS}, problem.status_code, problem.headers)
+    code = CODES.get(problem.status_code, "refused")
+    message = f"{problem.detail}: {request.method} {request.url.path}; GET /v1 says what there is"
+    facts = {"error": {"code": code, "message": message, "field": None}, "paths": PATHS}
+    return JSONResponse(facts, problem.status_code, problem.headers)

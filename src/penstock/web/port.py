@@ -4,19 +4,24 @@ Uvicorn is made for owning a process, so three of its habits are turned off: it 
 does not wake up ten times a second to look whether it should stop, and it does not configure logging.
 
 What a caller may do to us, and the limit:
-    many connections            MAX_CONNECTIONS; the next one takes the place of the oldest that is idle, and is
-                                closed at once when all are being answered
+    many connections            limits.max_http_connections, and an eighth of the process' files; the next one takes
+                                the place of the oldest that is idle, and is closed at once when all are being answered
     a connection without a word IDLE_SECONDS, also when it drips bytes and never completes a request
     headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
-    a body                      read only where one is wanted, and then a small one that ends soon (`cluster`); uvicorn
-                                stops reading from the socket at 64 KB
+    a body                      read only where one is wanted, up to a size and a time (`api.bodies`, `cluster`);
+                                uvicorn stops reading from the socket at 64 KB
+    an answer that is not read  DRAIN_BYTES_MIN in IDLE_SECONDS, or the connection is ended; large answers wait outside
+                                the socket's buffer, where they are counted (`api.routing`)
 """
 
 import asyncio
 import contextlib
 import itertools
+import resource
 import socket
+import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -25,10 +30,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.web.app import build_app
 from penstock.web.source import Source
 
-MAX_CONNECTIONS = 256
-"""Probes and scrapers need a handful; this leaves the node's file descriptors to Kafka clients."""
+FILES_SHARE = 8
+"""The Kafka port takes three quarters of the process' files, this one an eighth: logs must always find one."""
+FILES_MIN = 64
 MAX_HEADER_BYTES = 16 * 1024
 IDLE_SECONDS = 10.0
+DRAIN_BYTES_MIN = 64 * 1024
+"""What a caller must have taken of its answer in IDLE_SECONDS: less holds memory that others need."""
 STOP_SECONDS = 2
 """How long an answer that is under way may delay the stop."""
 
@@ -38,9 +46,11 @@ class WebPort:
 
     def __init__(self, listener: socket.socket, source: Source) -> None:
         self._listener = listener
+        most = min(source.config.limits.max_http_connections, _files_for_connections())
+        protocol: Any = partial(BoundedProtocol, max_connections=most)
         config = uvicorn.Config(
             build_app(source),
-            http=BoundedProtocol,
+            http=protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -102,15 +112,17 @@ _arrivals = itertools.count()
 class BoundedProtocol(H11Protocol):
     """One HTTP connection, with an end to its patience."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, *args: Any, max_connections: int, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._max_connections = max_connections
         self._patience: asyncio.TimerHandle | None = None
         self._requests_seen: object = None
+        self._unsent_seen = 0
         self.arrival = next(_arrivals)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS and not self._take_a_place():
+        if len(self.connections) > self._max_connections and not self._take_a_place():
             transport.abort()
         else:
             self._wait_for_a_request()
@@ -133,13 +145,35 @@ class BoundedProtocol(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._drained = True
+
     def _wait_for_a_request(self) -> None:
         self._requests_seen = self.cycle
+        self._unsent_seen = self.transport.get_write_buffer_size()
+        self._drained = False
         self._patience = self.loop.call_later(IDLE_SECONDS, self._lose_patience)
 
     def _lose_patience(self) -> None:
-        """Closes the connection unless a request came since the last look, or one is being answered."""
-        if self.answering or self.cycle is not self._requests_seen:
+        """Closes the connection unless a request came since the last look, or one is being answered to somebody who
+        takes the answer."""
+        if self._is_stuck():
+            self.transport.abort()
+        elif self.answering or self.cycle is not self._requests_seen:
             self._wait_for_a_request()
         else:
             self.transport.close()
+
+    def _is_stuck(self) -> bool:
+        """Whether too little was taken since the last look. An answer in pieces fills the buffer again and again: that
+        it ran low in between is as good."""
+        unsent = self.transport.get_write_buffer_size()
+        taken = self._unsent_seen - unsent
+        return self._unsent_seen > 0 and unsent > 0 and taken < DRAIN_BYTES_MIN and not self._drained
+
+
+def _files_for_connections() -> int:
+    """How many of the process' files connections may take."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(FILES_MIN, soft // FILES_SHARE)

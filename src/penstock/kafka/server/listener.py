@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.inner_client import answer_frame, serve_others
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.server.frames import SCRATCH_SIZE
@@ -35,16 +36,6 @@ STOP_SECONDS = 2.0
 Buffers = list[bytes | bytearray | memoryview]
 
 
-class _Elsewhere:
-    """The connection of a request that came by way of another node."""
-
-    peer = "another node"
-    client_software = ""
-
-    def send_away(self) -> None:
-        """It is the other node's client."""
-
-
 class KafkaListener:
     """Owns the server socket and its connections."""
 
@@ -61,6 +52,7 @@ class KafkaListener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         node.controller.forwarded = self._serve_forwarded
+        serve_others(node)
 
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`."""
@@ -180,18 +172,10 @@ class KafkaListener:
     async def _serve_forwarded(self, frame: memoryview) -> bytes:
         """A request that a client sent to another node: this one is the controller."""
         header = decode_request_header(frame)
-        context = RequestContext(
-            node=self.node,
-            connection=_Elsewhere(),
-            client_id=header.client_id or "",
-            api_version=header.api_version,
-        )
         api = find_api(header.api_key)
-        if api is None or not api.controllers or not api.min_version <= header.api_version <= api.max_version:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} v{header.api_version}")
-        response = api.handler(context, decode_request(header, frame))
-        answer = await response if inspect.isawaitable(response) else response
-        return b"".join(self.encode(header, answer) or [])
+        if api is None or not api.controllers:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not the controller's")
+        return await answer_frame(self.node, frame)
 
     def encode(self, header: RequestHeader, response: Message | Buffers | None) -> Buffers | None:
         if response is None or isinstance(response, list):

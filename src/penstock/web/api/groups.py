@@ -1,0 +1,418 @@
+"""Consumer groups: list, describe with lag, delete, set back.
+
+A group lives on the node that coordinates it; all nodes together know all groups. Lag is what is left to read: from the
+committed offset, or the earliest one if that is later, to the latest.
+"""
+
+import asyncio
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.cluster import OFFSETS_TOPIC
+from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from penstock.kafka.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.kafka.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from penstock.kafka.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from penstock.types import TopicPartition
+from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
+from penstock.web.api.problems import as_problem, check, refused, wrong
+from penstock.web.api.routing import Call, NoParams, Operation
+from penstock.web.api.topics import TopicName
+
+COORDINATOR_KEY = 0
+NO_MEMBER, NO_GENERATION = "", -1
+"""Who commits from outside: allowed while the group has no members."""
+
+GroupName = Annotated[
+    str, Meta(min_length=1, max_length=4096, description="A group's id, as consumers have it.")
+]
+PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class GroupParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    group: GroupName
+
+
+class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    state: str
+    type: str
+    protocol_type: str
+    coordinator: int
+
+
+class GroupList(msgspec.Struct, frozen=True, kw_only=True):
+    """`unanswered` are nodes that did not tell which groups they coordinate."""
+
+    groups: list[GroupSummary]
+    unanswered: list[int]
+
+
+class Assigned(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partitions: list[int]
+
+
+class MemberFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`assignment` is null when it is not in the form that consumers use."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: list[Assigned] | None
+
+
+class CommittedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`latest_offset` and `lag` are null while the partition's leader does not tell."""
+
+    topic: str
+    partition: int
+    committed_offset: int
+    metadata: str
+    latest_offset: int | None
+    lag: int | None
+
+
+class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`lag` is the sum of those that are known."""
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: int
+    members: list[MemberFacts]
+    offsets: list[CommittedFacts]
+    lag: int
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the group shall go on reading a topic: `to` an offset, earliest or latest, or at a time. Of all partitions,
+    or of those named."""
+
+    topic: TopicName
+    partitions: Annotated[list[PartitionNumber], Meta(min_length=1, max_length=10_000)] | None = None
+    to: Literal["earliest", "latest"] | Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    timestamp_ms: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+
+
+class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
+    partition: int
+    offset: int
+
+
+class ResetDone(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    topic: str
+    offsets: list[PartitionOffset]
+
+
+class Groups:
+    """Answers about consumer groups."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+
+    def operations(self) -> list[Operation]:
+        one = "/v1/groups/{group}"
+        return [
+            Operation(
+                method="GET",
+                path="/v1/groups",
+                name="listGroups",
+                summary="All groups, whichever node coordinates them",
+                handler=self.list_all,
+                params=NoParams,
+                answer=GroupList,
+                tag="groups",
+            ),
+            Operation(
+                method="GET",
+                path=one,
+                name="describeGroup",
+                summary="Members, committed offsets and lag of a group",
+                handler=self.describe,
+                params=GroupParams,
+                answer=GroupFacts,
+                refusals=(404,),
+                tag="groups",
+            ),
+            Operation(
+                method="DELETE",
+                path=one,
+                name="deleteGroup",
+                summary="Forget a group that has no members, with its offsets",
+                handler=self.delete,
+                params=GroupParams,
+                status=204,
+                refusals=(404, 409),
+                tag="groups",
+            ),
+            Operation(
+                method="POST",
+                path=one + "/offsets",
+                name="resetOffsets",
+                summary="Set where a group without members goes on; the group need not exist yet",
+                handler=self.reset,
+                params=GroupParams,
+                body=Reset,
+                answer=ResetDone,
+                refusals=(404, 409),
+                tag="groups",
+            ),
+        ]
+
+    # --- what there is
+
+    async def list_all(self, call: Call[NoParams, None]) -> GroupList:
+        nodes = [one.node_id for one in self._client.node.view.brokers()]
+        answers = await asyncio.gather(*map(self._listed, nodes))
+        rows = [row for answer in answers if answer is not None for row in answer]
+        return GroupList(
+            groups=sorted(rows, key=lambda row: row.group),
+            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+        )
+
+    async def _listed(self, node: int) -> list[GroupSummary] | None:
+        try:
+            answer = await self._client.ask(
+                ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node
+            )
+        except PenstockError:
+            return None
+        if answer.error_code != ErrorCode.NONE:
+            return None
+        return [
+            GroupSummary(
+                group=row.group_id,
+                state=row.group_state,
+                type=row.group_type,
+                protocol_type=row.protocol_type,
+                coordinator=node,
+            )
+            for row in answer.groups
+        ]
+
+    async def describe(self, call: Call[GroupParams, None]) -> GroupFacts:
+        group = call.params.group
+        found = await self._described(group)
+        if found is None:
+            raise _unknown(group)
+        offsets = await self._offsets(group)
+        return GroupFacts(
+            group=group,
+            state=found.group_state,
+            protocol_type=found.protocol_type,
+            protocol=found.protocol_data,
+            coordinator=self._client.coordinator_of(group),
+            members=[_member(member, found.protocol_type) for member in found.members],
+            offsets=offsets,
+            lag=sum(row.lag or 0 for row in offsets),
+        )
+
+    async def _described(self, group: str) -> DescribedGroup | None:
+        """None: there is no such group."""
+        if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
+            return None
+        answer = await self._client.ask_home(
+            lambda: self._client.coordinator_of(group),
+            ApiKey.DESCRIBE_GROUPS,
+            DescribeGroupsRequest(groups=[group]),
+            DescribeGroupsResponse,
+            lambda answer: answer.groups[0].error_code,
+        )
+        [found] = answer.groups
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return None
+        check(found.error_code, found.error_message)
+        return found
+
+    async def _offsets(self, group: str) -> list[CommittedFacts]:
+        wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
+        answer = await self._client.ask_home(
+            lambda: self._client.coordinator_of(group),
+            ApiKey.OFFSET_FETCH,
+            OffsetFetchRequest(groups=[wanted]),
+            OffsetFetchResponse,
+            lambda answer: answer.groups[0].error_code,
+        )
+        check(answer.groups[0].error_code)
+        topics = {
+            topic.name: [row.partition_index for row in topic.partitions] for topic in answer.groups[0].topics
+        }
+        ranges = await self._ranges(topics)
+        return [
+            _committed(
+                TopicPartition(topic.name, row.partition_index), row.committed_offset, row.metadata, ranges
+            )
+            for topic in sorted(answer.groups[0].topics, key=lambda topic: topic.name)
+            for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+        ]
+
+    async def _ranges(self, topics: dict[str, list[int]]) -> dict[TopicPartition, tuple[int, int]]:
+        """Earliest and latest offset of those partitions whose leaders tell."""
+        ranges: dict[TopicPartition, tuple[int, int]] = {}
+        for topic, partitions in topics.items():
+            earliest, latest = await asyncio.gather(
+                find_offsets(self._client, topic, partitions, EARLIEST),
+                find_offsets(self._client, topic, partitions, LATEST),
+            )
+            for partition in partitions:
+                first, last = earliest[partition], latest[partition]
+                if isinstance(first, int) and isinstance(last, int):
+                    ranges[TopicPartition(topic, partition)] = first, last
+        return ranges
+
+    # --- what is to change
+
+    async def delete(self, call: Call[GroupParams, None]) -> None:
+        group = call.params.group
+        if await self._described(group) is None:
+            raise _unknown(group)
+        answer = await self._client.ask_home(
+            lambda: self._client.coordinator_of(group),
+            ApiKey.DELETE_GROUPS,
+            DeleteGroupsRequest(groups_names=[group]),
+            DeleteGroupsResponse,
+            lambda answer: answer.results[0].error_code,
+        )
+        code = answer.results[0].error_code
+        if code == ErrorCode.NON_EMPTY_GROUP:
+            raise refused(code, f"group {group!r} has members: end its consumers first", "group")
+        check(code, None, "group")
+
+    async def reset(self, call: Call[GroupParams, Reset]) -> ResetDone:
+        group, wish = call.params.group, call.body
+        partitions = self._chosen(wish)
+        found = await self._described(group)
+        if found is not None and found.members:
+            raise _has_members(group)
+        offsets = await self._targets(wish, partitions)
+        await self._commit(group, wish.topic, offsets)
+        rows = [PartitionOffset(partition=one, offset=offset) for one, offset in sorted(offsets.items())]
+        return ResetDone(group=group, topic=wish.topic, offsets=rows)
+
+    def _chosen(self, wish: Reset) -> list[int]:
+        if (wish.to is None) == (wish.timestamp_ms is None):
+            raise wrong("to", "expected either `to` or `timestamp_ms`")
+        count = self._client.topic_of(wish.topic, 0).partitions
+        partitions = sorted(set(range(count) if wish.partitions is None else wish.partitions))
+        if partitions[-1] >= count:
+            raise wrong("partitions", f"{partitions[-1]}: expected 0 to {count - 1}")
+        return partitions
+
+    async def _targets(self, wish: Reset, partitions: list[int]) -> dict[int, int]:
+        first = await self._found(wish.topic, partitions, EARLIEST)
+        last = await self._found(wish.topic, partitions, LATEST)
+        if wish.timestamp_ms is not None:
+            found = await self._found(wish.topic, partitions, wish.timestamp_ms)
+            return {one: last[one] if offset == NOT_FOUND else offset for one, offset in found.items()}
+        if isinstance(wish.to, int):
+            for one in partitions:
+                if not first[one] <= wish.to <= last[one]:
+                    expected = f"expected {first[one]} to {last[one]}, earliest or latest"
+                    raise wrong("to", f"{wish.topic}-{one} has no offset {wish.to}: {expected}")
+            return dict.fromkeys(partitions, wish.to)
+        return first if wish.to == "earliest" else last
+
+    async def _found(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
+        offsets = {}
+        found = await find_offsets(self._client, topic, partitions, timestamp, patient=True)
+        for partition, offset in found.items():
+            if not isinstance(offset, int):
+                raise as_problem(offset)
+            offsets[partition] = offset
+        return offsets
+
+    async def _commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        # Makes the topic that keeps offsets, if this is the first group of all.
+        request = FindCoordinatorRequest(key_type=COORDINATOR_KEY, coordinator_keys=[group])
+        await self._client.ask(ApiKey.FIND_COORDINATOR, request, FindCoordinatorResponse)
+        rows = [
+            OffsetCommitRequestPartition(partition_index=one, committed_offset=offset, committed_metadata="")
+            for one, offset in offsets.items()
+        ]
+        commit = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=NO_GENERATION,
+            member_id=NO_MEMBER,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)],
+        )
+        answer = await self._client.ask_home(
+            lambda: self._client.coordinator_of(group),
+            ApiKey.OFFSET_COMMIT,
+            commit,
+            OffsetCommitResponse,
+            lambda answer: answer.topics[0].partitions[0].error_code,
+        )
+        for row in answer.topics[0].partitions:
+            if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+                raise _has_members(group)
+            check(row.error_code, None, "group")
+
+
+def _unknown(group: str) -> Exception:
+    message = f"there is no group {group!r}; GET /v1/groups lists them"
+    return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
+
+
+def _has_members(group: str) -> Exception:
+    message = f"group {group!r} has members, which keep their own place: end its consumers first"
+    return refused(ErrorCode.NON_EMPTY_GROUP, message, "group")
+
+
+def _member(member: DescribedGroupMember, protocol_type: str) -> MemberFacts:
+    return MemberFacts(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        assignment=_assignment(member.member_assignment) if protocol_type == PROTOCOL_TYPE else None,
+    )
+
+
+def _assignment(blob: bytes) -> list[Assigned] | None:
+    if not blob:
+        return []
+    try:
+        found = decode_assignment(blob)
+    except ProtocolViolation:
+        return None
+    return [Assigned(topic=row.topic, partitions=row.partitions) for row in found.assigned_partitions]
+
+
+def _committed(
+    where: TopicPartition, offset: int, metadata: str | None, ranges: dict[TopicPartition, tuple[int, int]]
+) -> CommittedFacts:
+    first, last = ranges.get(where, (None, None))
+    return CommittedFacts(
+        topic=where.topic,
+        partition=where.partition,
+        committed_offset=offset,
+        metadata=metadata or "",
+        latest_offset=last,
+        lag=None if first is None or last is None else max(0, last - max(offset, first)),
+    )

@@ -1,0 +1,144 @@
+"""What went wrong, as HTTP says it: {"error": {"code", "message", "field"}} with the status that fits.
+
+`code` is for programs and never changes its meaning. What a Kafka handler refused keeps Kafka's name for it, in small
+letters (`topic_already_exists`); the others are this file's. `message` is for people and says what to do where that is
+not plain. `field` names what is wrong in the request, where it is one thing: `records[2].partition`, `offset`.
+
+    400  the request is wrong: it will never work as it is
+    404  there is no such thing        409  there is, and its state forbids this       416  an offset that is not there
+    408, 413, 415  a body that does not end, is too large, or of another type
+    503  not now: come back after `Retry-After` seconds
+"""
+
+import re
+
+import msgspec
+
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import NoAnswer
+
+RETRY_AFTER_SECONDS = 1
+"""An election takes a second or two; whoever comes back earlier is told the same again."""
+
+_STATUSES: dict[ErrorCode, int] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
+    ErrorCode.UNKNOWN_TOPIC_ID: 404,
+    ErrorCode.GROUP_ID_NOT_FOUND: 404,
+    ErrorCode.TOPIC_ALREADY_EXISTS: 409,
+    ErrorCode.POLICY_VIOLATION: 409,
+    ErrorCode.REASSIGNMENT_IN_PROGRESS: 409,
+    ErrorCode.NON_EMPTY_GROUP: 409,
+    ErrorCode.GROUP_MAX_SIZE_REACHED: 409,
+    ErrorCode.UNKNOWN_MEMBER_ID: 409,
+    ErrorCode.ILLEGAL_GENERATION: 409,
+    ErrorCode.REBALANCE_IN_PROGRESS: 409,
+    ErrorCode.OFFSET_OUT_OF_RANGE: 416,
+    ErrorCode.MESSAGE_TOO_LARGE: 413,
+    ErrorCode.RECORD_LIST_TOO_LARGE: 413,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: 413,
+    ErrorCode.UNKNOWN_SERVER_ERROR: 500,
+} | dict.fromkeys(
+    (
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    ),
+    503,
+)
+"""All others are mistakes in the request: 400."""
+
+_HINTS = {
+    ErrorCode.NOT_CONTROLLER: "a majority of the metadata group's voters must be there; /v1/cluster shows who is",
+    ErrorCode.LEADER_NOT_AVAILABLE: "an election may be under way; /v1/cluster/partitions shows who leads",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "min.insync.replicas asks for more than are there; /v1/cluster shows who is",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the node's log says what is wrong with its disk",
+}
+
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_NAMED = re.compile(r"(?:missing required|contains unknown) field `(.*)`")
+
+
+class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True, rename={"name": "field"}):
+    code: str
+    message: str
+    name: str | None = None
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True):
+    error: ErrorFacts
+
+
+class Problem(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.field = field
+
+    @property
+    def facts(self) -> ErrorFacts:
+        return ErrorFacts(code=self.code, message=self.message, name=self.field)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
+
+
+def wrong(field: str, message: str) -> Problem:
+    """A field that is not what it should be."""
+    return Problem(400, "invalid_field", message, field)
+
+
+def refused(code: int, message: str | None = None, field: str | None = None) -> Problem:
+    """What a Kafka handler refused."""
+    known = ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.UNKNOWN_SERVER_ERROR
+    said = message or known.name.replace("_", " ").lower()
+    if known in _HINTS:
+        said = f"{said} ({_HINTS[known]})"
+    return Problem(_STATUSES.get(known, 400), known.name.lower(), said, field)
+
+
+def check(code: int, message: str | None = None, field: str | None = None) -> None:
+    """Raises unless the code says that all went well."""
+    if code != ErrorCode.NONE:
+        raise refused(code, message, field)
+
+
+def as_problem(trouble: PenstockError) -> Problem:
+    if isinstance(trouble, KafkaError):
+        return refused(trouble.code, trouble.message)
+    if isinstance(trouble, NoAnswer) and trouble.sent:
+        return outcome_unknown(str(trouble))
+    return Problem(503, "node_unavailable", f"{trouble}; try again, or ask another node")
+
+
+def outcome_unknown(reason: str) -> Problem:
+    message = f"{reason}; it may have been done all the same: look before you repeat it"
+    return Problem(503, "outcome_unknown", message)
+
+
+def misfit(trouble: Exception) -> Problem:
+    """What msgspec says of a request that does not fit its struct, with the field that it speaks of."""
+    said = str(trouble)
+    place = _PLACE.search(said)
+    field = place.group(1) if place else ""
+    named = _NAMED.search(said)
+    if named:
+        field = f"{field}.{named.group(1)}" if field else named.group(1)
+    return Problem(400, "invalid_field" if field else "invalid_body", _PLACE.sub("", said), field or None)

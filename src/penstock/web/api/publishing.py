@@ -1,0 +1,374 @@
+"""Publishing: records of one request become one batch for each partition, acked when a majority has them on disk.
+
+    a partition is named     it goes there
+    a key                    to the partition of the key, by the hash that all Kafka clients share
+    neither                  to the partitions in turn
+
+All records of a request that go to one partition are stored together or not at all, in their order, with consecutive
+offsets. Different partitions may fare differently. So the answer tells of every record: 200 if all are stored, 207 if
+some are. If none is, the answer is the error of the first.
+
+A leader that has moved is looked for again, as long as nothing can have been stored. Once that is not certain
+(`outcome_unknown`), nothing is sent twice: a `message_id` makes it safe for the caller to do so, in topics that
+deduplicate.
+
+What queues and subscriptions make of a record is told in its headers, by any client. The fields here are short for:
+
+    message_id      penstock-message-id   UTF-8
+    delay_ms        penstock-delay-ms     decimal digits in ASCII
+    deliver_at_ms   penstock-deliver-at   the same: milliseconds since 1970
+    ttl_ms          penstock-ttl-ms       the same
+"""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.batch import Record, build_batch, murmur2
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import (
+    LOOK_AGAIN_SECONDS,
+    PATIENCE_SECONDS,
+    InnerClient,
+    NoAnswer,
+    is_passing,
+)
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.kafka.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
+from penstock.web.api.problems import (
+    ErrorFacts,
+    Problem,
+    as_problem,
+    check,
+    outcome_unknown,
+    refused,
+    wrong,
+)
+from penstock.web.api.routing import Answer, Call, Operation, aside
+from penstock.web.api.topics import TopicName
+
+MAX_RECORDS = 10_000
+"""In one request: each is an object in Python while it is being encoded."""
+MAX_HEADERS = 1_000
+ACKS_ALL = -1
+COMMIT_MS = 10_000
+"""How long a batch may take to be on a majority's disks."""
+NOT_APPENDED = -1
+POSITIVE = 0x7FFFFFFF
+
+MESSAGE_ID, DELAY, DELIVER_AT, TTL = (
+    "penstock-message-id",
+    "penstock-delay-ms",
+    "penstock-deliver-at",
+    "penstock-ttl-ms",
+)
+
+PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TimeMs = Annotated[int, Meta(ge=0, le=2**62)]
+MessageId = Annotated[str, Meta(min_length=1, max_length=1024)]
+HeaderName = Annotated[str, Meta(max_length=1024)]
+
+
+class RecordIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One record. `value` is any JSON, or a string with the other encodings; null is no value."""
+
+    value: msgspec.Raw
+    key: str | None = None
+    headers: (
+        Annotated[list[tuple[HeaderName, str | None]], Meta(max_length=MAX_HEADERS)]
+        | Annotated[dict[HeaderName, str | None], Meta(max_length=MAX_HEADERS)]
+    ) = []
+    partition: PartitionNumber | None = None
+    timestamp_ms: TimeMs | None = None
+    message_id: MessageId | None = None
+    delay_ms: TimeMs | None = None
+    deliver_at_ms: TimeMs | None = None
+    ttl_ms: TimeMs | None = None
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    records: Annotated[list[RecordIn], Meta(min_length=1, max_length=MAX_RECORDS)]
+    encoding: Encoding = "json"
+
+
+class PublishParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All but the topic are for a body of type application/octet-stream, which is the value of one record."""
+
+    topic: TopicName
+    key: str | UnsetType = UNSET
+    key_base64: str | UnsetType = UNSET
+    partition: PartitionNumber | UnsetType = UNSET
+    timestamp_ms: TimeMs | UnsetType = UNSET
+    message_id: MessageId | UnsetType = UNSET
+    delay_ms: TimeMs | UnsetType = UNSET
+    deliver_at_ms: TimeMs | UnsetType = UNSET
+    ttl_ms: TimeMs | UnsetType = UNSET
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a record is, or why it is nowhere."""
+
+    partition: int
+    offset: int | None = None
+    error: ErrorFacts | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry for each record, in the order of the request."""
+
+    topic: str
+    records: list[Published]
+
+
+class _Row(NamedTuple):
+    """A record on its way."""
+
+    partition: int | None
+    record: Record
+
+
+Outcome = int | Problem
+"""The offset of a batch's first record, or why there is none."""
+
+
+class Publishing:
+    """Takes records."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+        self._turn = itertools.count()
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                method="POST",
+                path="/v1/topics/{topic}/records",
+                name="publish",
+                summary="Publish records; answered when a majority of the replicas has them on disk",
+                handler=self.publish,
+                params=PublishParams,
+                body=Publication,
+                takes_binary=True,
+                answer=Receipt,
+                other_answers={207: Receipt},
+                refusals=(404,),
+                tag="records",
+            )
+        ]
+
+    async def publish(self, call: Call[PublishParams, Publication]) -> Answer:
+        params = call.params
+        now_ms = self._client.node.clock.wall_ms()
+        if call.binary is not None:
+            rows = [_binary_row(params, call.binary, now_ms)]
+        else:
+            _check_no_query(params)
+            rows = await aside(len(call.body.records) * 100, _json_rows, call.body, now_ms)
+        count = await self._partitions(params.topic)
+        placed = self._placed(rows, count)
+        batches = await aside(_size(rows), _batches, placed)
+        outcomes = await self._produce(params.topic, batches)
+        return _receipt(params.topic, placed, outcomes)
+
+    async def _partitions(self, topic: str) -> int:
+        """How many there are; a topic that is not there is created if the broker does that for clients."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+        [found] = (await self._client.ask(ApiKey.METADATA, request, MetadataResponse)).topics
+        if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise refused(
+                found.error_code, f"there is no topic {topic!r}; POST /v1/topics makes one", "topic"
+            )
+        check(found.error_code, None, "topic")
+        return len(found.partitions)
+
+    def _placed(self, rows: list[_Row], count: int) -> list[_Row]:
+        """The same with a partition each."""
+        placed = []
+        for index, row in enumerate(rows):
+            partition = row.partition
+            if partition is None:
+                key = row.record.key
+                partition = next(self._turn) % count if key is None else (murmur2(key) & POSITIVE) % count
+            elif partition >= count:
+                raise wrong(f"records[{index}].partition", f"{partition}: expected 0 to {count - 1}")
+            placed.append(_Row(partition, row.record))
+        return placed
+
+    # --- to the leaders
+
+    async def _produce(self, topic: str, batches: dict[int, bytes]) -> dict[int, Outcome]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_SECONDS
+        outcomes: dict[int, Outcome] = {}
+        left = batches
+        while left:
+            answers = await self._produce_once(topic, left)
+            late = loop.time() > deadline
+            again: dict[int, bytes] = {}
+            for partition, answer in answers.items():
+                if isinstance(answer, _Passing) and not late:
+                    again[partition] = left[partition]
+                else:
+                    outcomes[partition] = answer.problem if isinstance(answer, _Passing) else answer
+            left = again
+            if left:
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        return outcomes
+
+    async def _produce_once(self, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Passing]":
+        answers: dict[int, Outcome | _Passing] = {}
+        by_leader: dict[int, dict[int, bytes]] = {}
+        for partition, batch in batches.items():
+            try:
+                by_leader.setdefault(self._client.leader_of(topic, partition), {})[partition] = batch
+            except KafkaError as unknown:
+                answers[partition] = _judged(unknown)
+        sent = (self._send(to, topic, theirs) for to, theirs in by_leader.items())
+        for told in await asyncio.gather(*sent):
+            answers |= told
+        return answers
+
+    async def _send(self, to: int, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Passing]":
+        # In memory that may be written to: the leader stamps batches in place.
+        data = [
+            PartitionProduceData(index=index, records=bytearray(batch)) for index, batch in batches.items()
+        ]
+        request = ProduceRequest(
+            acks=ACKS_ALL,
+            timeout_ms=COMMIT_MS,
+            topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        )
+        try:
+            answer = await self._client.ask(
+                ApiKey.PRODUCE, request, ProduceResponse, to=to, wait_ms=COMMIT_MS
+            )
+        except PenstockError as trouble:
+            return dict.fromkeys(batches, _judged(trouble))
+        return {row.index: _outcome(row) for row in answer.responses[0].partition_responses}
+
+
+class _Passing(NamedTuple):
+    """Nothing was stored, and asking again may help."""
+
+    problem: Problem
+
+
+def _outcome(row: PartitionProduceResponse) -> Outcome | _Passing:
+    if row.error_code == ErrorCode.NONE:
+        return row.base_offset
+    problem = refused(row.error_code, row.error_message)
+    if row.base_offset != NOT_APPENDED:
+        return outcome_unknown(problem.message)
+    return _Passing(problem) if is_passing(row.error_code) else problem
+
+
+def _judged(trouble: PenstockError) -> Outcome | _Passing:
+    problem = as_problem(trouble)
+    if isinstance(trouble, NoAnswer):
+        return problem if trouble.sent else _Passing(problem)
+    if isinstance(trouble, KafkaError) and is_passing(trouble.code):
+        return _Passing(problem)
+    return problem
+
+
+def _receipt(topic: str, rows: Sequence[_Row], outcomes: dict[int, Outcome]) -> Answer:
+    sent: dict[int, int] = {}
+    records = []
+    for row in rows:
+        assert row.partition is not None
+        outcome = outcomes[row.partition]
+        place = sent.get(row.partition, 0)
+        sent[row.partition] = place + 1
+        if isinstance(outcome, Problem):
+            records.append(Published(partition=row.partition, error=outcome.facts))
+        else:
+            records.append(Published(partition=row.partition, offset=outcome + place))
+    problems = [outcome for outcome in outcomes.values() if isinstance(outcome, Problem)]
+    if len(problems) == len(outcomes):
+        raise problems[0]
+    return Answer(207 if problems else 200, Receipt(topic=topic, records=records))
+
+
+# --- records
+
+
+def _json_rows(body: Publication, now_ms: int) -> list[_Row]:
+    return [
+        _json_row(record, body.encoding, f"records[{i}]", now_ms) for i, record in enumerate(body.records)
+    ]
+
+
+def _json_row(record: RecordIn, encoding: Encoding, where: str, now_ms: int) -> _Row:
+    pairs = record.headers.items() if isinstance(record.headers, dict) else record.headers
+    headers = [(name, text_bytes(value, encoding, f"{where}.headers")) for name, value in pairs]
+    headers += _wishes(record, where)
+    built = Record(
+        0,
+        now_ms if record.timestamp_ms is None else record.timestamp_ms,
+        text_bytes(record.key, encoding, f"{where}.key"),
+        value_bytes(record.value, encoding, f"{where}.value"),
+        tuple(headers),
+    )
+    return _Row(record.partition, built)
+
+
+def _binary_row(params: PublishParams, value: bytes, now_ms: int) -> _Row:
+    if params.key is not UNSET and params.key_base64 is not UNSET:
+        raise wrong("key_base64", "expected key or key_base64, not both")
+    key = None
+    if params.key is not UNSET:
+        key = params.key.encode()
+    elif params.key_base64 is not UNSET:
+        key = text_bytes(params.key_base64, "base64", "key_base64")
+    timestamp_ms = now_ms if params.timestamp_ms is UNSET else params.timestamp_ms
+    partition = None if params.partition is UNSET else params.partition
+    return _Row(partition, Record(0, timestamp_ms, key, value, tuple(_wishes(params, ""))))
+
+
+def _wishes(asked: RecordIn | PublishParams, where: str) -> list[tuple[str, bytes | None]]:
+    """The headers that queues and subscriptions heed."""
+    given = [
+        (MESSAGE_ID, asked.message_id),
+        (DELAY, asked.delay_ms),
+        (DELIVER_AT, asked.deliver_at_ms),
+        (TTL, asked.ttl_ms),
+    ]
+    found: list[tuple[str, bytes | None]] = [
+        (name, str(value).encode()) for name, value in given if value is not None and value is not UNSET
+    ]
+    names = [name for name, _ in found]
+    if DELAY in names and DELIVER_AT in names:
+        field = f"{where}.deliver_at_ms" if where else "deliver_at_ms"
+        raise wrong(field, "expected delay_ms or deliver_at_ms, not both")
+    return found
+
+
+def _check_no_query(params: PublishParams) -> None:
+    for name in PublishParams.__struct_fields__:
+        if name != "topic" and getattr(params, name) is not UNSET:
+            raise wrong(name, "for a body of type application/octet-stream; in JSON each record has its own")
+
+
+def _size(rows: Sequence[_Row]) -> int:
+    return sum(len(row.record.value or b"") for row in rows)
+
+
+def _batches(rows: Sequence[_Row]) -> dict[int, bytes]:
+    by_partition: dict[int, list[Record]] = {}
+    for row in rows:
+        assert row.partition is not None
+        records = by_partition.setdefault(row.partition, [])
+        records.append(row.record._replace(offset=len(records)))
+    return {partition: build_batch(records) for partition, records in by_partition.items()}

@@ -1,0 +1,214 @@
+"""Reading one partition from a place on, without a group: nothing is remembered, whoever reads keeps `next_offset`.
+
+Bounded three ways: `max_records`, `max_bytes` (of keys, values and headers; the first record is always given, however
+large it is) and `wait_ms`, for which an empty answer is held back. Batches are unpacked in a thread, up to
+UNPACKED_BYTES_MAX each.
+"""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.batch import BatchHeader, Record, iter_headers, read_records
+from penstock.errors import BatchError, ErrorCode
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
+from penstock.web.api.payloads import Encoding, RecordOut, record_out
+from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
+from penstock.web.api.topics import TopicName
+
+MAX_RECORDS = 10_000
+MAX_BYTES = 8 * 1024 * 1024
+MAX_WAIT_MS = 30_000
+"""Less than most proxies wait for an answer."""
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""One batch: a few kilobytes can hold a hundred megabytes, and many may be asked for at once."""
+
+WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class ReadParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From `offset` (a number, earliest or latest), or from the first record that is not older than `timestamp_ms`."""
+
+    topic: TopicName
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    offset: Annotated[str, Meta(pattern=r"^(earliest|latest|[0-9]{1,18})$")] | UnsetType = UNSET
+    timestamp_ms: Annotated[int, Meta(ge=0, le=2**62)] | UnsetType = UNSET
+    max_records: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] = 100
+    max_bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)] = 1024 * 1024
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
+    encoding: Encoding = "json"
+
+
+class RecordsRead(msgspec.Struct, frozen=True, kw_only=True):
+    """`next_offset` is where to read on; at `high_watermark` there is nothing yet."""
+
+    topic: str
+    partition: int
+    records: list[RecordOut]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class Reading:
+    """Gives records."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                method="GET",
+                path="/v1/topics/{topic}/partitions/{partition}/records",
+                name="readRecords",
+                summary="Read a partition from an offset or a time on, waiting for records if asked to",
+                handler=self.read,
+                params=ReadParams,
+                answer=RecordsRead,
+                refusals=(404, 413, 416, 422),
+                tag="records",
+            )
+        ]
+
+    async def read(self, call: Call[ReadParams, None]) -> Answer:
+        params = call.params
+        if params.offset is not UNSET and params.timestamp_ms is not UNSET:
+            raise wrong("timestamp_ms", "expected offset or timestamp_ms, not both")
+        self._client.topic_of(params.topic, params.partition)
+        offset = await self._start(params)
+        work = asyncio.ensure_future(self._fetch(params, offset))
+        found = await _while_connected(call, work)
+        data = _bytes(found)
+        call.holding.take(len(data))
+        return Answer(200, await aside(ASIDE_FROM_BYTES if data else 0, _told, params, offset, found, data))
+
+    async def _start(self, params: ReadParams) -> int:
+        if params.timestamp_ms is not UNSET:
+            offset = await self._find(params, params.timestamp_ms)
+            return offset if offset != NOT_FOUND else await self._find(params, LATEST)
+        asked = "earliest" if params.offset is UNSET else params.offset
+        return await self._find(params, WORDS[asked]) if asked in WORDS else int(asked)
+
+    async def _find(self, params: ReadParams, timestamp: int) -> int:
+        found = await find_offsets(self._client, params.topic, [params.partition], timestamp, patient=True)
+        offset = found[params.partition]
+        if not isinstance(offset, int):
+            raise as_problem(offset)
+        return offset
+
+    async def _fetch(self, params: ReadParams, offset: int) -> PartitionData:
+        wanted = FetchPartition(
+            partition=params.partition, fetch_offset=offset, partition_max_bytes=params.max_bytes
+        )
+        request = FetchRequest(
+            max_wait_ms=params.wait_ms,
+            min_bytes=1,
+            max_bytes=params.max_bytes,
+            topics=[FetchTopic(topic=params.topic, partitions=[wanted])],
+        )
+        answer = await self._client.ask_home(
+            lambda: self._client.leader_of(params.topic, params.partition),
+            ApiKey.FETCH,
+            request,
+            FetchResponse,
+            lambda answer: answer.responses[0].partitions[0].error_code,
+            wait_ms=params.wait_ms,
+        )
+        found = answer.responses[0].partitions[0]
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise await self._out_of_range(params, offset)
+        check(found.error_code, None)
+        return found
+
+    async def _out_of_range(self, params: ReadParams, offset: int) -> Problem:
+        first, last = await self._find(params, EARLIEST), await self._find(params, LATEST)
+        message = f"offset {offset} is not there: expected {first} to {last}, earliest or latest"
+        return refused(ErrorCode.OFFSET_OUT_OF_RANGE, message, "offset")
+
+
+async def _while_connected(
+    call: Call[ReadParams, None], work: "asyncio.Task[PartitionData]"
+) -> PartitionData:
+    """The outcome of the work, which ends with its caller: nobody else would read what it waits for."""
+    gone = asyncio.ensure_future(_gone(call))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise Problem(408, "caller_gone", "the caller has gone")
+        return work.result()
+    finally:
+        gone.cancel()
+        work.cancel()
+
+
+async def _gone(call: Call[ReadParams, None]) -> None:
+    while (await call.request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _bytes(found: PartitionData) -> bytes:
+    records = found.records or b""
+    return b"".join(records) if isinstance(records, list | tuple) else bytes(records)
+
+
+def _told(params: ReadParams, offset: int, found: PartitionData, data: bytes) -> bytes:
+    """Opens the batches one by one, until there is enough. What cannot be opened ends the answer before it, or is the
+    answer when it comes first."""
+    records: list[RecordOut] = []
+    room = params.max_bytes
+    next_offset = offset
+    for position, header in iter_headers(data):
+        try:
+            opened = [] if header.control else read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+        except BatchError as trouble:
+            if not records:
+                raise _unreadable(header, trouble) from None
+            break
+        for record in opened:
+            if record.offset < offset:
+                continue
+            size = _size(record)
+            if records and (size > room or len(records) >= params.max_records):
+                return _encoded(params, found, records, record.offset)
+            room -= size
+            records.append(record_out(record, params.encoding))
+        next_offset = max(next_offset, header.next_offset)
+    return _encoded(params, found, records, next_offset)
+
+
+def _unreadable(header: BatchHeader, trouble: BatchError) -> Problem:
+    message = (
+        f"the batch at offset {header.base_offset} does not unpack to records within {UNPACKED_BYTES_MAX} bytes "
+        f"({trouble}); read on at offset {header.next_offset}"
+    )
+    return Problem(422, "unreadable_batch", message, "offset")
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _encoded(params: ReadParams, found: PartitionData, records: list[RecordOut], next_offset: int) -> bytes:
+    answer = RecordsRead(
+        topic=params.topic,
+        partition=params.partition,
+        records=records,
+        next_offset=next_offset,
+        high_watermark=found.high_watermark,
+        log_start_offset=found.log_start_offset,
+    )
+    return msgspec.json.encode(answer)

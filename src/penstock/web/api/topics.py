@@ -1,0 +1,403 @@
+"""Topics: list, create, describe, delete, configs, partitions."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import ErrorCode, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from penstock.kafka.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.kafka.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from penstock.kafka.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from penstock.kafka.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from penstock.kafka.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
+from penstock.web.api.problems import check, refused, wrong
+from penstock.web.api.routing import Call, NoParams, Operation
+
+DEFAULT = -1
+TOPIC_RESOURCE = 2
+SET, UNSET = 0, 1
+SET_HERE = 1
+"""The source of a config that the topic itself has."""
+ANSWER_MS = 10_000
+APPLIED_SECONDS = 5.0
+"""How long a node waits to hear what it has had the controller do."""
+
+TopicName = Annotated[
+    str,
+    Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=249, description="A topic's name."),
+]
+ConfigText = Annotated[str, Meta(max_length=32_000)]
+Configs = Annotated[dict[Annotated[str, Meta(max_length=255)], ConfigText | int | bool], Meta(max_length=100)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class ListTopics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    internal: bool = False
+
+
+class TopicParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    topic: TopicName
+
+
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: int
+    replication_factor: int
+
+
+class TopicList(msgspec.Struct, frozen=True, kw_only=True):
+    topics: list[TopicSummary]
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left out is as the broker is configured."""
+
+    name: TopicName
+    partitions: Count | None = None
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767)] | None = None
+    configs: Configs = {}
+
+
+class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`inherited`: not set on the topic itself."""
+
+    value: str | None
+    inherited: bool
+
+
+class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`leader` is null while nobody leads; the offsets are null while the leader does not tell them."""
+
+    partition: int
+    leader: int | None
+    leader_address: str | None
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    earliest_offset: int | None
+    latest_offset: int | None
+
+
+class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    topic_id: str
+    internal: bool
+    configs: dict[str, ConfigFacts]
+    partitions: list[PartitionFacts]
+
+
+class ConfigChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`set` gives configs values, `unset` lets them be inherited again."""
+
+    set: Configs = {}
+    unset: Annotated[list[Annotated[str, Meta(max_length=255)]], Meta(max_length=100)] = []
+
+
+class ConfigList(msgspec.Struct, frozen=True, kw_only=True):
+    configs: dict[str, ConfigFacts]
+
+
+class MorePartitions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`count` is how many there shall be in all."""
+
+    count: Count
+
+
+class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    partitions: int
+
+
+class Topics:
+    """Answers about topics."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+
+    def operations(self) -> list[Operation]:
+        one = "/v1/topics/{topic}"
+        return [
+            Operation(
+                method="GET",
+                path="/v1/topics",
+                name="listTopics",
+                summary="All topics; the broker's own only with internal=true",
+                handler=self.list_all,
+                params=ListTopics,
+                answer=TopicList,
+                tag="topics",
+            ),
+            Operation(
+                method="POST",
+                path="/v1/topics",
+                name="createTopic",
+                summary="Create a topic",
+                handler=self.create,
+                params=NoParams,
+                body=NewTopic,
+                status=201,
+                answer=TopicSummary,
+                refusals=(409,),
+                tag="topics",
+            ),
+            Operation(
+                method="GET",
+                path=one,
+                name="describeTopic",
+                summary="Configs, and who leads and holds each partition",
+                handler=self.describe,
+                params=TopicParams,
+                answer=TopicFacts,
+                refusals=(404,),
+                tag="topics",
+            ),
+            Operation(
+                method="DELETE",
+                path=one,
+                name="deleteTopic",
+                summary="Delete a topic and all that is in it",
+                handler=self.delete,
+                params=TopicParams,
+                status=204,
+                refusals=(404, 409),
+                tag="topics",
+            ),
+            Operation(
+                method="PATCH",
+                path=one + "/configs",
+                name="alterTopicConfigs",
+                summary="Set and unset configs of a topic; the others stay",
+                handler=self.alter_configs,
+                params=TopicParams,
+                body=ConfigChanges,
+                answer=ConfigList,
+                refusals=(404, 409),
+                tag="topics",
+            ),
+            Operation(
+                method="POST",
+                path=one + "/partitions",
+                name="addPartitions",
+                summary="Give a topic more partitions; keys may go to others from then on",
+                handler=self.add_partitions,
+                params=TopicParams,
+                body=MorePartitions,
+                answer=PartitionCount,
+                refusals=(404, 409),
+                tag="topics",
+            ),
+        ]
+
+    # --- what there is
+
+    async def list_all(self, call: Call[ListTopics, None]) -> TopicList:
+        found = await self._metadata(None)
+        shown = [topic for topic in found.topics if call.params.internal or not topic.is_internal]
+        return TopicList(topics=[_summary(topic) for topic in shown])
+
+    async def describe(self, call: Call[TopicParams, None]) -> TopicFacts:
+        name = call.params.topic
+        found = await self._metadata(name)
+        topic = found.topics[0]
+        _check_topic(topic, name)
+        addresses = {one.node_id: f"{one.host}:{one.port}" for one in found.brokers}
+        indexes = [row.partition_index for row in topic.partitions]
+        earliest, latest = await asyncio.gather(
+            find_offsets(self._client, name, indexes, EARLIEST),
+            find_offsets(self._client, name, indexes, LATEST),
+        )
+        return TopicFacts(
+            name=name,
+            topic_id=str(topic.topic_id),
+            internal=topic.is_internal,
+            configs=await self._configs(name),
+            partitions=[_partition(row, addresses, earliest, latest) for row in topic.partitions],
+        )
+
+    async def _metadata(self, topic: str | None) -> MetadataResponse:
+        topics = None if topic is None else [MetadataRequestTopic(name=topic)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        return await self._client.ask(ApiKey.METADATA, request, MetadataResponse)
+
+    async def _configs(self, topic: str, *, to: int | None = None) -> dict[str, ConfigFacts]:
+        resource = DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        answer = await self._client.ask(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, to=to)
+        [result] = answer.results
+        check(result.error_code, result.error_message, "topic")
+        return {row.name: _config(row) for row in sorted(result.configs, key=lambda row: row.name)}
+
+    # --- what is to change
+
+    async def create(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
+        wish = call.body
+        topic = CreatableTopic(
+            name=wish.name,
+            num_partitions=DEFAULT if wish.partitions is None else wish.partitions,
+            replication_factor=DEFAULT if wish.replication_factor is None else wish.replication_factor,
+            configs=[
+                CreatableTopicConfig(name=name, value=_config_text(value))
+                for name, value in wish.configs.items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=ANSWER_MS)
+        [made] = (await self._client.ask(ApiKey.CREATE_TOPICS, request, CreateTopicsResponse)).topics
+        check(made.error_code, made.error_message, _CREATION_FIELDS.get(made.error_code))
+        await self._heard(wish.name, made.num_partitions)
+        return TopicSummary(
+            name=wish.name,
+            topic_id=str(made.topic_id),
+            internal=False,
+            partitions=made.num_partitions,
+            replication_factor=made.replication_factor,
+        )
+
+    async def delete(self, call: Call[TopicParams, None]) -> None:
+        name = call.params.topic
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=ANSWER_MS)
+        [gone] = (await self._client.ask(ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse)).responses
+        check(gone.error_code, gone.error_message, "topic")
+        await self._heard(name, 0)
+
+    async def alter_configs(self, call: Call[TopicParams, ConfigChanges]) -> ConfigList:
+        name, wish = call.params.topic, call.body
+        if not wish.set and not wish.unset:
+            raise wrong("set", "nothing to change: expected `set` or `unset` with at least one config")
+        changes = [
+            AlterableConfig(name=config, config_operation=SET, value=_config_text(value))
+            for config, value in wish.set.items()
+        ]
+        changes += [AlterableConfig(name=config, config_operation=UNSET, value=None) for config in wish.unset]
+        resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        answer = await self._client.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse
+        )
+        check(answer.responses[0].error_code, answer.responses[0].error_message)
+        # The controller has them for certain; this node may hear of them a moment later.
+        controller = self._client.node.view.controller_id
+        return ConfigList(configs=await self._configs(name, to=controller if controller >= 0 else None))
+
+    async def add_partitions(self, call: Call[TopicParams, MorePartitions]) -> PartitionCount:
+        name, count = call.params.topic, call.body.count
+        topic = CreatePartitionsTopic(name=name, count=count)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=ANSWER_MS)
+        [grown] = (
+            await self._client.ask(ApiKey.CREATE_PARTITIONS, request, CreatePartitionsResponse)
+        ).results
+        field = "count" if grown.error_code == ErrorCode.INVALID_PARTITIONS else None
+        check(grown.error_code, grown.error_message, field)
+        await self._heard(name, count)
+        return PartitionCount(name=name, partitions=count)
+
+    async def _heard(self, name: str, partitions: int) -> None:
+        """Returns when this node knows what the controller has done, so that whoever asks it next finds it so. That it
+        takes long is no failure: it is done."""
+        metadata = self._client.node.metadata
+        try:
+            async with asyncio.timeout(APPLIED_SECONDS):
+                while True:
+                    known = metadata.state.topics.get(name)
+                    if (
+                        known is None
+                        if partitions == 0
+                        else known is not None and known.partitions >= partitions
+                    ):
+                        return
+                    await metadata.next_change()
+        except TimeoutError:
+            return
+
+
+_CREATION_FIELDS: dict[int, str] = {
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "name",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "name",
+    ErrorCode.INVALID_PARTITIONS: "partitions",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "replication_factor",
+    ErrorCode.INVALID_CONFIG: "configs",
+}
+
+
+def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
+    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise refused(topic.error_code, f"there is no topic {name!r}; GET /v1/topics lists them", "topic")
+    check(topic.error_code, None, "topic")
+
+
+def _summary(topic: MetadataResponseTopic) -> TopicSummary:
+    return TopicSummary(
+        name=topic.name or "",
+        topic_id=str(topic.topic_id),
+        internal=topic.is_internal,
+        partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
+    )
+
+
+def _partition(
+    row: MetadataResponsePartition,
+    addresses: dict[int, str],
+    earliest: dict[int, int | PenstockError],
+    latest: dict[int, int | PenstockError],
+) -> PartitionFacts:
+    return PartitionFacts(
+        partition=row.partition_index,
+        leader=row.leader_id if row.leader_id >= 0 else None,
+        leader_address=addresses.get(row.leader_id),
+        leader_epoch=row.leader_epoch,
+        replicas=row.replica_nodes,
+        in_sync=row.isr_nodes,
+        earliest_offset=_known(earliest[row.partition_index]),
+        latest_offset=_known(latest[row.partition_index]),
+    )
+
+
+def _known(offset: int | PenstockError) -> int | None:
+    return offset if isinstance(offset, int) else None
+
+
+def _config(row: DescribeConfigsResourceResult) -> ConfigFacts:
+    return ConfigFacts(value=row.value, inherited=row.config_source != SET_HERE)
+
+
+def _config_text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
