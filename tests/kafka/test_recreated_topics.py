@@ -3,17 +3,22 @@ not where it was in the old topic."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
+from penstock import Broker
 from penstock.cluster import OFFSETS_TOPIC, TopicCreated
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import create_topics as creating
 from penstock.kafka.wire.messages import delete_topics as deleting
-from tests.kafka.asking import ask
+from penstock.kafka.wire.messages import metadata
+from penstock.kafka.wire.messages import offset_commit as committing
+from penstock.kafka.wire.messages import offset_fetch as fetching
+from tests.kafka.asking import ask, create
+from tests.kafka.raw import RawClient
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -117,3 +122,52 @@ def test_a_group_starts_over_in_a_topic_that_was_made_anew_while_it_had_no_coord
     assert place(trio, group, topic) < 0
     assert read(trio, group, topic, 8) == new, "the first five would be missing"
     assert place(trio, group, topic) == 8
+
+
+# --- topics that are named by their ids
+
+
+def id_of(client: RawClient, topic: str) -> UUID:
+    request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
+    return ask(client, ApiKey.METADATA, 12, request, metadata.MetadataResponse).topics[0].topic_id
+
+
+def commit(client: RawClient, group: str, topic_id: UUID, offset: int) -> int:
+    row = committing.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
+    request = committing.OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=[committing.OffsetCommitRequestTopic(topic_id=topic_id, partitions=[row])],
+    )
+    answer = ask(client, ApiKey.OFFSET_COMMIT, 10, request, committing.OffsetCommitResponse)
+    return answer.topics[0].partitions[0].error_code
+
+
+def committed(client: RawClient, group: str, topic_id: UUID) -> tuple[int, int]:
+    wanted = fetching.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
+    request = fetching.OffsetFetchRequest(
+        groups=[fetching.OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
+    )
+    answer = ask(client, ApiKey.OFFSET_FETCH, 10, request, fetching.OffsetFetchResponse).groups[0]
+    row = answer.topics[0].partitions[0]
+    return row.error_code, row.committed_offset
+
+
+def test_an_id_means_one_topic_whatever_its_name_stands_for_by_now(broker: Broker, unique: Unique) -> None:
+    topic, group = unique("orders"), unique("billing")
+    removal = deleting.DeleteTopicsRequest(topic_names=[topic], timeout_ms=10_000)
+    with RawClient(broker) as client:
+        create(client, topic, replicas=1)
+        old = id_of(client, topic)
+        assert commit(client, group, old, 500) == ErrorCode.NONE
+        assert committed(client, group, old) == (ErrorCode.NONE, 500)
+        ask(client, ApiKey.DELETE_TOPICS, 4, removal, deleting.DeleteTopicsResponse)
+        create(client, topic, replicas=1)
+        new = id_of(client, topic)
+        assert commit(client, group, old, 501) == ErrorCode.UNKNOWN_TOPIC_ID
+        assert committed(client, group, old) == (ErrorCode.UNKNOWN_TOPIC_ID, -1)
+        assert committed(client, group, new) == (ErrorCode.NONE, -1)
+        assert commit(client, group, new, 2) == ErrorCode.NONE
+        assert committed(client, group, new) == (ErrorCode.NONE, 2)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.cluster import OFFSETS_TOPIC, TopicWish, decisions
+from penstock.cluster import OFFSETS_TOPIC, TopicCreated, TopicWish, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit
@@ -56,6 +56,12 @@ async def commit(node: Node, partition: TopicPartition, offset: int) -> ErrorCod
 
 def committed(node: Node) -> dict[TopicPartition, int]:
     return {partition: found.offset for partition, found in node.groups.committed(GROUP).items()}
+
+
+def stored_about(node: Node, topic: str) -> list[bytes | None]:
+    """The values of the records about offsets of this topic."""
+    records = stored_records(node.partitions.get(OFFSETS_TOPIC, 0))
+    return [record.value for record in records if topic.encode() in (record.key or b"")]
 
 
 async def commit_and_lose_the_coordinator(node: Node) -> None:
@@ -105,20 +111,33 @@ def test_a_topic_that_was_made_anew_before_the_crash_has_no_offsets(tmp_path: Pa
 
 
 def test_what_was_left_of_the_deleted_topic_is_deleted_at_the_next_start(crashed: Path) -> None:
-    def stored(node: Node) -> list[bytes | None]:
-        """Values of the records that are about the deleted topic."""
-        records = stored_records(node.partitions.get(OFFSETS_TOPIC, 0))
-        return [record.value for record in records if b"orders" in (record.key or b"")]
-
     async def start_and_stop(node: Node) -> None:
         assert await commit(node, INVOICES, 501) is ErrorCode.NONE  # its turn comes after the tidying's
 
     async def look(node: Node) -> None:
-        assert stored(node)[-1] is None
+        assert stored_about(node, "orders")[-1] is None
         assert committed(node) == {INVOICES: 501}
 
     asyncio.run(run(crashed, start_and_stop))
     asyncio.run(run(crashed, look))
+
+
+def test_a_topic_that_is_deleted_and_made_anew_in_one_go_has_no_offsets(tmp_path: Path) -> None:
+    """A node that was behind applies both at once, and never sees the name unused."""
+
+    async def act(node: Node) -> None:
+        await create(node, "orders")
+        assert await commit(node, ORDERS, 500) is ErrorCode.NONE
+        old = node.metadata.state.topics["orders"]
+        new = TopicCreated(name="orders", topic_id=uuid4(), assignments=[[int(node.node_id)]], configs={})
+        await node.metadata.change(lambda state: [*decisions.delete_topic(state, old.name), new])
+        assert node.metadata.state.topics["orders"].topic_id == new.topic_id
+        assert committed(node) == {}
+        await create(node, "invoices")
+        assert await commit(node, INVOICES, 1) is ErrorCode.NONE
+        assert stored_about(node, "orders")[-1] is None
+
+    asyncio.run(run(tmp_path, act))
 
 
 def test_a_coordinator_waits_for_metadata_that_is_as_new_as_its_offsets(
