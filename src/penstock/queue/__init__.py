@@ -1,0 +1,54 @@
+"""Queues: what one share group knows of one partition, and how it is stored. Sans-I/O."""
+
+from penstock.queue.partition import QueuePartition
+from penstock.queue.settings import QueueSettings, RetryBackoff
+from penstock.queue.states import State
+from penstock.queue.storage import (
+    FENCE_SUFFIX,
+    HEAD_SUFFIX,
+    Head,
+    StateKey,
+    chunk_of,
+    decode_head,
+    decode_key,
+    encode_head,
+    encode_key,
+)
+from penstock.queue.values import (
+    NO_NOTES,
+    AckKind,
+    AckResult,
+    Acquired,
+    Changes,
+    DeadLetter,
+    DeathReason,
+    Description,
+    Notes,
+    Run,
+)
+
+__all__ = [
+    "FENCE_SUFFIX",
+    "HEAD_SUFFIX",
+    "NO_NOTES",
+    "AckKind",
+    "AckResult",
+    "Acquired",
+    "Changes",
+    "DeadLetter",
+    "DeathReason",
+    "Description",
+    "Head",
+    "Notes",
+    "QueuePartition",
+    "QueueSettings",
+    "RetryBackoff",
+    "Run",
+    "State",
+    "StateKey",
+    "chunk_of",
+    "decode_head",
+    "decode_key",
+    "encode_head",
+    "encode_key",
+]

@@ -1,0 +1,63 @@
+"""When something happens to the offsets of one chunk by itself: they become due, or they expire.
+
+One sorted array of 64-bit numbers per chunk, eight bytes an event, which goes with its chunk:
+
+    time in ms (50 bits) | kind (1 bit) | index in the chunk (12 bits)
+
+A million deferred messages are 8 MB in 245 arrays. An array for all of them, or buckets of time, would have to be
+searched for what is done early; this one is dropped with its chunk. Times are kept to the millisecond, so nothing is
+early and nothing is late by more than its caller's clock.
+
+Of two events of the same millisecond, the expiry comes first.
+"""
+
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import pairwise
+
+from penstock.queue.states import CHUNK_SIZE
+
+EXPIRES = 0
+DUE = 1
+MAX_TIME_MS = (1 << 50) - 1
+"""Some 35,000 years. What is asked for later than that comes then."""
+_UNIT = 2 * CHUNK_SIZE
+
+
+def event(at_ms: int, kind: int, index: int) -> int:
+    return min(max(at_ms, 0), MAX_TIME_MS) * _UNIT + kind * CHUNK_SIZE + index
+
+
+class Agenda:
+    """The events of one chunk, soonest first."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        self._events = array("q")
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, events: Sequence[int]) -> None:
+        """Takes in events in any order."""
+        mine = self._events
+        if len(events) == 1:
+            insort(mine, events[0])
+            return
+        in_order = not mine or mine[-1] <= events[0]
+        mine.extend(events)
+        if not in_order or any(a > b for a, b in pairwise(events)):
+            self._events = array("q", sorted(mine))
+
+    @property
+    def next_ms(self) -> int | None:
+        return self._events[0] // _UNIT if self._events else None
+
+    def take_due(self, now_ms: int) -> list[tuple[int, int]]:
+        """(kind, index) of what has come, soonest first."""
+        end = bisect_left(self._events, (now_ms + 1) * _UNIT)
+        taken = [divmod(each % _UNIT, CHUNK_SIZE) for each in self._events[:end]]
+        del self._events[:end]
+        return taken

@@ -1,0 +1,115 @@
+"""Who holds what until when.
+
+A lease is what one member got by one request: ranges of offsets with one deadline. A chunk has, for every leased
+offset, the *slot* of its lease: a small number that is given to the next lease when this one holds nothing more. So a
+lease need not be told which of its offsets were settled, only how many: its ranges say where to look, and the owners
+in the chunks say what of that is still its own.
+"""
+
+from collections.abc import Iterator
+
+from penstock.queue.chunk import Chunk
+from penstock.queue.deadlines import Deadlines
+from penstock.queue.states import LEASED, runs
+
+
+class Lease:
+    """Ranges of offsets in one member's hands."""
+
+    __slots__ = ("held", "member", "ranges", "slot", "until_ms")
+
+    def __init__(self, slot: int, member: str, until_ms: int) -> None:
+        self.slot = slot
+        self.member = member
+        self.until_ms = until_ms
+        self.held = 0
+        """How many offsets are its own now."""
+        self.ranges: list[tuple[int, int]] = []
+        """(first, stop) of all that it was ever given."""
+
+
+class Leases:
+    """All leases of a partition, by slot, by member and by deadline."""
+
+    def __init__(self) -> None:
+        self._slots: list[Lease | None] = []
+        self._free: list[int] = []
+        self._members: dict[str, dict[int, Lease]] = {}
+        self._deadlines = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    @property
+    def members(self) -> int:
+        return len(self._members)
+
+    @property
+    def next_ms(self) -> int | None:
+        return self._deadlines.next_ms
+
+    def at(self, slot: int) -> Lease:
+        lease = self._slots[slot]
+        assert lease is not None
+        return lease
+
+    def of(self, member: str) -> list[Lease]:
+        return list(self._members.get(member, {}).values())
+
+    def open(self, member: str, until_ms: int) -> Lease:
+        """A lease that is to be given something at once."""
+        if not self._free:
+            self._free.append(len(self._slots))
+            self._slots.append(None)
+        slot = self._free.pop()
+        lease = self._slots[slot] = Lease(slot, member, until_ms)
+        self._members.setdefault(member, {})[slot] = lease
+        self._deadlines.set(slot, until_ms)
+        return lease
+
+    def give(self, lease: Lease, chunk: Chunk, start: int, stop: int) -> None:
+        chunk.lease(start, stop, lease.slot)
+        lease.held += stop - start
+        first = chunk.base + start
+        if lease.ranges and lease.ranges[-1][1] == first:
+            first = lease.ranges.pop()[0]
+        lease.ranges.append((first, chunk.base + stop))
+
+    def renew(self, lease: Lease, until_ms: int) -> None:
+        lease.until_ms = until_ms
+        self._deadlines.set(lease.slot, until_ms)
+
+    def take(self, chunk: Chunk, start: int, stop: int) -> None:
+        """Offsets, all of them leased, are no longer."""
+        assert chunk.owners is not None
+        while start < stop:
+            end = chunk.lease_end(start, stop)
+            lease = self.at(chunk.owners[start])
+            lease.held -= end - start
+            if not lease.held:
+                self._close(lease)
+            start = end
+
+    def pop_due(self, now_ms: int) -> Lease | None:
+        """A lease that has run out. It is still there, until everything is taken from it."""
+        slot = self._deadlines.pop_due(now_ms)
+        return None if slot is None else self.at(slot)
+
+    def _close(self, lease: Lease) -> None:
+        self._deadlines.drop(lease.slot)
+        self._slots[lease.slot] = None
+        self._free.append(lease.slot)
+        mine = self._members[lease.member]
+        del mine[lease.slot]
+        if not mine:
+            del self._members[lease.member]
+
+
+def still_held(lease: Lease, chunk: Chunk, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The parts of a range of offsets in a chunk that are this lease's own now."""
+    for leased_start, leased_stop, state in runs(chunk.state, start, stop):
+        while state == LEASED and leased_start < leased_stop:
+            end = chunk.lease_end(leased_start, leased_stop)
+            if chunk.owners is not None and chunk.owners[leased_start] == lease.slot:
+                yield leased_start, end
+            leased_start = end

@@ -1,0 +1,61 @@
+"""How one queue treats its messages, and how much it lets pile up."""
+
+import msgspec
+
+from penstock.errors import ConfigError
+
+MAX_DELIVERIES = 255
+"""Deliveries are counted in one byte and not beyond this. Kafka allows limits up to 10."""
+MAX_DELAY_MS = 366 * 24 * 3600 * 1000
+"""The longest retry delay: what is to rest for more than a year is not being retried."""
+
+
+class RetryBackoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a released message rests when its consumer does not say: longer with each delivery."""
+
+    first_ms: int
+    factor: float = 2.0
+    max_ms: int = 600_000
+
+    def delay_ms(self, deliveries: int) -> int:
+        """After this many deliveries; at least one, or it would not come back."""
+        delay: float = self.first_ms
+        for _ in range(deliveries - 1):
+            delay *= self.factor
+            if delay >= self.max_ms:
+                return self.max_ms
+        return min(int(delay), self.max_ms)
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue's settings for each of its partitions."""
+
+    lease_ms: int = 30_000
+    """Kafka's group.share.record.lock.duration.ms."""
+    delivery_limit: int = 5
+    """Kafka's group.share.delivery.count.limit; what comes back after that many deliveries goes to the dead letters.
+    0: it comes back for ever."""
+    max_leased: int = 100_000
+    """Messages in the hands of members at once. Each costs about six bytes here, but somebody's memory elsewhere."""
+    max_chunks: int = 16_384
+    """Chunks with something undone: how far the queue reads ahead of what is stuck, at 8 to 60 KiB a chunk. 67 million
+    offsets, so that a few million scheduled messages do not stop it."""
+    max_waiting: int = 100_000
+    """Messages behind another of their key, some 300 bytes each: how far a key-ordered queue reads past a slow key."""
+    key_ordered: bool = False
+    retry_backoff: RetryBackoff | None = None
+    """None: what is released without a delay is available again at once."""
+    dead_letters: bool = True
+    """False: what would go there is dropped, as Kafka does."""
+
+    def validate(self) -> None:
+        for name in ("lease_ms", "max_leased", "max_chunks", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ConfigError(name, getattr(self, name), "1 or more")
+        if not 0 <= self.delivery_limit <= MAX_DELIVERIES:
+            raise ConfigError("delivery_limit", self.delivery_limit, f"0 to {MAX_DELIVERIES}")
+        backoff = self.retry_backoff
+        if backoff is not None and not (0 < backoff.first_ms <= backoff.max_ms <= MAX_DELAY_MS):
+            raise ConfigError("retry_backoff", backoff, f"0 < first_ms <= max_ms <= {MAX_DELAY_MS}")
+        if backoff is not None and not backoff.factor >= 1:
+            raise ConfigError("retry_backoff.factor", backoff.factor, "1 or more")

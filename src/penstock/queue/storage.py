@@ -1,0 +1,281 @@
+"""What the state topic holds of a queue, byte by byte. All numbers are big-endian.
+
+    key     int16 version 100 | int16 length and UTF-8 bytes: group | 16 bytes topic id | int32 partition | suffix
+    suffix  uint8 0                            the head
+            uint8 1 | int64 chunk number       a chunk: the offsets from 4,096 times its number on
+            uint8 2                            who may write: the keeper of the topic's own
+
+Kafka's own state records have key versions 0 and 1. Its tools meet one here that they do not know, and say so.
+
+    head    int16 version 1 | int32 term of the leader that wrote it | int64 start offset: all below is done
+
+    chunk   int16 version 1 | done | undone
+    done    uint8 0 | uint16 count | count times: uint16 index, uint16 length     runs of offsets that are done
+            uint8 1 | 512 bytes, one bit per offset, the highest bit first        if that is shorter
+    undone  uint8 0 | uint16 count | count times: uint16 index, uint16 length, uint8 deliveries, uint8 rejected (0, 1)
+            uint8 1 | 4,096 bytes deliveries | 512 bytes rejected, by bit         if that is shorter
+
+Undone lists what was delivered and is not done: leased, released, retried, or on its way to the dead letters, and of
+the last whether a consumer rejected it. All other offsets were never delivered. Indexes below the start offset say
+nothing.
+
+A null value deletes. Chunks below the start offset are deleted, chunks of which there is nothing to say are not
+stored. The topic is compacted, so a reader applies records in order and the last one of each key wins. What is
+none of this was written by a later version: UnknownFormat, never a silent skip.
+
+Not stored: leases, which end with the leader; deliver-at and expiry, which the log tells again; retry delays. A message
+that was resting when its leader died comes back at once: at least once, and no sooner than after a failover.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.errors import UnknownFormat
+from penstock.queue.states import BYTE, CHUNK_SIZE, DONE, REJECTED, UNREAD, runs
+from penstock.types import Term
+
+KEY_VERSION = 100
+HEAD_VERSION = 1
+CHUNK_VERSION = 1
+
+HEAD_SUFFIX = b"\x00"
+FENCE_SUFFIX = b"\x02"
+_CHUNK_KIND = 1
+_RUNS, _DENSE = 0, 1
+_BITMAP_BYTES = CHUNK_SIZE // 8
+
+_HEAD = struct.Struct(">hiq")
+_SUFFIX = struct.Struct(">Bq")
+_COUNT = struct.Struct(">BH")
+_DONE_RUN = struct.Struct(">HH")
+_UNDONE_RUN = struct.Struct(">HHBB")
+
+
+class StateKey(NamedTuple):
+    """Names one record of the state topic."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    suffix: bytes
+
+
+class Head(NamedTuple):
+    """What is stored of a partition as a whole."""
+
+    term: Term
+    start_offset: int
+
+
+class StoredChunk(NamedTuple):
+    """A chunk's cells: UNREAD where nothing is known, DONE, or REJECTED; and how often each was delivered."""
+
+    state: bytearray
+    deliveries: bytearray
+
+
+class _DoneRun(NamedTuple):
+    start: int
+    length: int
+
+
+class _UndoneRun(NamedTuple):
+    start: int
+    length: int
+    deliveries: int
+    rejected: int
+
+
+# Keys
+
+
+def encode_key(group_id: str, topic_id: UUID, partition: int, suffix: bytes) -> bytes:
+    group = group_id.encode()
+    head = struct.pack(">hh", KEY_VERSION, len(group))
+    return b"".join((head, group, topic_id.bytes, struct.pack(">i", partition), suffix))
+
+
+def decode_key(data: bytes) -> StateKey:
+    reader = _Reader(data)
+    version, length = reader.fields(">hh")
+    if version != KEY_VERSION:
+        raise _unknown(f"key version {version}")
+    try:
+        group_id = reader.take(length).decode()
+    except UnicodeDecodeError:
+        raise _unknown("text that is not UTF-8") from None
+    topic_id = UUID(bytes=reader.take(16))
+    (partition,) = reader.fields(">i")
+    suffix = reader.rest()
+    if suffix != FENCE_SUFFIX:
+        chunk_of(suffix)
+    return StateKey(group_id, topic_id, partition, suffix)
+
+
+def chunk_suffix(number: int) -> bytes:
+    return _SUFFIX.pack(_CHUNK_KIND, number)
+
+
+def chunk_of(suffix: bytes) -> int | None:
+    """The number of the chunk that a suffix names, None for the head."""
+    if suffix == HEAD_SUFFIX:
+        return None
+    if len(suffix) == _SUFFIX.size:
+        kind, number = _SUFFIX.unpack(suffix)
+        if kind == _CHUNK_KIND and number >= 0:
+            return int(number)
+    raise _unknown(f"key suffix {suffix.hex()}")
+
+
+# Heads
+
+
+def encode_head(head: Head) -> bytes:
+    return _HEAD.pack(HEAD_VERSION, *head)
+
+
+def decode_head(data: bytes) -> Head:
+    reader = _Reader(data)
+    version, term, start_offset = reader.fields(_HEAD.format)
+    if version != HEAD_VERSION or start_offset < 0:
+        raise _unknown(f"head version {version}, start offset {start_offset}")
+    reader.finish()
+    return Head(Term(term), start_offset)
+
+
+# Chunks
+
+
+def encode_chunk(state: bytearray, deliveries: bytearray, since: int = 0) -> bytes | None:
+    """From index `since` on; None if there is nothing to say."""
+    done, undone = _split(state, deliveries, since)
+    if not done and not undone:
+        return None
+    return b"".join((struct.pack(">h", CHUNK_VERSION), _encode_done(done), _encode_undone(undone)))
+
+
+def decode_chunk(data: bytes) -> StoredChunk:
+    reader = _Reader(data)
+    (version,) = reader.fields(">h")
+    if version != CHUNK_VERSION:
+        raise _unknown(f"chunk version {version}")
+    chunk = StoredChunk(bytearray(CHUNK_SIZE), bytearray(CHUNK_SIZE))
+    _read_done(reader, chunk)
+    _read_undone(reader, chunk)
+    reader.finish()
+    return chunk
+
+
+def _split(state: bytearray, deliveries: bytearray, since: int) -> tuple[list[_DoneRun], list[_UndoneRun]]:
+    done: list[_DoneRun] = []
+    undone: list[_UndoneRun] = []
+    for start, stop, value in runs(state, since, CHUNK_SIZE):
+        if value == DONE:
+            done.append(_DoneRun(start, stop - start))
+            continue
+        for first, end, count in runs(deliveries, start, stop):
+            if count:
+                undone.append(_UndoneRun(first, end - first, count, int(value == REJECTED)))
+    return done, undone
+
+
+def _encode_done(done: list[_DoneRun]) -> bytes:
+    if len(done) * _DONE_RUN.size > _BITMAP_BYTES:
+        return BYTE[_DENSE] + _bitmap((run.start, run.length) for run in done)
+    return b"".join((_COUNT.pack(_RUNS, len(done)), *(_DONE_RUN.pack(*run) for run in done)))
+
+
+def _encode_undone(undone: list[_UndoneRun]) -> bytes:
+    if len(undone) * _UNDONE_RUN.size <= CHUNK_SIZE + _BITMAP_BYTES:
+        return b"".join((_COUNT.pack(_RUNS, len(undone)), *(_UNDONE_RUN.pack(*run) for run in undone)))
+    counts = bytearray(CHUNK_SIZE)
+    for index, length, deliveries, _ in undone:
+        counts[index : index + length] = BYTE[deliveries] * length
+    return BYTE[_DENSE] + counts + _bitmap((run.start, run.length) for run in undone if run.rejected)
+
+
+def _read_done(reader: "_Reader", chunk: StoredChunk) -> None:
+    if reader.form() == _DENSE:
+        ranges: Iterable[tuple[int, ...]] = _bits(reader.take(_BITMAP_BYTES))
+    else:
+        ranges = reader.runs(_DONE_RUN)
+    for index, length in ranges:
+        chunk.state[index : index + length] = BYTE[DONE] * length
+
+
+def _read_undone(reader: "_Reader", chunk: StoredChunk) -> None:
+    if reader.form() == _DENSE:
+        chunk.deliveries[:] = reader.take(CHUNK_SIZE)
+        rejected = list(_bits(reader.take(_BITMAP_BYTES)))
+    else:
+        rejected = []
+        for index, length, deliveries, flag in reader.runs(_UNDONE_RUN):
+            if not deliveries or flag > 1:
+                raise _unknown(f"{deliveries} deliveries, flag {flag}")
+            chunk.deliveries[index : index + length] = BYTE[deliveries] * length
+            rejected += [(index, length)] * flag
+    for index, length in rejected:
+        if chunk.state[index : index + length] != BYTE[UNREAD] * length:
+            raise _unknown("an offset that is both done and rejected")
+        chunk.state[index : index + length] = BYTE[REJECTED] * length
+
+
+def _bitmap(ranges: Iterable[tuple[int, int]]) -> bytes:
+    digits = bytearray(b"0" * CHUNK_SIZE)
+    for index, length in ranges:
+        digits[index : index + length] = b"1" * length
+    return int(digits, 2).to_bytes(_BITMAP_BYTES, "big")
+
+
+def _bits(bitmap: bytes) -> Iterator[tuple[int, int]]:
+    digits = bytearray(f"{int.from_bytes(bitmap, 'big'):0{CHUNK_SIZE}b}", "ascii")
+    return ((start, stop - start) for start, stop, digit in runs(digits, 0, CHUNK_SIZE) if digit == ord("1"))
+
+
+def _unknown(what: str) -> UnknownFormat:
+    return UnknownFormat(f"a record of the queue state topic has {what}; start the version that wrote it")
+
+
+class _Reader:
+    """Reads fields one after the other, and no byte that is not there."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise _unknown("too few bytes")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+    def fields(self, layout: str) -> tuple[int, ...]:
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def form(self) -> int:
+        (form,) = self.fields(">B")
+        if form not in (_RUNS, _DENSE):
+            raise _unknown(f"form {form}")
+        return form
+
+    def runs(self, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
+        """Runs that begin with index and length, in order and apart from each other."""
+        (count,) = self.fields(">H")
+        behind = 0
+        for _ in range(count):
+            run = layout.unpack(self.take(layout.size))
+            if run[0] < behind or not run[1] or run[0] + run[1] > CHUNK_SIZE:
+                raise _unknown(f"a run of {run[1]} at {run[0]}")
+            behind = run[0] + run[1]
+            yield run
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._position)
+
+    def finish(self) -> None:
+        if self._position != len(self._data):
+            raise _unknown(f"{len(self._data) - self._position} bytes too many")

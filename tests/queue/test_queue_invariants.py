@@ -1,0 +1,331 @@
+"""Whatever members, clock, retention and crashes do, the promises of `queue/partition.py` hold.
+
+The partition is compared with a naive model after every step. Numbers are the invariants of that file.
+"""
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.errors import ErrorCode
+from penstock.queue import DeadLetter, Notes, QueuePartition, QueueSettings, RetryBackoff, chunk_of
+from penstock.queue.states import (
+    AVAILABLE,
+    CHUNK_SIZE,
+    DEFERRED,
+    DYING,
+    LEASED,
+    REJECTED,
+    UNREAD,
+    WAITING,
+)
+from penstock.types import Term
+from tests.queue import model as naive
+from tests.queue.model import FOR_EVER, Message, Model, Stored
+
+MEMBERS = st.sampled_from(["ann", "ben", "cat"])
+SHORT_MS = st.sampled_from([0, 1, 40, 300])
+MESSAGES = st.builds(
+    Message,
+    gap=st.sampled_from([False, False, False, True]),
+    due_ms=st.sampled_from([0, 0, 0, 500, 1500]),
+    expires_ms=st.sampled_from([FOR_EVER, FOR_EVER, FOR_EVER, 900, 2500]),
+    key=st.sampled_from([None, 1, 2, 3]),
+)
+SETTINGS = st.builds(
+    QueueSettings,
+    lease_ms=st.just(1000),
+    delivery_limit=st.sampled_from([0, 1, 2, 3]),
+    max_leased=st.sampled_from([3, 10_000]),
+    key_ordered=st.booleans(),
+    dead_letters=st.booleans(),
+    retry_backoff=st.sampled_from([None, RetryBackoff(first_ms=200, max_ms=500)]),
+)
+
+
+class QueueUnderFire(RuleBasedStateMachine):
+    """Three members do anything in any order, near the border of two chunks or with thousands of messages."""
+
+    @initialize(
+        queue=SETTINGS, start=st.sampled_from([0, CHUNK_SIZE - 6, 3 * CHUNK_SIZE - 1, 5 * CHUNK_SIZE])
+    )
+    def begin(self, queue: QueueSettings, start: int) -> None:
+        self.settings = queue
+        self.now_ms = 10
+        self.log: dict[int, Message] = {}
+        self.log_start = self.first_start = start
+        self.term = 0
+        self.writes: list[tuple[list[tuple[bytes, bytes | None]], Stored]] = []
+        self.promises: list[set[int]] = []
+        """By write: what was accepted, and answered when the write was saved."""
+        self.under_way: tuple[int, set[int]] | None = None
+        self.accepted: dict[int, set[int]] = {}
+        """By token."""
+        self.letters: list[DeadLetter] = []
+        self.start_offset = start
+        self.restart(0)
+
+    # What members do
+
+    @rule(messages=st.lists(MESSAGES, min_size=1, max_size=12))
+    def read_on(self, messages: list[Message]) -> None:
+        # Times are relative when a message is written.
+        stamped = [
+            replace(
+                each,
+                due_ms=each.due_ms and self.now_ms + each.due_ms,
+                expires_ms=min(FOR_EVER, self.now_ms + each.expires_ms),
+            )
+            for each in messages
+        ]
+        self.extend(stamped)
+
+    @rule(count=st.sampled_from([100, CHUNK_SIZE, CHUNK_SIZE + 3]), gap=st.booleans())
+    @precondition(lambda self: len(self.log) < 3 * CHUNK_SIZE)
+    def read_much(self, count: int, gap: bool) -> None:
+        self.extend([Message(gap=gap)] * count)
+
+    def extend(self, messages: list[Message]) -> None:
+        first = self.partition.next_offset
+        end = first + len(messages)
+        for offset, message in enumerate(messages, first):
+            self.log.setdefault(offset, message)
+        read = {offset: self.log[offset] for offset in range(first, end)}
+        notes = Notes(
+            gaps=[(offset, offset) for offset, each in read.items() if each.gap],
+            deferred=[(offset, each.due_ms) for offset, each in read.items() if each.due_ms],
+            expiring=[(o, each.expires_ms) for o, each in read.items() if each.expires_ms < FOR_EVER],
+            keys=[each.key for each in read.values()] if self.settings.key_ordered else (),
+        )
+        self.partition.extend(self.now_ms, end, notes)
+        self.model.extend(self.now_ms, end)
+
+    @rule(member=MEMBERS, count=st.sampled_from([1, 2, 5, 10_000]))
+    def acquire(self, member: str, count: int) -> None:
+        acquired = self.partition.acquire(self.now_ms, member, count)
+        got = [(o, each.deliveries) for each in acquired for o in range(each.first, each.last + 1)]
+        assert got == self.model.acquire(self.now_ms, member, count)  # [2, 4, 7, 8]
+        assert not {offset for offset, _ in got} & set().union(*self.promises)  # [1]
+
+    @rule(member=MEMBERS, data=st.data(), kinds=st.binary(min_size=1, max_size=6), delay=st.none() | SHORT_MS)
+    def acknowledge(self, member: str, data: st.DataObject, kinds: bytes, delay: int | None) -> None:
+        kinds = bytes(kind % 5 for kind in kinds)
+        self.model.tick(self.now_ms)
+        mine = [offset for offset, _ in self.model.undone() if self.model.holds(member, offset, offset)]
+        first = data.draw(st.sampled_from(mine[-40:])) if mine else self.start_offset
+        width = len(kinds) if len(kinds) > 1 else data.draw(st.sampled_from([1, 2, 7, 3000]))
+        if data.draw(st.integers(0, 3)):
+            while width > 1 and not self.model.holds(member, first, first + width - 1):
+                width -= 1
+            kinds = kinds[:width] if len(kinds) > 1 else kinds
+        self.say(member, first, first + width - 1, kinds, delay)
+
+    @rule(member=MEMBERS)
+    def accept_everything(self, member: str) -> None:
+        self.model.tick(self.now_ms)
+        for offset, _ in self.model.undone():
+            if self.model.holds(member, offset, offset):
+                self.say(member, offset, offset, b"\1", None)
+
+    def say(self, member: str, first: int, last: int, kinds: bytes, delay: int | None) -> None:
+        token = len(self.accepted)
+        result = self.partition.acknowledge(
+            self.now_ms, member, first, last, kinds, delay_ms=delay, token=token
+        )
+        if not self.model.holds(member, first, last):
+            assert result == (ErrorCode.INVALID_RECORD_STATE, False)
+            return
+        each_kind = kinds if len(kinds) > 1 else kinds * (last - first + 1)
+        assert result == (ErrorCode.NONE, each_kind.count(4) < len(each_kind))
+        self.accepted[token] = {first + at for at, kind in enumerate(each_kind) if kind == 1}
+        for offset, kind in enumerate(each_kind, first):
+            self.model.settle(self.now_ms, offset, kind, delay)
+
+    @rule(member=MEMBERS)
+    def leave(self, member: str) -> None:
+        self.partition.release_member(self.now_ms, member)
+        self.model.release(self.now_ms, member)
+
+    # What happens to the partition
+
+    @rule(duration_ms=st.sampled_from([1, 50, 400, 999, 1000, 3000]))
+    def time_passes(self, duration_ms: int) -> None:
+        self.now_ms += duration_ms
+        self.partition.tick(self.now_ms)
+        self.model.tick(self.now_ms)
+
+    @rule(distance=st.sampled_from([1, 3, 10, CHUNK_SIZE]))
+    def retention_deletes(self, distance: int) -> None:
+        self.log_start = max(self.log_start, self.partition.start_offset + distance)
+        for offset in range(self.partition.start_offset, self.log_start):
+            self.log.setdefault(offset, Message())
+        self.partition.trimmed(self.now_ms, self.log_start)
+        self.model.trim(self.now_ms, self.log_start)
+
+    @rule()
+    def take_dead_letters(self) -> None:
+        letters = self.partition.take_dead_letters()
+        every = [
+            (o, each.deliveries, each.reason) for each in letters for o in range(each.first, each.last + 1)
+        ]
+        assert sorted(every) == self.model.take_letters()
+        self.letters += letters
+
+    @rule()
+    def bury_some(self) -> None:
+        for letter in self.letters[:2]:
+            self.partition.buried(letter.first, letter.last)
+            self.model.bury(letter.first, letter.last)
+        self.letters = self.letters[2:]
+
+    @rule()
+    def write(self) -> None:
+        changes = self.partition.take_changes()
+        if changes is None:
+            return
+        assert self.under_way is None
+        numbers = [chunk_of(key) for key, value in changes.records if value is not None]
+        stored = Stored(self.model.start, {n: self.model.copy_of_chunk(n) for n in numbers if n is not None})
+        self.writes.append((changes.records, stored))
+        self.promises.append(set())
+        self.under_way = (changes.number, set(self.accepted))
+
+    @rule()
+    def save(self) -> None:
+        if self.under_way is None:
+            return
+        number, tokens = self.under_way
+        self.under_way = None
+        for token in self.partition.saved(number):
+            assert token in tokens  # who came after the write began is not answered by it
+            self.promises[-1] |= self.accepted[token]
+        assert self.partition.saved_start_offset is not None
+        assert self.partition.saved_start_offset <= self.partition.start_offset
+
+    @rule(data=st.data())
+    def crash(self, data: st.DataObject) -> None:
+        """[1] All writes may be there, also the one under way, or only a prefix of them."""
+        self.restart(data.draw(st.integers(0, len(self.writes))))
+
+    @rule()
+    def crash_with_everything_written(self) -> None:
+        self.restart(len(self.writes))
+
+    def restart(self, kept: int) -> None:
+        del self.writes[kept:], self.promises[kept:]
+        self.under_way = None
+        self.letters = []
+        self.term += 1
+        records: dict[bytes, bytes] = {}
+        stored = Stored(self.first_start)
+        for written, copies in self.writes:
+            for key, value in written:
+                records.pop(key, None)
+                if value is not None:
+                    records[key] = value
+                number = chunk_of(key)
+                if number is not None:
+                    stored.chunks[number] = copies.chunks.get(number, {})
+            stored.start = copies.start
+        term = Term(self.term)
+        if kept:
+            self.partition = QueuePartition.restore(self.settings, term=term, records=records)
+            self.model = Model.restored(self.settings, self.log, stored)
+        else:
+            self.partition = QueuePartition(self.settings, term=term, start_offset=self.first_start)
+            self.model = Model(self.settings, self.log, self.first_start)
+        self.start_offset = self.partition.start_offset
+        self.partition.trimmed(self.now_ms, self.log_start)
+        self.model.trim(self.now_ms, self.log_start)
+
+    # What must hold
+
+    @invariant()
+    def the_model_agrees(self) -> None:
+        self.partition.tick(self.now_ms)
+        self.model.tick(self.now_ms)
+        assert self.partition.start_offset == self.model.start >= self.start_offset  # [3]
+        self.start_offset = self.partition.start_offset
+        assert self.partition.next_offset == self.model.read_to
+        waiting = self.model.waiting()
+        assert self.partition.waiting_count == waiting
+        assert self.partition.available_count == self.model.count(naive.AVAILABLE) - waiting
+        assert self.partition.leased_count == self.model.count(naive.LEASED) <= self.settings.max_leased
+        assert self.partition.deferred_count == self.model.count(naive.DEFERRED)
+
+    @invariant()
+    def what_can_be_seen_is_what_the_model_has(self) -> None:
+        """[2, 5]"""
+        runs = self.partition.peek(0, self.partition.next_offset, max_runs=10**6)
+        seen = [(o, run) for run in runs for o in range(run.first, run.last + 1)]
+        undone = self.model.undone()
+        assert [offset for offset, _ in seen] == [offset for offset, _ in undone]
+        for (_, run), (_, fate) in zip(seen, undone, strict=True):
+            assert run.deliveries == fate.deliveries
+            if fate.state == naive.LEASED:
+                assert (run.member, run.until_ms) == (fate.member, fate.until_ms)
+
+    @invariant()
+    def somebody_will_look_in_time(self) -> None:
+        """[5]"""
+        next_ms, model_ms = self.partition.next_due_ms, self.model.next_due_ms()
+        assert next_ms is None or next_ms > self.now_ms
+        assert model_ms == FOR_EVER or (next_ms is not None and next_ms <= model_ms)
+
+    @invariant()
+    def counters_equal_the_bytes(self) -> None:
+        """[6]"""
+        board, leases = self.partition._board, self.partition._leases
+        chunks = list(board.chunks.values())
+        for state in (AVAILABLE, LEASED, DEFERRED, WAITING, DYING, REJECTED):
+            assert board.counts[state] == sum(chunk.state.count(state) for chunk in chunks)
+        assert board.reached == sum(chunk.reached for chunk in chunks)
+        held = [lease.held for lease in leases._slots if lease is not None]
+        assert sum(held) == board.counts[LEASED]
+        assert 0 not in held
+        assert len(leases) == len(held)
+        for chunk in chunks:
+            assert (chunk.owners is None) == (chunk.state.count(LEASED) == 0)
+            assert chunk.listed or chunk.state.count(AVAILABLE) == 0
+            read = chunk.state[: max(0, board.next_offset - chunk.base)]
+            assert UNREAD not in read  # [5]
+
+    def teardown(self) -> None:
+        """Nothing is forgotten: in the end everything can be had, in order, and then all is done and the state small."""
+        if not hasattr(self, "partition"):
+            return
+        self.partition.configure(replace_limit(self.settings))
+        for _ in range(10_000):
+            self.now_ms += 100_000
+            for letter in self.letters + self.partition.take_dead_letters():
+                self.partition.buried(letter.first, letter.last)
+            self.letters = []
+            acquired = self.partition.acquire(self.now_ms, "last", 100_000)
+            if not acquired:
+                break
+            for each in acquired:
+                self.partition.acknowledge(self.now_ms, "last", each.first, each.last, b"\1")
+        assert self.partition.start_offset == self.partition.next_offset
+        self.save()
+        records: dict[bytes, bytes | None] = {}
+        for written, _ in self.writes:
+            records.update(written)
+        while (changes := self.partition.take_changes()) is not None:
+            records.update(changes.records)
+            self.partition.saved(changes.number)
+        assert len([value for value in records.values() if value is not None]) == 1 + len(self.ahead(records))
+
+    def ahead(self, records: dict[bytes, bytes | None]) -> list[int]:
+        """Chunks that are known from before a crash, and were not read again."""
+        numbers = [chunk_of(key) for key, value in records.items() if value is not None]
+        return [n for n in numbers if n is not None and (n + 1) * CHUNK_SIZE > self.partition.start_offset]
+
+
+def replace_limit(queue: QueueSettings) -> QueueSettings:
+    return QueueSettings(key_ordered=queue.key_ordered, delivery_limit=0, max_leased=10**6)
+
+
+TestQueueUnderFire = QueueUnderFire.TestCase
+TestQueueUnderFire.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
