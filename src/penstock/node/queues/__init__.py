@@ -6,6 +6,7 @@
 
 from penstock.node.queues.driver import Acknowledgement, Consumer, Delivery, QueueDriver
 from penstock.node.queues.manager import QueueManager
+from penstock.node.queues.overview import QueueOverview, QueuePicture
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "Delivery",
     "QueueDriver",
     "QueueManager",
+    "QueueOverview",
+    "QueuePicture",
     "ShareSession",
     "ShareSessions",
 ]

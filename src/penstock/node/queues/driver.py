@@ -112,6 +112,11 @@ class QueueDriver:
     def lease_ms(self) -> int:
         return self.config.record_lock_duration_ms
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked now."""
+        return self.ended is None and self._opening.done()
+
     # --- life
 
     async def opened(self) -> None:
@@ -231,7 +236,7 @@ class QueueDriver:
 
     def release(self, member: str) -> None:
         """A consumer has gone: others get what it held."""
-        if self.ended is None and self._opening.done():
+        if self.is_open:
             self.core.release_member(self.now_ms, member)
             self._after()
 

@@ -61,6 +61,11 @@ class QueueManager:
         await driver.opened()
         return driver
 
+    def find(self, key: QueueKey) -> QueueDriver | None:
+        """The driver that is at work, if there is one."""
+        driver = self._drivers.get(key)
+        return driver if driver is not None and driver.is_open else None
+
     def drivers(self) -> Iterable[QueueDriver]:
         return list(self._drivers.values())
 

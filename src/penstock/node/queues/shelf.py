@@ -12,7 +12,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 from uuid import UUID
@@ -22,7 +22,15 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
 from penstock.node.replay import stored_records
-from penstock.queue import FENCE_SUFFIX, decode_key, encode_key
+from penstock.queue import (
+    FENCE_SUFFIX,
+    HEAD_SUFFIX,
+    Head,
+    decode_head,
+    decode_key,
+    encode_head,
+    encode_key,
+)
 from penstock.types import Term
 
 log = logging.getLogger("penstock.queues")
@@ -100,9 +108,13 @@ class Shelf:
         if not parts:
             del self._queues[queue]
 
-    def queues(self) -> Mapping[QueueKey, Mapping[bytes, bytes]]:
-        """All that is stored."""
-        return self._queues
+    def starts(self, group_id: str | None) -> list[tuple[QueueKey, int]]:
+        """Where the queues of a group, or all, begin: everything before is done."""
+        return [
+            (queue, decode_head(parts[HEAD_SUFFIX]).start_offset)
+            for queue, parts in self._queues.items()
+            if HEAD_SUFFIX in parts and group_id in (None, queue.group_id)
+        ]
 
     # --- what drivers ask for
 
@@ -129,6 +141,20 @@ class Shelf:
         rows = [(encode_key(*queue, part), value) for part, value in parts]
         for part, value in parts:
             self._put(queue, part, value)
+        await self._append(rows)
+
+    async def reset(self, queue: QueueKey, start_offset: int) -> None:
+        """A queue begins at this offset, whatever was done before; whoever drives it finds its fence gone."""
+        self._check_leads(queue)
+        known = self._fences.get(queue, NO_FENCE)
+        fence = self._fences[queue] = Fence(known.term, known.turn + 1)
+        self._saves.pop(queue, None)
+        parts = self._queues.pop(queue, {})
+        head = encode_head(Head(Term(fence.term), start_offset))
+        self._put(queue, HEAD_SUFFIX, head)
+        rows: list[Part] = [(encode_key(*queue, part), None) for part in parts if part != HEAD_SUFFIX]
+        rows.append((encode_key(*queue, HEAD_SUFFIX), head))
+        rows.append((encode_key(*queue, FENCE_SUFFIX), _FENCE.pack(_FENCE_VERSION, *fence)))
         await self._append(rows)
 
     async def forget(self, queue: QueueKey) -> None:

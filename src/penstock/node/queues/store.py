@@ -2,7 +2,7 @@
 
 A queue on a partition hashes to one partition of that topic. Its shelf there is asked directly if this node leads it,
 else over the inter-node port. Questions are repeated while the shelf moves from node to node; each may safely be asked
-twice, since a claim only raises the fence and a save under the same fence writes the same bytes.
+twice, since a claim only raises the fence and a save under the same fence and number writes the same bytes.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.queues")
 
-CLAIM, SAVE, FORGET = 20, 21, 22
+CLAIM, SAVE, FORGET, RESET, STARTS = 20, 21, 22, 23, 24
 """Methods of the inter-node port."""
 
 PATIENCE_SECONDS = 10.0
@@ -48,11 +48,27 @@ _ELSEWHERE = frozenset(
     }
 )
 
+Serve = Callable[[memoryview], Awaitable[bytes]]
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A queue, as it is named between nodes."""
+
     group_id: str
     topic_id: bytes
     partition: int
+
+    @classmethod
+    def of(cls, queue: QueueKey) -> "Place":
+        return cls(queue.group_id, queue.topic_id.bytes, queue.partition)
+
+    @property
+    def queue(self) -> QueueKey:
+        return QueueKey(self.group_id, UUID(bytes=self.topic_id), self.partition)
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    place: Place
     term: int
 
 
@@ -63,19 +79,23 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Save(msgspec.Struct, frozen=True, array_like=True):
-    group_id: str
-    topic_id: bytes
-    partition: int
+    place: Place
     term: int
     turn: int
     number: int
     parts: list[tuple[bytes, bytes | None]]
 
 
-class Forget(msgspec.Struct, frozen=True, array_like=True):
-    group_id: str
-    topic_id: bytes
-    partition: int
+class Reset(msgspec.Struct, frozen=True, array_like=True):
+    place: Place
+    start_offset: int
+
+
+class Starts(msgspec.Struct, frozen=True, array_like=True):
+    """Of the shelf with this index; a null group means all."""
+
+    index: int
+    group_id: str | None
 
 
 class QueueStore:
@@ -102,10 +122,16 @@ class QueueStore:
         self._shelves: dict[int, Shelf] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._homes: dict[int, Partition] = {}
+        self._serve: dict[int, Serve] = {
+            CLAIM: self._serve_claim,
+            SAVE: self._serve_save,
+            FORGET: self._serve_forget,
+            RESET: self._serve_reset,
+            STARTS: self._serve_starts,
+        }
         if rpc is not None:
-            rpc.handle(CLAIM, self._serve_claim)
-            rpc.handle(SAVE, self._serve_save)
-            rpc.handle(FORGET, self._serve_forget)
+            for method, serve in self._serve.items():
+                rpc.handle(method, _without_sender(serve))
 
     # --- shelves on this node
 
@@ -124,8 +150,7 @@ class QueueStore:
     def _load(self, index: int, partition: Partition) -> None:
         shelf = Shelf(partition, self._clock)
         if partition.log.size_bytes > LOAD_AT_ONCE_BYTES:
-            task = asyncio.get_running_loop().create_task(self._load_gently(index, shelf))
-            self._loading[index] = task
+            self._loading[index] = asyncio.get_running_loop().create_task(self._load_gently(index, shelf))
             return
         try:
             for _ in shelf.load():
@@ -146,13 +171,11 @@ class QueueStore:
             self._shelves[index] = shelf
         del self._loading[index]
 
-    def topics_gone(self, topic_ids: Sequence[UUID]) -> list[Awaitable[None]]:
-        """What has to be awaited to forget the state of deleted topics that is kept here."""
-        return [shelf.forget_topics(topic_ids) for shelf in self._shelves.values() if shelf.serves]
-
-    def stored(self) -> list[QueueKey]:
-        """All queues whose state is kept on this node."""
-        return [key for shelf in self._shelves.values() for key in shelf.queues()]
+    async def forget_topics(self, topic_ids: Sequence[UUID]) -> None:
+        """The state of deleted topics that is kept here."""
+        for shelf in list(self._shelves.values()):
+            if shelf.serves:
+                await shelf.forget_topics(topic_ids)
 
     def stop(self) -> None:
         for task in self._loading.values():
@@ -162,52 +185,43 @@ class QueueStore:
 
     async def claim(self, queue: QueueKey, term: int) -> tuple[Fence, list[tuple[bytes, bytes]]]:
         """All that is stored, and the fence for changes. KafkaError if the shelf cannot be found in time."""
-        await self._ensure_topic()
-        question = Claim(queue.group_id, queue.topic_id.bytes, queue.partition, term)
-
-        async def here(shelf: Shelf) -> bytes:
-            fence, parts = await shelf.claim(queue, term)
-            return _pack(Claimed(fence.term, fence.turn, parts))
-
-        answer = msgspec.msgpack.decode(await self._ask(queue, CLAIM, question, here), type=Claimed)
-        return Fence(answer.term, answer.turn), answer.parts
+        if STATE_TOPIC not in self._state.topics:
+            await self._controller.create_internal_topic(STATE_TOPIC, self._partitions)
+        answer = await self._ask(self._index(queue), CLAIM, Claim(Place.of(queue), term))
+        claimed = msgspec.msgpack.decode(answer, type=Claimed)
+        return Fence(claimed.term, claimed.turn), claimed.parts
 
     async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[Part]) -> None:
         """Returns when it can no longer be lost."""
-        question = Save(
-            queue.group_id, queue.topic_id.bytes, queue.partition, fence.term, fence.turn, number, list(parts)
-        )
+        question = Save(Place.of(queue), fence.term, fence.turn, number, list(parts))
+        await self._ask(self._index(queue), SAVE, question)
 
-        async def here(shelf: Shelf) -> bytes:
-            await shelf.save(queue, fence, number, parts)
-            return b""
-
-        await self._ask(queue, SAVE, question, here)
-
-    async def forget(self, queue: QueueKey) -> None:
-        async def here(shelf: Shelf) -> bytes:
-            await shelf.forget(queue)
-            return b""
-
-        question = Forget(queue.group_id, queue.topic_id.bytes, queue.partition)
-        await self._ask(queue, FORGET, question, here)
-
-    async def _ensure_topic(self) -> None:
+    async def reset(self, queue: QueueKey, start_offset: int) -> None:
+        """The queue begins there, whatever was done before."""
         if STATE_TOPIC not in self._state.topics:
             await self._controller.create_internal_topic(STATE_TOPIC, self._partitions)
+        await self._ask(self._index(queue), RESET, Reset(Place.of(queue), start_offset))
 
-    async def _ask(
-        self,
-        queue: QueueKey,
-        method: int,
-        question: msgspec.Struct,
-        here: Callable[[Shelf], Awaitable[bytes]],
-    ) -> bytes | memoryview:
+    async def forget(self, queue: QueueKey) -> None:
+        await self._ask(self._index(queue), FORGET, Place.of(queue))
+
+    async def starts(self, group_id: str | None = None) -> dict[QueueKey, int]:
+        """Where each queue of a group, or of all, begins by what is stored anywhere."""
+        topic = self._state.topics.get(STATE_TOPIC)
+        found: dict[QueueKey, int] = {}
+        for index in range(topic.partitions if topic is not None else 0):
+            answer = await self._ask(index, STARTS, Starts(index, group_id))
+            rows = msgspec.msgpack.decode(answer, type=list[tuple[Place, int]])
+            found.update((place.queue, start) for place, start in rows)
+        return found
+
+    async def _ask(self, index: int, method: int, question: msgspec.Struct) -> bytes | memoryview:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SECONDS
+        packed = msgspec.msgpack.encode(question)
         while True:
             try:
-                return await self._ask_once(queue, method, question, here)
+                return await self._ask_once(index, method, packed)
             except StorageError as trouble:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble)) from trouble
             except KafkaError as refused:
@@ -215,23 +229,16 @@ class QueueStore:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _ask_once(
-        self,
-        queue: QueueKey,
-        method: int,
-        question: msgspec.Struct,
-        here: Callable[[Shelf], Awaitable[bytes]],
-    ) -> bytes | memoryview:
-        index = self._index(queue)
+    async def _ask_once(self, index: int, method: int, question: bytes) -> bytes | memoryview:
         home = self._view.partition(self._state.topics[STATE_TOPIC], index).leader
         if home == self._node_id:
-            return await here(self._shelf(index))
+            return await self._serve[method](memoryview(question))
         if home == NO_LEADER or self._rpc is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody leads {STATE_TOPIC}-{index} now")
         from penstock.node.peers import CallFailed
 
         try:
-            return await self._rpc.call(NodeId(home), method, _pack(question), ANSWER_MS)
+            return await self._rpc.call(NodeId(home), method, question, ANSWER_MS)
         except CallFailed as failed:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failed)) from failed
 
@@ -241,6 +248,8 @@ class QueueStore:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} is being made")
         return offsets_partition(f"{queue.group_id}:{queue.topic_id}:{queue.partition}", topic.partitions)
 
+    # --- answers
+
     def _shelf(self, index: int) -> Shelf:
         shelf = self._shelves.get(index)
         if shelf is not None and shelf.is_broken:
@@ -248,35 +257,45 @@ class QueueStore:
             self._load(index, self._homes[index])
             shelf = self._shelves.get(index)
         if shelf is None:
-            code = (
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-                if index in self._loading
-                else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            )
-            raise KafkaError(code, f"{STATE_TOPIC}-{index} is not ready here")
+            loading = index in self._loading
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(code, f"{STATE_TOPIC}-{index} is not ready on node {self._node_id}")
         return shelf
 
-    # --- answers
+    def _shelf_of(self, queue: QueueKey) -> Shelf:
+        return self._shelf(self._index(queue))
 
-    async def _serve_claim(self, sender: NodeId, body: memoryview) -> bytes:
-        wish = msgspec.msgpack.decode(body, type=Claim)
-        queue = QueueKey(wish.group_id, UUID(bytes=wish.topic_id), wish.partition)
-        fence, parts = await self._shelf(self._index(queue)).claim(queue, wish.term)
-        return _pack(Claimed(fence.term, fence.turn, parts))
+    async def _serve_claim(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=Claim)
+        queue = wish.place.queue
+        fence, parts = await self._shelf_of(queue).claim(queue, wish.term)
+        return msgspec.msgpack.encode(Claimed(fence.term, fence.turn, parts))
 
-    async def _serve_save(self, sender: NodeId, body: memoryview) -> bytes:
-        wish = msgspec.msgpack.decode(body, type=Save)
-        queue = QueueKey(wish.group_id, UUID(bytes=wish.topic_id), wish.partition)
-        fence = Fence(wish.term, wish.turn)
-        await self._shelf(self._index(queue)).save(queue, fence, wish.number, wish.parts)
+    async def _serve_save(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=Save)
+        queue = wish.place.queue
+        await self._shelf_of(queue).save(queue, Fence(wish.term, wish.turn), wish.number, wish.parts)
         return b""
 
-    async def _serve_forget(self, sender: NodeId, body: memoryview) -> bytes:
-        wish = msgspec.msgpack.decode(body, type=Forget)
-        queue = QueueKey(wish.group_id, UUID(bytes=wish.topic_id), wish.partition)
-        await self._shelf(self._index(queue)).forget(queue)
+    async def _serve_forget(self, question: memoryview) -> bytes:
+        queue = msgspec.msgpack.decode(question, type=Place).queue
+        await self._shelf_of(queue).forget(queue)
         return b""
 
+    async def _serve_reset(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=Reset)
+        await self._shelf_of(wish.place.queue).reset(wish.place.queue, wish.start_offset)
+        return b""
 
-def _pack(value: msgspec.Struct) -> bytes:
-    return msgspec.msgpack.encode(value)
+    async def _serve_starts(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=Starts)
+        shelf = self._shelf(wish.index)
+        if not shelf.serves:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{STATE_TOPIC}-{wish.index} is led elsewhere")
+        return msgspec.msgpack.encode(
+            [(Place.of(queue), start) for queue, start in shelf.starts(wish.group_id)]
+        )
+
+
+def _without_sender(serve: Serve) -> Callable[[NodeId, memoryview], Awaitable[bytes]]:
+    return lambda sender, question: serve(question)
