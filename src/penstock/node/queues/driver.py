@@ -278,7 +278,7 @@ class QueueDriver:
         for given in acquired:
             at = max(given.first, covered)
             while at <= given.last and (room > 0 or not parts):
-                data = self._read(at, given.last, room if parts else max(room, 1))
+                data = self._read(at, given.last, room, at_least_one=not parts)
                 if not data:
                     break
                 parts.append(data)
@@ -293,10 +293,10 @@ class QueueDriver:
             kept += self.core.acquire(now_ms, member, covered - 1 - kept[-1].last, below=covered)
         return Delivery(b"".join(parts), kept)
 
-    def _read(self, first: int, last: int, room: int) -> bytes:
+    def _read(self, first: int, last: int, room: int, *, at_least_one: bool) -> bytes:
         """Batches from the one that holds `first`, none that begins behind `last`."""
         wanted = min(room, (last - first + 1) * self._record_bytes * 2 + 4096)
-        data = self.partition.read(Offset(first), max(1, wanted), at_least_one=True)
+        data = self.partition.read(Offset(first), max(1, wanted), at_least_one=at_least_one)
         for position, header in iter_headers(data):
             if header.base_offset > last:
                 return data[:position]
