@@ -297,6 +297,8 @@ class QueueDriver:
         """Batches from the one that holds `first`, none that begins behind `last`."""
         wanted = min(room, (last - first + 1) * self._record_bytes * 2 + 4096)
         data = self.partition.read(Offset(first), max(1, wanted), at_least_one=at_least_one)
+        if not data and wanted < room:  # a batch larger than usual
+            data = self.partition.read(Offset(first), room, at_least_one=False)
         for position, header in iter_headers(data):
             if header.base_offset > last:
                 return data[:position]
