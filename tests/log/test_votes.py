@@ -34,7 +34,7 @@ def contents(store: VoteStore) -> dict[GroupId, SavedVote]:
 
 def test_a_vote_is_known_at_once_and_after_a_flush_also_to_the_next_process(disk: Disk) -> None:
     store = VoteStore(disk, PATH)
-    assert store.get(group(1)) == (-1, None, False)
+    assert store.get(group(1)) == (-1, None, False, 0)
     put(store, 1, vote(5, 3))
     put(store, 2, vote(7, has_log=False))
     put(store, 1, vote(6))
@@ -264,3 +264,18 @@ def test_votes_may_be_put_while_another_thread_flushes(tmp_path: Path) -> None:
         thread.join()
     store.flush()
     assert contents(VoteStore(disk, PATH)) == contents(store)
+
+
+def test_a_replica_in_another_life_keeps_its_vote_and_has_no_log(disk: Disk) -> None:
+    store = VoteStore(disk, PATH)
+    put(store, 1, vote(5, 2))
+    store.renew(group(1), 1)
+    store.flush()
+    again = VoteStore(disk, PATH)
+    assert again.get(group(1)) == SavedVote(Term(5), Replica(NodeId(2), 2**63 - 3), False, 1)
+    put(again, 1, vote(6, 3))
+    assert again.get(group(1)).life == 1
+    with pytest.raises(StorageError, match="no life 1 after 1"):
+        again.renew(group(1), 1)
+    again.forget(group(1))
+    assert again.get(group(1)).life == 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation
-from penstock.node.assembly import pack, unpack
+from penstock.node.assembly import Posted, pack, unpack
 from penstock.raft import Append, AppendReply, GroupConfig, InstallPrefix, Message, RequestVote, TimeoutNow
 from penstock.types import GroupId, NodeId, Replica
 
@@ -26,7 +26,7 @@ MESSAGES: list[Message] = [
 
 
 def packed(*messages: Message) -> memoryview:
-    return memoryview(b"".join(bytes(piece) for piece in pack((TO, GROUP, one) for one in messages)))
+    return memoryview(b"".join(bytes(piece) for piece in pack(Posted(TO, GROUP, one) for one in messages)))
 
 
 def plain(message: Message) -> Message:

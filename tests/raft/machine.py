@@ -24,6 +24,7 @@ from penstock.raft import (
     Send,
     SendPrefix,
     StartAt,
+    Suspect,
     TimeoutNow,
     Truncate,
     VoteReply,
@@ -63,6 +64,8 @@ class Machine:
         self.log = ToyLog()
         self.hard = HardState()
         self.unsaved: list[Persist] = []
+        self.refuses = False
+        """Whatever comes has a wrong checksum."""
         self.core: Raft | None = None
 
     @property
@@ -92,6 +95,10 @@ class Machine:
         wrote_control = 0
         for effect in effects:
             self.watch(self, effect)
+            if self.refuses and isinstance(effect, AppendEntries):
+                self.note(f"{self.me} refuses {len(effect.data)} bytes")
+                self.do(now, self.raft.entries_refused(now))
+                return
             self.note(f"{self.me} {describe(effect)}")
             wrote_control += self._carry_out(effect)
         if wrote_control:
@@ -173,6 +180,8 @@ def describe(effect: Effect) -> str:
             return f"begins anew at {message.first_index}"
         case StartAt(offset):
             return f"starts at offset {offset}"
+        case Suspect(index, peer):
+            return f"suspects what it sent {peer} from {index} on"
         case ConfigChanged(config):
             return f"has {describe_config(config)}"
 
@@ -187,6 +196,8 @@ def describe_message(message: Message) -> str:
         case Append(term, prev_index, prev_term, end_index, commit_index):
             to = f"..{end_index}" if end_index > prev_index else ""
             return f"append {prev_index}@{prev_term}{to} in {term}, commit {commit_index}"
+        case AppendReply(term, _, _, -1, _, _, refused_index) if refused_index >= 0:
+            return f"cannot store what follows {refused_index} in {term}"
         case AppendReply(term, match_index, received_index, -1):
             return f"has flushed {match_index} of {received_index} in {term}"
         case AppendReply(term, _, _, rejected_index, hint_index, hint_term):

@@ -12,6 +12,7 @@ and say, in order. `play` runs the commands and compares the whole.
     drop A B, repeat A B, swap A B     the oldest message from A to B is lost, comes twice, is overtaken by the next
     settle             save, flush and deliver until nothing is left
     beat A             A's beat reaches everybody who is not cut off, and so do the answers
+    refuse N, accept N N finds what it is sent damaged, or no more
     cut N, join N      N is cut off from all others, and back again
     crash N, start N   N loses what was not flushed or saved
     transfer A B       A hands over to B
@@ -167,6 +168,12 @@ class Stage:
                 leader.raft.answered(self.now, peer.me, beat.term)
             else:
                 leader.do(self.now, leader.raft.refused(self.now, peer.me, peer.raft.term))
+
+    def _do_refuse(self, node: str) -> None:
+        self.machines[int(node)].refuses = True
+
+    def _do_accept(self, node: str) -> None:
+        self.machines[int(node)].refuses = False
 
     def _do_cut(self, node: str) -> None:
         me = self.machines[int(node)].me

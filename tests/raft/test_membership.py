@@ -706,3 +706,28 @@ def test_a_lead_is_not_handed_to_who_has_no_vote() -> None:
         > transfer 1 2
         refused: the replica has no vote in this group
     """)
+
+
+def test_a_newcomer_that_comes_late_to_an_idle_group_votes_as_soon_as_it_has_everything() -> None:
+    """[13] Its first round was a long one, and nothing more is written that a second one could be of."""
+    stage = Stage(3, others=1)
+    stage.play("""
+        >> elect 1
+        >> cut 4
+        >> change 1 1 2 3 4
+        >> settle
+        >> beat 1
+        >> wait 0.9
+        >> beat 1
+        >> wait 0.9
+        >> beat 1
+        >> join 4
+        >> beat 1
+        >> settle
+        >> wait 0.4
+        >> settle
+    """)
+    config = stage.machines[1].raft.config
+    assert config is not None
+    assert config.voters == tuple(replica(node) for node in (1, 2, 3, 4))
+    assert not config.joint

@@ -4,6 +4,7 @@ decisions that are made on it."""
 from penstock.cluster import alterations, decisions
 from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.cluster.assignments import Assignment
+from penstock.cluster.damage import report_damaged, why_not_renewed
 from penstock.cluster.decisions import TopicWish
 from penstock.cluster.leaders import check_unclean, elect_preferred, plan_leaders
 from penstock.cluster.membership import (
@@ -36,6 +37,7 @@ from penstock.cluster.records import (
     PartitionMoveStarted,
     PartitionsAdded,
     ProducerIdsReserved,
+    ReplicaDamaged,
     Snapshot,
     TopicConfigsChanged,
     TopicCreated,
@@ -44,12 +46,20 @@ from penstock.cluster.records import (
     encode_record,
 )
 from penstock.cluster.state import ClusterState
-from penstock.cluster.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, Topic, check_name
+from penstock.cluster.topics import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    OFFSETS_TOPIC,
+    STATE_TOPIC,
+    Topic,
+    check_name,
+)
 
 __all__ = [
     "INTERNAL_TOPICS",
     "METADATA_TOPIC",
     "OFFSETS_TOPIC",
+    "STATE_TOPIC",
     "AlterOperation",
     "Assignment",
     "ClusterState",
@@ -75,6 +85,7 @@ __all__ = [
     "PlacementRules",
     "ProducerIdsReserved",
     "Reassignment",
+    "ReplicaDamaged",
     "Sightings",
     "Snapshot",
     "Topic",
@@ -100,7 +111,9 @@ __all__ = [
     "reassign",
     "register_node",
     "remove_empty_nodes",
+    "report_damaged",
     "report_moved",
     "start_moves",
     "watch_nodes",
+    "why_not_renewed",
 ]

@@ -14,10 +14,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.cluster.records import NO_INDEX, UNKNOWN_INCARNATION, PartitionMoved, PartitionMoveStarted
+from penstock.cluster.records import (
+    NO_INDEX,
+    UNKNOWN_INCARNATION,
+    PartitionMoved,
+    PartitionMoveStarted,
+    ReplicaDamaged,
+)
 from penstock.types import GroupId, NodeId, Replica
 
 replace = msgspec.structs.replace
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A replica whose bytes are not what it acknowledged, and the incarnation as which its node would hold it anew."""
+
+    replica: Replica
+    renewal: int
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +39,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     `replicas` is what the group's leader reported last (or the founders); `target` is where the group shall go, and
     None when it is there. `incarnations` and `target_incarnations` are parallel to them. `config_index` is where
     the reported configuration stands in the group's log; -1 as long as the group is what it was founded as.
+    `damaged` are those of the members, and of those to come, that have said so of themselves.
     """
 
     replicas: tuple[int, ...]
@@ -33,6 +47,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     target: tuple[int, ...] | None = None
     target_incarnations: tuple[int, ...] = ()
     config_index: int = NO_INDEX
+    damaged: tuple[Damage, ...] = ()
+
+    def damage_of(self, replica: Replica) -> Damage | None:
+        return next((damage for damage in self.damaged if damage.replica == replica), None)
+
+    @property
+    def damaged_nodes(self) -> tuple[int, ...]:
+        """Nodes whose present replica is damaged."""
+        return tuple(member.node for member in self.members if self.damage_of(member) is not None)
 
     @property
     def leader(self) -> int:
@@ -79,6 +102,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(node for node in self.replicas if node not in self.target)
 
     @property
+    def renewing(self) -> tuple[int, ...]:
+        """Nodes that stay and whose replica is being made anew."""
+        return tuple(
+            member.node
+            for member in self.target_members
+            if member.node in self.replicas and member not in self.members
+        )
+
+    @property
     def shown(self) -> tuple[int, ...]:
         """All replicas as Kafka shows them during a move: those that stay or come, then those that go."""
         return self.future + self.removing
@@ -99,12 +131,19 @@ def after_report(now: Assignment, reported: Assignment, index: int) -> Assignmen
         return now
     if members != frozenset(now.members):
         index = max(index, 0)
+    staying = frozenset(reported.members + now.target_members)
     return replace(
         now,
         replicas=reported.replicas,
         incarnations=reported.incarnations,
         config_index=max(now.config_index, index),
+        damaged=tuple(damage for damage in now.damaged if damage.replica in staying),
     )
+
+
+def with_damage(now: Assignment, damage: Damage) -> Assignment:
+    others = tuple(known for known in now.damaged if known.replica != damage.replica)
+    return replace(now, damaged=(*others, damage))
 
 
 def adopted(assignment: Assignment, node_id: int, incarnation: int) -> Assignment:
@@ -128,6 +167,16 @@ def as_moved(group: GroupId, assignment: Assignment) -> PartitionMoved:
         replicas=list(assignment.replicas),
         incarnations=list(assignment.incarnations),
         index=assignment.config_index,
+    )
+
+
+def as_damaged(group: GroupId, damage: Damage) -> ReplicaDamaged:
+    return ReplicaDamaged(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        node_id=damage.replica.node,
+        incarnation=damage.replica.incarnation,
+        renewal=damage.renewal,
     )
 
 

@@ -55,14 +55,16 @@ def _preferred_or_present(
 
 
 def _able(state: ClusterState, assignment: Assignment, ready: Collection[int] | None) -> tuple[int, ...]:
-    """Replicas that could lead. One on a node that leaves should not, and hands over as soon as anybody else can."""
+    """Replicas that could lead. One on a node that leaves should not, nor one that is damaged: it hands over as soon
+    as anybody else can."""
     there = tuple(
-        member.node
+        member
         for member in assignment.members
         if (not state.nodes or state.is_there(member)) and (ready is None or member.node in ready)
     )
-    staying = tuple(node for node in there if not state.nodes or state.nodes[node].usable)
-    return staying or there
+    whole = tuple(member for member in there if assignment.damage_of(member) is None) or there
+    staying = tuple(member for member in whole if not state.nodes or state.nodes[member.node].usable)
+    return tuple(member.node for member in staying or whole)
 
 
 def _even_out(wanted: dict[GroupId, tuple[int, tuple[int, ...]]], load: dict[int, int]) -> None:
@@ -101,6 +103,8 @@ def elect_preferred(
         problem = "is not there"
     elif ready is not None and preferred.node not in ready:
         problem = "has not caught up"
+    elif assignment.damage_of(preferred) is not None:
+        problem = "holds a damaged replica"
     else:
         return preferred.node
     message = f"node {preferred.node}, the preferred leader of {name}, {problem}"

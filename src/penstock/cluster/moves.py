@@ -15,6 +15,7 @@ class MoveReason(Enum):
     """Why, most urgent first."""
 
     WIPED = "a node lost its data"
+    DAMAGED = "a replica has rotted, or its files are missing"
     GONE = "a node is gone"
     LEAVING = "a node is being decommissioned"
     RACKS = "replicas share a rack"
@@ -67,11 +68,14 @@ def start_moves(state: ClusterState, moves: Sequence[Move]) -> list[MetadataReco
 
 
 def _as_record(state: ClusterState, assignment: Assignment, move: Move) -> MetadataRecord:
-    members = assignment.members + assignment.target_members
-    now: dict[int, int] = {member.node: member.incarnation for member in members}
-    fresh = {node: state.nodes[node].incarnation for node in move.target if node in state.nodes}
+    held: dict[int, Replica] = {
+        member.node: member for member in assignment.members + assignment.target_members
+    }
     incarnations = [
-        fresh[node] if node == move.renewed or node not in now else now[node] for node in move.target
+        renewal(state, assignment, node, held.get(node))
+        if node == move.renewed or node not in held
+        else held[node].incarnation
+        for node in move.target
     ]
     if move.renewed is None and assignment.target is None and set(move.target) == set(assignment.replicas):
         # The group need not change, so nobody has to report.
@@ -82,6 +86,15 @@ def _as_record(state: ClusterState, assignment: Assignment, move: Move) -> Metad
         replicas=list(move.target),
         incarnations=incarnations,
     )
+
+
+def renewal(state: ClusterState, assignment: Assignment, node: int, replica: Replica | None) -> int:
+    """As which incarnation a node holds a partition from now on that it has not held, or only as `replica`."""
+    home = state.nodes[node].replica
+    damage = None if replica is None else assignment.damage_of(replica)
+    if damage is None or Replica(home.node, damage.renewal).life_of(home) is None:
+        return home.incarnation
+    return damage.renewal
 
 
 def reordered(group: GroupId, assignment: Assignment, order: Sequence[int]) -> PartitionMoved:

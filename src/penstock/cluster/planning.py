@@ -6,8 +6,9 @@ Plans are made on the layout as it will be when everything under way is done, fr
 1. A plan is a sequence of moves of one replica each. Moves of one partition follow each other, and never run together:
    a group that changes two members at once depends on both copies.
 2. What is under way is left alone, unless it leads to a node that cannot take it any more.
-3. Repairs: a replica whose node lost its data is made anew there; one on a node that is gone or leaves goes to the
-   node with the emptiest rack and the least load. Partitions with the fewest sound replicas come first.
+3. Repairs: a replica whose node lost its data is made anew there, and so is one that is damaged, if the others can go
+   on without it (see `damage`); one on a node that is gone or leaves goes to the node with the emptiest rack and the
+   least load. Partitions with the fewest sound replicas come first.
 4. For racks' or balance's sake only whole partitions are moved: all replicas there and at rest. A node that is fenced,
    but not gone yet, keeps what it has: it will most likely be back before its data could be copied.
 5. Balance never makes the racks of a partition worse, and is reached with the fewest moves (see `levelling`).
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.cluster.assignments import Assignment
+from penstock.cluster.damage import may_renew
 from penstock.cluster.layout import Layout
 from penstock.cluster.levelling import level_leaders, next_chain
 from penstock.cluster.moves import Move, MoveLimits, MoveReason
@@ -73,7 +75,7 @@ class _Budget:
         for _, group, assignment in state.groups():
             if assignment.target is not None:
                 self.under_way[group] = None
-                self._begin(assignment.adding + assignment.removing)
+                self._begin(assignment.adding + assignment.removing + assignment.renewing)
 
     @property
     def empty(self) -> bool:
@@ -134,7 +136,7 @@ class _Planner:
         self._gone = dict.fromkeys(sorted(gone))
         takers = [node for node in state.usable_nodes() if node not in self._gone]
         self._layout = Layout(state, takers)
-        self._sound = {node: state.nodes[node].incarnation for node in takers}
+        self._sound = {node: state.nodes[node].replica for node in takers}
         self._repairs: list[_Repair] = []
         for _, group, assignment in state.groups():
             self._inspect(group, assignment)
@@ -166,12 +168,15 @@ class _Planner:
     def _inspect(self, group: GroupId, assignment: Assignment) -> None:
         """Sorts a partition into what must be repaired, what may be moved, and what is to be left alone."""
         moving = assignment.target is not None
-        if not moving and all(map(self._is_sound, assignment.replicas, assignment.incarnations)):
+        if not moving and not assignment.damaged and all(map(self._is_sound, assignment.members)):
             self._layout.free[group] = None
             return
         members = assignment.target_members if moving else assignment.members
-        faults = [(member, self._fault(member)) for member in members]
-        sound = sum(fault is None and self._state.is_there(member) for member, fault in faults)
+        faults = [(member, self._fault(member, assignment)) for member in members]
+        sound = sum(
+            fault is None and self._state.is_there(member) and assignment.damage_of(member) is None
+            for member, fault in faults
+        )
         broken = [
             (member.node, fault)
             for member, fault in faults
@@ -186,18 +191,21 @@ class _Planner:
         elif not moving and sound == len(members):
             self._layout.free[group] = None
 
-    def _is_sound(self, node: int, incarnation: int) -> bool:
-        return self._sound.get(node) == incarnation
+    def _is_sound(self, member: Replica) -> bool:
+        node = self._sound.get(member.node)
+        return node is not None and member.life_of(node) is not None
 
-    def _fault(self, member: Replica) -> MoveReason | None:
+    def _fault(self, member: Replica, assignment: Assignment) -> MoveReason | None:
         """Why this replica must go, or be made anew; None also where nothing can be done about it."""
         info = self._state.nodes.get(member.node)
         if member.node in self._gone:
             return MoveReason.GONE
         if info is None or info.fenced:
             return None
-        if info.incarnation != member.incarnation:
+        if member.life_of(info.replica) is None:
             return MoveReason.WIPED
+        if assignment.damage_of(member) is not None and may_renew(self._state, assignment, member):
+            return MoveReason.DAMAGED
         return MoveReason.LEAVING if info.decommissioning else None
 
     def _repair_all(self) -> Iterator[Move]:
@@ -216,7 +224,7 @@ class _Planner:
         return self._move(group, before, target, reason, renewed=node if taker == node else None)
 
     def _taker(self, group: GroupId, node: int, reason: MoveReason) -> int | None:
-        if reason is not MoveReason.WIPED:
+        if reason not in (MoveReason.WIPED, MoveReason.DAMAGED):
             return self._layout.best_taker(group, node, self._is_busy)
         if node in self._layout.load:
             return node

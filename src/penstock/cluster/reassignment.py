@@ -15,7 +15,7 @@ from penstock.cluster.placement import check_replicas, wrong_assignment
 from penstock.cluster.records import MetadataRecord, PartitionMoveCancelled, PartitionMoveStarted
 from penstock.cluster.state import ClusterState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.types import GroupId
+from penstock.types import GroupId, Replica
 
 
 class Reassignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +108,10 @@ def _start(
         return []
     if assignment.target is None and set(replicas) == set(assignment.replicas):
         return [reordered(group, assignment, replicas)]
-    held: dict[int, int] = {member.node: member.incarnation for member in assignment.members}
-    incarnations = [state.nodes[node].incarnation if node in state.nodes else held[node] for node in replicas]
+    held: dict[int, Replica] = {
+        member.node: member for member in assignment.members + assignment.target_members
+    }
+    incarnations = [_incarnation(state, node, held.get(node)) for node in replicas]
     return [
         PartitionMoveStarted(
             topic_id=group.topic_id,
@@ -118,3 +120,13 @@ def _start(
             incarnations=incarnations,
         )
     ]
+
+
+def _incarnation(state: ClusterState, node: int, replica: Replica | None) -> int:
+    """A replica that stays is what it is; one that comes, or whose node has lost its data since, is what the node
+    is."""
+    info = state.nodes.get(node)
+    if replica is not None and (info is None or replica.life_of(info.replica) is not None):
+        return replica.incarnation
+    assert info is not None, "a node that does not hold the partition was checked to be there"
+    return info.incarnation

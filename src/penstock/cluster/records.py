@@ -9,7 +9,7 @@ order in which the class declares them:
     [4, name, topic_id, configs]                                                     TopicConfigsChanged
     [5, node_id or nil, configs]                                                     NodeConfigsChanged
     [6, node_id, first, end]                                                         ProducerIdsReserved
-    [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters]         Snapshot
+    [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged] Snapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version]     NodeRegistered
     [9, node_id]                                                                     NodeFenced
     [10, node_id]                                                                    NodeUnfenced
@@ -19,6 +19,7 @@ order in which the class declares them:
     [14, topic_id, partition, replicas, incarnations, index]                         PartitionMoved
     [15, topic_id, partition]                                                        PartitionMoveCancelled
     [16, voters]                                                                     MetadataVoters
+    [17, topic_id, partition, node_id, incarnation, renewal]                         ReplicaDamaged
 
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
 shape and says as which incarnation each of these nodes holds the partition. A record from before there were
@@ -188,6 +189,17 @@ class MetadataVoters(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     voters: list[tuple[int, int]]
 
 
+class ReplicaDamaged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=17):
+    """A node says that what it holds of a partition, as this incarnation, is not what it acknowledged: bytes have
+    rotted, or files are missing. `renewal` is the incarnation as which it would hold the partition anew."""
+
+    topic_id: UUID
+    partition: int
+    node_id: int
+    incarnation: int
+    renewal: int
+
+
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One entry of a snapshot's node configs: msgpack maps want text keys, and a node id is a number."""
 
@@ -207,7 +219,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7
     """The whole state. Everything before it in the log is history.
 
     `topics` have their replicas as they are now; `moved` are those whose group has left its founding configuration,
-    `moves` those that are under way.
+    `moves` those that are under way, `damaged` the replicas that are to be made anew.
     """
 
     topics: list[TopicCreated]
@@ -217,6 +229,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7
     moved: list[PartitionMoved] = []
     moves: list[PartitionMoveStarted] = []
     voters: list[tuple[int, int]] = []
+    damaged: list[ReplicaDamaged] = []
 
 
 MetadataRecord = (
@@ -236,6 +249,7 @@ MetadataRecord = (
     | PartitionMoved
     | PartitionMoveCancelled
     | MetadataVoters
+    | ReplicaDamaged
 )
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -16,7 +16,16 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.cluster.assignments import Assignment, adopted, after_report, as_moved, as_started
+from penstock.cluster.assignments import (
+    Assignment,
+    Damage,
+    adopted,
+    after_report,
+    as_damaged,
+    as_moved,
+    as_started,
+    with_damage,
+)
 from penstock.cluster.nodes import NodeInfo, node_from
 from penstock.cluster.records import (
     NO_INDEX,
@@ -37,6 +46,7 @@ from penstock.cluster.records import (
     PartitionMoveStarted,
     PartitionsAdded,
     ProducerIdsReserved,
+    ReplicaDamaged,
     Snapshot,
     TopicConfigsChanged,
     TopicCreated,
@@ -125,7 +135,7 @@ class ClusterState:
 
     def is_there(self, member: Replica) -> bool:
         info = self._nodes.get(member.node)
-        return info is not None and info.alive and info.incarnation == member.incarnation
+        return info is not None and info.alive and member.life_of(info.replica) is not None
 
     def may_discard(self, group: GroupId, replica: Replica) -> bool:
         """Whether the replica's data is superfluous: the group is known, at rest, and has reported that it went on
@@ -186,6 +196,11 @@ class ClusterState:
                 if assignment.target is not None
             ],
             voters=[(voter.node, voter.incarnation) for voter in self.metadata_voters],
+            damaged=[
+                as_damaged(group, damage)
+                for _, group, assignment in self.groups()
+                for damage in assignment.damaged
+            ],
         )
 
     # --- topics
@@ -303,6 +318,12 @@ class ClusterState:
             record.topic_id, record.partition, lambda now: after_report(now, reported, record.index)
         )
 
+    def _replica_damaged(self, record: ReplicaDamaged) -> frozenset[str]:
+        damage = Damage(Replica(NodeId(record.node_id), record.incarnation), record.renewal)
+        return self._change_assignment(
+            record.topic_id, record.partition, lambda now: with_damage(now, damage)
+        )
+
     def _change_assignment(
         self, topic_id: UUID, partition: int, change: Callable[[Assignment], Assignment]
     ) -> frozenset[str]:
@@ -335,6 +356,8 @@ class ClusterState:
             self._moved(moved)
         for move in record.moves:
             self._move_started(move)
+        for damaged in record.damaged:
+            self._replica_damaged(damaged)
         self.next_producer_id = record.next_producer_id
         names = before.keys() | self._topics.keys()
         return frozenset(name for name in names if before.get(name) != self._topics.get(name))
@@ -403,6 +426,7 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     PartitionMoved: ClusterState._moved,
     PartitionMoveCancelled: ClusterState._move_cancelled,
     MetadataVoters: ClusterState._metadata_voters,
+    ReplicaDamaged: ClusterState._replica_damaged,
 }
 
 

@@ -251,15 +251,19 @@ class Log(Appending, Tending):
             upkeep.save_now(self._capture(), chain.segments)
         upkeep.checkpoint.save_both(self._facts())
 
-    def destroy(self) -> Callable[[], None]:
-        """Takes the log away: its name is free at once. Returns the slow part, the removal, for a thread."""
+    def abandon(self, why: str) -> None:
+        """Lets go of the files as they are: whatever is written or flushed from now on is refused."""
         self._upkeep.cancel()
         if self._plan is not None:
             self._plan.cancel()
         self._generation += 1
-        self.failed = StorageError(f"{self.path} was deleted")
+        self.failed = StorageError(f"{self.path} {why}")
         for segment in [*self._chain.segments, *self._upkeep.garbage]:
             segment.close()
+
+    def destroy(self) -> Callable[[], None]:
+        """Takes the log away: its name is free at once. Returns the slow part, the removal, for a thread."""
+        self.abandon("was deleted")
         aside = self._rename_aside()
         return lambda: self._remove_for_good(aside)
 

@@ -2,18 +2,49 @@
 
 Of every batch: the CRC, that it follows on the one before it, and that its term is the one that was last begun, as the
 log itself remembers it. The last two because a batch's CRC covers neither its offset nor its term.
+
+A scrub goes over sealed segments, in its own time. `look_again` is for entries that somebody has just complained about,
+wherever they stand.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.batch import HEADER_SIZE, BatchHeader
-from penstock.errors import CorruptLog, StorageError
+from penstock.batch import HEADER_SIZE, BatchHeader, check_batch
+from penstock.errors import BatchError, CorruptLog, StorageError
+from penstock.log.chain import SegmentChain
+from penstock.log.controls import Controls
 from penstock.log.disk import Disk
+from penstock.log.entries import check_entries
+from penstock.log.places import place_of, read_entries
 from penstock.log.scan import BadBatch, scan
 from penstock.log.segment import Segment
 from penstock.log.state import read_control
 from penstock.types import Offset
+
+
+def look_again(
+    chain: SegmentChain, controls: Controls, index: int, max_bytes: int, *, gaps_below: int
+) -> CorruptLog | None:
+    """What is wrong with the entries from boundary `index` on, which is in the log: with those that `read_entries`
+    gives, to the last byte. Compared as a replica does that is sent them."""
+    place = place_of(chain, controls, index)
+    segment = chain.segments[place.at]
+    if place.boundary != index:
+        return CorruptLog(
+            segment.path, place.position, f"a batch that goes on at index {index}, where one begins"
+        )
+    position = 0
+    try:
+        data, _ = read_entries(chain, controls, index, max_bytes)
+        view = memoryview(data)
+        while position < len(view):
+            position += check_batch(view, position).size
+        position, offset = 0, index - controls.gone - controls.count_before(index)
+        check_entries(data, end_offset=offset, last_term=controls.term_before(index), gaps_below=gaps_below)
+    except BatchError as problem:
+        return CorruptLog(segment.path, place.position + position, problem.message)
+    return None
 
 
 class ScrubSource(NamedTuple):

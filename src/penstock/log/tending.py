@@ -9,7 +9,7 @@ from penstock.errors import CorruptLog, StorageError
 from penstock.log.compaction import MAX_KEYS, CompactionPlan, cleanable, is_due, swap_in
 from penstock.log.cutting import Cutting
 from penstock.log.flush import FlushTicket
-from penstock.log.scrub import ScrubPlan
+from penstock.log.scrub import ScrubPlan, look_again
 from penstock.log.segment import Segment
 
 SCRUB_BYTES = 64 * 1024 * 1024
@@ -174,6 +174,18 @@ class Tending(Cutting):
             gaps_below=self.cleaned_offset,
             is_last=chosen[-1] is sealed[-1],
         )
+
+    def look_again(self, index: int, max_bytes: int) -> CorruptLog | None:
+        """What is wrong with the entries that `read_entries` gives from this boundary on; None: they are whole."""
+        if not self.first_index <= index < self.end_index:
+            return None
+        gaps_below = self.end_offset if self.config.cleanup_compact else self.cleaned_offset
+        try:
+            return look_again(self._chain, self._state.controls, index, max_bytes, gaps_below=gaps_below)
+        except CorruptLog as problem:
+            return problem
+        except (StorageError, ValueError) as problem:  # what cannot be read is as lost as what is wrong
+            return CorruptLog(self.path, 0, str(problem))
 
     def finish_scrub(self, plan: ScrubPlan) -> CorruptLog | None:
         """What the scrub found wrong in what is still part of this log. The log goes on: its owner decides what the

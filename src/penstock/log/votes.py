@@ -18,7 +18,8 @@ Two files, NAME.0 and NAME.1, big-endian. The one with the higher generation cou
      36   8  term            44   4  node that got the vote
      48   8  ... and its incarnation
      56   1  flags: 1 a vote was given, 2 there is a log of this group here, 4 the group is forgotten
-     57   7  zero
+     57   2  life: how often this replica was made anew, because its log was lost or damaged
+     59   5  zero
 
 A flush writes its records behind the last ones and flushes the file once. Of several records of one group the last one
 counts. When there is no room left, all that counts is written to the other file, flushed, and after it that file's
@@ -47,7 +48,7 @@ from penstock.types import NO_TERM, GroupId, NodeId, Replica, Term
 MAGIC = b"PVOT"
 HEAD = Struct(">4sHHQI")
 CRC = Struct(">I")
-RECORD = Struct(">IQ16siqiQB7x")
+RECORD = Struct(">IQ16siqiQBH5x")
 RECORD_SIZE = CRC.size + RECORD.size
 FIRST_RECORD = SECTOR_SIZE
 MIN_FILE_SIZE = 64 * 1024
@@ -58,6 +59,8 @@ SPARE_FACTOR = 4
 VOTED = 1
 HAS_LOG = 2
 FORGOTTEN = 4
+
+MAX_LIFE = 2**16 - 1
 
 
 class Hard(Protocol):
@@ -77,6 +80,9 @@ class SavedVote(NamedTuple):
     voted_for: Replica | None
     has_log: bool
     """There was a log of this group here. If it is gone, this replica has lost what it acknowledged."""
+    life: int = 0
+    """Each life is another member of its group (`Replica.in_life`): what an earlier one acknowledged, none answers
+    for."""
 
 
 NEVER_VOTED = SavedVote(NO_TERM, None, False)
@@ -113,7 +119,17 @@ class VoteStore:
 
     def put(self, group: GroupId, hard: Hard, has_log: bool) -> None:
         """Known at once, and on the disk when the next `flush` has returned."""
-        vote = SavedVote(Term(hard.term), hard.voted_for, has_log)
+        self._put(group, SavedVote(Term(hard.term), hard.voted_for, has_log, self.get(group).life))
+
+    def renew(self, group: GroupId, life: int) -> None:
+        """The replica begins another life, without a log. Term and vote stay: they bind nobody that came later, and a
+        vote that is not forgotten cannot be given twice."""
+        kept = self.get(group)
+        if not kept.life < life <= MAX_LIFE:
+            raise StorageError(f"{group}: no life {life} after {kept.life}")
+        self._put(group, SavedVote(kept.term, kept.voted_for, False, life))
+
+    def _put(self, group: GroupId, vote: SavedVote) -> None:
         self._votes[group] = vote
         with self._pending_lock:
             self._pending[group] = vote
@@ -281,11 +297,11 @@ def _encode(votes: Iterable[tuple[GroupId, SavedVote | None]], generation: int) 
     """The records of one batch."""
     parts = []
     for place, (group, vote) in enumerate(votes):
-        term, voted_for, has_log = vote or NEVER_VOTED
+        term, voted_for, has_log, life = vote or NEVER_VOTED
         node, incarnation = voted_for or (0, 0)
         flags = (VOTED if voted_for else 0) | (HAS_LOG if has_log else 0) | (FORGOTTEN if vote is None else 0)
         topic, partition = group.topic_id.bytes, group.partition
-        body = RECORD.pack(place, generation, topic, partition, term, node, incarnation, flags)
+        body = RECORD.pack(place, generation, topic, partition, term, node, incarnation, flags, life)
         parts.append(CRC.pack(crc32c(body)) + body)
     return b"".join(parts)
 
@@ -303,11 +319,11 @@ def _records(data: bytes, position: int, generation: int) -> Iterator[tuple[int,
 
 def _decode(record: bytes, generation: int) -> _Record | None:
     body = record[CRC.size :]
-    place, found, topic, partition, term, node, incarnation, flags = RECORD.unpack(body)
+    place, found, topic, partition, term, node, incarnation, flags, life = RECORD.unpack(body)
     if found != generation or CRC.unpack_from(record)[0] != crc32c(body):
         return None
     group = GroupId(UUID(bytes=topic), partition)
     if flags & FORGOTTEN:
         return group, None, place
     voted_for = Replica(NodeId(node), incarnation) if flags & VOTED else None
-    return group, SavedVote(Term(term), voted_for, bool(flags & HAS_LOG)), place
+    return group, SavedVote(Term(term), voted_for, bool(flags & HAS_LOG), life), place

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from random import Random
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -26,7 +26,7 @@ from penstock.raft.messages import check
 from penstock.types import GroupId, NodeId, Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.node.peers import Buffer, Transport
 
@@ -49,6 +49,17 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     message: Message
     entries_bytes: int = 0
     """Entries of an append are not in the message but behind all envelopes, so that nobody copies them."""
+    sender: int = 0
+    """Incarnation of the replica that sends it, if that is not its node's own: it was made anew since."""
+
+
+class Posted(NamedTuple):
+    """A message that waits for its frame. Who sent it is noted at once: a moment later it may be another one."""
+
+    to: Replica
+    group: GroupId
+    message: Message
+    sender: int = 0
 
 
 _LENGTH = Struct(">I")
@@ -57,16 +68,16 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Envelope])
 
 
-def pack(envelopes: "Iterable[tuple[Replica, GroupId, Message]]") -> "list[Buffer]":
+def pack(envelopes: "Iterable[Posted]") -> "list[Buffer]":
     """The frame's body in pieces."""
     rows, pieces = [], []
-    for to, group, message in envelopes:
+    for to, group, message, sender in envelopes:
         size = 0
         if type(message) is Append and message.entries:
             size = len(message.entries)
             pieces.append(message.entries)
             message = replace(message, entries=b"")
-        rows.append(Envelope(group.topic_id.bytes, group.partition, to.incarnation, message, size))
+        rows.append(Envelope(group.topic_id.bytes, group.partition, to.incarnation, message, size, sender))
     head = _ENCODER.encode(rows)
     return [_LENGTH.pack(len(head)) + head, *pieces]
 
@@ -115,7 +126,9 @@ class Assembly:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._groups: dict[GroupId, Consensus] = {}
-        self._outbox: dict[Replica, list[tuple[Replica, GroupId, Message]]] = {}
+        self._reborn: dict[GroupId, int] = {}
+        """Incarnations of the replicas that are not what this node is: made anew, because their files were lost."""
+        self._outbox: dict[Replica, list[Posted]] = {}
         self._outbox_bytes = 0
         self._scheduled = False
         self._senders: dict[Replica, beats.BeatSender] = {}
@@ -133,6 +146,10 @@ class Assembly:
     def wall_ms(self) -> int:
         return self._clock.wall_ms()
 
+    def replica(self, group: GroupId) -> Replica:
+        """What this node is in that group."""
+        return self.me.in_life(self.hard_states.life(group))
+
     def find(self, group: GroupId) -> Consensus | None:
         return self._groups.get(group)
 
@@ -148,9 +165,13 @@ class Assembly:
 
     def add(self, consensus: Consensus) -> None:
         self._groups[consensus.group] = consensus
+        if consensus.core.me != self.me:
+            self._reborn[consensus.group] = consensus.core.me.incarnation
 
     def remove(self, consensus: Consensus) -> None:
-        self._groups.pop(consensus.group, None)
+        if self._groups.get(consensus.group) is consensus:
+            del self._groups[consensus.group]
+            self._reborn.pop(consensus.group, None)
 
     @property
     def _tick_seconds(self) -> float:
@@ -170,7 +191,8 @@ class Assembly:
 
     def post(self, to: Replica, group: GroupId, message: Message) -> None:
         """Goes out when this turn of the loop is over, together with all else for that node."""
-        self._outbox.setdefault(to, []).append((to, group, message))
+        posted = Posted(to, group, message, self._reborn.get(group, 0))
+        self._outbox.setdefault(to, []).append(posted)
         if type(message) is Append:
             self._outbox_bytes += len(message.entries)
         if self._outbox_bytes >= FRAME_BYTES:
@@ -189,17 +211,23 @@ class Assembly:
     def on_messages(self, sender: NodeId, body: memoryview) -> None:
         """Raft messages of a peer. ProtocolViolation if they make no sense: the connection is closed then."""
         envelopes = unpack(body)
-        replica = self.transport.connected()[sender].replica
+        node = self.transport.connected()[sender].replica
         for envelope in envelopes:
+            replica = beats.as_named(node, envelope.sender)
+            if envelope.sender and replica.life_of(node) is None:
+                raise ProtocolViolation(
+                    f"a message of incarnation {envelope.sender}, which is none of its sender's"
+                )
             member = self._addressee(envelope)
             # One that is not known here yet was made a moment ago: its leader asks again.
             if member is not None:
                 member.step(replica, envelope.message)
 
     def _addressee(self, envelope: Envelope) -> Consensus | None:
-        if envelope.incarnation != self.me.incarnation or len(envelope.topic_id) != UUID_BYTES:
+        if len(envelope.topic_id) != UUID_BYTES:
             return None
-        return self._groups.get(GroupId(UUID(bytes=envelope.topic_id), envelope.partition))
+        member = self._groups.get(GroupId(UUID(bytes=envelope.topic_id), envelope.partition))
+        return member if member is not None and member.core.me.incarnation == envelope.incarnation else None
 
     # --- beats
 
@@ -218,23 +246,28 @@ class Assembly:
 
     def _beat(self) -> None:
         """Speaks to every peer for all groups that this node leads and that it is a member of."""
-        connected = {hello.replica for hello in self.transport.connected().values()}
+        nodes = {hello.node: hello.replica for hello in self.transport.connected().values()}
         led: dict[Replica, list[tuple[GroupId, Beat]]] = {replica: [] for replica in self._senders}
+        reborn: dict[Replica, dict[GroupId, beats.Pair]] = {}
         for group, member in self._groups.items():
             core = member.core
             if core.role is Role.LEADER and core.config is not None:
                 beat = core.beat()
-                for replica in core.config.members:
-                    if replica in connected:
-                        led.setdefault(replica, []).append((group, beat))
-        for replica, rows in led.items():
-            self._beat_to(replica, rows)
+                leader = self._reborn.get(group, 0)
+                for node, named in addressees(core.config.members, nodes).items():
+                    led.setdefault(node, []).append((group, beat))
+                    if leader or named:
+                        reborn.setdefault(node, {})[group] = beats.Pair(leader, named)
+        for node, rows in led.items():
+            self._beat_to(node, rows, reborn.get(node, {}))
 
-    def _beat_to(self, replica: Replica, rows: list[tuple[GroupId, Beat]]) -> None:
+    def _beat_to(
+        self, replica: Replica, rows: list[tuple[GroupId, Beat]], reborn: dict[GroupId, beats.Pair]
+    ) -> None:
         sender = self._senders.get(replica)
         if sender is None:
             sender = self._senders[replica] = beats.BeatSender(replica, self._session())
-        frame = sender.frame(self.now(), rows)
+        frame = sender.frame(self.now(), rows, reborn)
         if frame is not None:
             self.transport.send(replica.node, frame_kinds.BEAT, beats.encode(frame))
 
@@ -244,7 +277,7 @@ class Assembly:
         if isinstance(frame, beats.BeatFrame):
             receiver = self._receivers.get(replica)
             if receiver is None:
-                receiver = self._receivers[replica] = beats.BeatReceiver(replica)
+                receiver = self._receivers[replica] = beats.BeatReceiver(replica, self.me)
             reply, effects = receiver.receive(self.now(), frame, self._core)
             if reply is not None:
                 self.transport.send(sender, frame_kinds.BEAT, beats.encode(reply))
@@ -259,3 +292,18 @@ class Assembly:
     def _core(self, group: GroupId) -> Raft | None:
         member = self._groups.get(group)
         return member.core if member is not None else None
+
+
+def addressees(members: "Iterable[Replica]", nodes: "Mapping[NodeId, Replica]") -> dict[Replica, int]:
+    """To which of these nodes, as they are now, a beat goes, and to which of its incarnations (0: its own). While a
+    replica is being made anew there are two on its node, of which the older one has ended for good."""
+    found: dict[Replica, int] = {}
+    for member in members:
+        node = nodes.get(member.node)
+        if node == member:
+            found.setdefault(member, 0)
+        elif node is not None and (life := member.life_of(node)) is not None:
+            known = beats.as_named(node, found.get(node, 0))
+            if life > (known.life_of(node) or 0):
+                found[node] = member.incarnation
+    return found

@@ -1,5 +1,6 @@
 """What the leader of a partition does for its group, unasked: brings its members to what the metadata says, tells who
-keeps up, and hands the lead to whom it belongs.
+keeps up, and hands the lead to whom it belongs. With each round, damaged replicas are looked after too (`mending`),
+whoever leads them.
 
 A change of members goes in the order that keeps data safe: the group changes in its own log, then its leader reports
 that, and only when the report is in the metadata may a replica that has left delete its files.
@@ -13,6 +14,7 @@ from penstock.cluster import Assignment, ClusterState
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.node.announcing import Announcer
 from penstock.node.controller import Controller
+from penstock.node.mending import Mender
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
 from penstock.raft import Refused
@@ -50,13 +52,15 @@ class Caretaker:
         self._hands_over = hands_over
         self._reports: dict[object, asyncio.Task[None]] = {}
         self._rounds_in_sync: dict[object, int] = {}
+        self._mender = Mender(me=me, state=state, partitions=partitions, controller=controller)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def stop(self) -> None:
-        tasks = [*self._reports.values(), *([self._task] if self._task is not None else [])]
+        tasks = [*self._reports.values(), *self._mender.reports()]
+        tasks += [self._task] if self._task is not None else []
         for task in tasks:
             task.cancel()
         if tasks:
@@ -65,6 +69,7 @@ class Caretaker:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
+            self._mender.look()
             for partition in list(self._partitions.online()):
                 if (partition.serves and partition.is_replicated) or self._has_target(partition):
                     try:
@@ -96,6 +101,9 @@ class Caretaker:
         if config is None or core.changing:
             return True
         voters = frozenset(config.voters)
+        if any(one.node == self._me.node and one != partition.me for one in assignment.target_members):
+            # Its own replica is to be made anew: that needs another leader.
+            return True
         target = frozenset(assignment.target_members)
         if voters != frozenset(assignment.members) or (target and voters == target):
             self._report(partition, config.voters, core.configs.newest_index)
@@ -125,7 +133,7 @@ class Caretaker:
     def _hand_over(self, partition: Partition, assignment: Assignment, in_sync: Collection[int]) -> None:
         preferred = assignment.members[0]
         key = partition.group
-        wanted = self._hands_over and preferred != self._me
+        wanted = self._hands_over and preferred != partition.me and assignment.damage_of(preferred) is None
         if not wanted or preferred.node not in in_sync or preferred.node not in self._alive():
             self._rounds_in_sync.pop(key, None)
             return

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import BatchError, CorruptLog, DiskFull, KafkaError, StorageError
+from penstock.errors import (
+    BatchError,
+    CorruptLog,
+    DiskFull,
+    KafkaError,
+    ProtocolViolation,
+    StorageError,
+)
 from penstock.log import Log, Prefix
 from penstock.raft import (
+    Append,
     AppendControl,
     AppendEntries,
     AppendReply,
@@ -32,6 +40,7 @@ from penstock.raft import (
     Send,
     SendPrefix,
     StartAt,
+    Suspect,
     Truncate,
 )
 from penstock.raft.config import decode as decode_config
@@ -68,6 +77,10 @@ class Seat(Protocol):
 
     def config_changed(self, config: GroupConfig | None) -> None: ...
 
+    def damaged(self, rot: CorruptLog) -> None:
+        """Stored bytes are not what they were. The replica goes on: its owner sees to it that it is made anew."""
+        ...
+
     def heard_reply(self) -> None:
         """A replica has answered an append: it may have flushed more, whether or not that committed anything."""
         ...
@@ -103,13 +116,15 @@ class Consensus:
         self._seat = seat
         self._stopped = False
         self._full = False
+        self._refused = ""
+        """What was wrong with the entries that came last, until some come that are right."""
         self._wrote_control = False
         self._log_noted = not is_lasting or assembly.hard_states.had_log(group)
         """It is on the disk that this group has a log here: only then is anything of it acknowledged."""
         self._noting = False
         installed = stored.prefix_config
         self.core = Raft(
-            me=assembly.me,
+            me=assembly.replica(group),
             log=stored,
             hard=assembly.hard_states.get(group),
             config=decode_config(installed) if installed else founding,
@@ -131,7 +146,12 @@ class Consensus:
         self._assembly.remove(self)
 
     def step(self, sender: Replica, message: Message) -> None:
-        self._feed(lambda now: self.core.step(now, sender, message))
+        try:
+            self._feed(lambda now: self.core.step(now, sender, message))
+        except ProtocolViolation as wrong:
+            if type(message) is not Append or not message.entries or sender != self.core.leader:
+                raise
+            self._refuse_entries(str(wrong))
         if type(message) is AppendReply:
             self._seat.heard_reply()
 
@@ -174,6 +194,8 @@ class Consensus:
             effects = question(self._assembly.now())
         except BrokenPromise as broken:
             self.halt(broken)
+        except CorruptLog as rot:
+            self._seat.damaged(rot)
         else:
             self.carry_out(effects)
 
@@ -201,13 +223,34 @@ class Consensus:
         except (StorageError, CorruptLog, BrokenPromise) as trouble:
             self.halt(trouble)
         except (BatchError, KafkaError) as wrong:
-            log.error("%s: what its leader sent cannot be stored: %s", self._seat.label, wrong)
+            self._refuse_entries(str(wrong))
         except Exception as surprise:
             # The core believes that it was done: nothing that this replica says can be trusted any more.
             log.exception("%s: a bug", self._seat.label)
             self.halt(StorageError(f"an effect could not be carried out: {surprise!r}"))
         if not self._stopped:
             self._seat.settled()
+
+    def _refuse_entries(self, wrong: str) -> None:
+        """They rotted where they came from, or were changed on the way: their leader is told, and looks."""
+        if wrong != self._refused:
+            self._refused = wrong
+            log.error("%s: what %s sent cannot be stored: %s", self._seat.label, self.core.leader, wrong)
+        self._feed(self.core.entries_refused)
+
+    def _suspect(self, effect: Suspect) -> None:
+        """Reads on the loop, once in a while and not more than one message holds."""
+        rot = self.log.look_again(effect.index, self._assembly.settings.max_append_bytes)
+        if rot is not None:
+            self._seat.damaged(rot)
+            return
+        log.warning(
+            "%s: node %s could not store what follows index %d; it is whole here, so it was damaged on the way or "
+            "there: it is sent again",
+            self._seat.label,
+            effect.peer,
+            effect.index,
+        )
 
     def _no_space(self, refused: DiskFull) -> None:
         """Nothing was acknowledged. A follower is sent it again, and there may be space by then; a leader that cannot
@@ -243,6 +286,7 @@ class Consensus:
         gaps_below = EVERYWHERE if self.log.config.cleanup_compact else NOWHERE
         self.log.append_entries(effect.data, self._assembly.wall_ms(), gaps_below=gaps_below)
         self._full = False
+        self._refused = ""
         self._seat.dirty()
 
     def _append_control(self, effect: AppendControl) -> None:
@@ -305,4 +349,5 @@ _CARRY_OUT: dict[type, Callable[[Consensus, Any], None]] = {
     SendPrefix: Consensus._send_prefix,
     Install: Consensus._install,
     StartAt: Consensus._start_at,
+    Suspect: Consensus._suspect,
 }

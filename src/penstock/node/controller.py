@@ -27,6 +27,7 @@ from penstock.cluster import (
     plan_leaders,
     plan_rebalance,
     register_node,
+    report_damaged,
     report_moved,
     start_moves,
 )
@@ -50,6 +51,7 @@ HAND_OVER = 7
 """Of the lead: the only one that is asked of a partition's leader and not of the controller."""
 DECOMMISSION = 8
 REBALANCE = 9
+DAMAGED = 10
 
 MAX_NODES = 20
 """All are members of the metadata group, whose configuration must fit into a sector beside the log's checkpoint, also
@@ -76,6 +78,15 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     voters: list[tuple[int, int]]
     index: int
+
+
+class Damaged(msgspec.Struct, frozen=True, array_like=True):
+    """A node's report: its replica is not what it acknowledged, and would be this incarnation if it was made anew."""
+
+    topic_id: bytes
+    partition: int
+    replica: tuple[int, int]
+    renewal: int
 
 
 class HandOver(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +197,7 @@ class Controller:
             HAND_OVER: self._serve_hand_over,
             DECOMMISSION: self._serve_decommission,
             REBALANCE: self._serve_rebalance,
+            DAMAGED: self._serve_damaged,
         }
         if rpc is not None:
             for method, serve in self._serve.items():
@@ -239,6 +251,10 @@ class Controller:
     async def report_moved(self, group: GroupId, voters: Sequence[Replica], index: int) -> None:
         rows = [(int(voter.node), voter.incarnation) for voter in voters]
         await self._ask(MOVED, _pack(Moved(group.topic_id.bytes, group.partition, rows, index)))
+
+    async def report_damaged(self, group: GroupId, replica: Replica, renewal: int) -> None:
+        row = (int(replica.node), replica.incarnation)
+        await self._ask(DAMAGED, _pack(Damaged(group.topic_id.bytes, group.partition, row, renewal)))
 
     async def hand_over(self, group: GroupId, leader: int, to: int) -> None:
         """Asks a partition's leader to let another replica lead. KafkaError says why not."""
@@ -345,6 +361,13 @@ class Controller:
         group = GroupId(UUID(bytes=report.topic_id), report.partition)
         voters = [Replica(NodeId(node), incarnation) for node, incarnation in report.voters]
         await self._metadata.change(lambda state: report_moved(state, group, voters, report.index))
+        return b""
+
+    async def _serve_damaged(self, question: memoryview) -> bytes:
+        report = msgspec.msgpack.decode(question, type=Damaged)
+        group = GroupId(UUID(bytes=report.topic_id), report.partition)
+        replica = Replica(NodeId(report.replica[0]), report.replica[1])
+        await self._metadata.change(lambda state: report_damaged(state, group, replica, report.renewal))
         return b""
 
     async def _serve_hand_over(self, question: memoryview) -> bytes:

@@ -59,11 +59,12 @@ class Following:
         founders = tuple(
             self._me if founder == unregistered else founder for founder in topic.assignments[index].founders
         )
+        group = GroupId(topic.topic_id, index)
         return self._partitions.open(
             TopicPartition(topic.name, index),
-            GroupId(topic.topic_id, index),
+            group,
             topic.config,
-            GroupConfig(voters=founders) if self._me in founders else None,
+            GroupConfig(voters=founders) if self._partitions.replica(group) in founders else None,
         )
 
     def _let_go(self, topic: Topic, held: Collection[int]) -> None:
@@ -77,7 +78,10 @@ class Following:
         group = GroupId(topic.topic_id, index)
         if partition is not None and partition.group != group:
             return True
-        return self._state.may_discard(group, self._me)
+        if self._me.node in topic.assignments[index].shown:
+            # In another life, perhaps: what becomes of this one is not decided by its absence (see `mending`).
+            return False
+        return self._state.may_discard(group, self._partitions.replica(group))
 
     def orphans(self) -> None:
         """Once all metadata has been read: folders that belong to no replica of this node are moved out of the way.

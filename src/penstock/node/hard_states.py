@@ -62,6 +62,16 @@ class HardStates:
         if not self._volatile:
             self._store.flush()
 
+    def life(self, group: GroupId) -> int:
+        """How often this node's replica of the group was made anew."""
+        return self._store.get(group).life
+
+    def renew_now(self, group: GroupId, life: int) -> None:
+        """The replica begins another life, without a log; on the disk when this returns. Raises StorageError."""
+        self._store.renew(group, life)
+        if not self._volatile:
+            self._store.flush()
+
     def forget(self, group: GroupId) -> None:
         self._store.forget(group)
 

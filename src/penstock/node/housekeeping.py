@@ -79,7 +79,7 @@ class Housekeeping:
 
     async def scrub(self) -> None:
         """Reads some old bytes of the next partition again. Rot that is found while other replicas are whole costs
-        nothing but a copy."""
+        nothing but a copy: see `mending`."""
         partitions = [one for one in self._partitions.tended() if not one.closed]
         for _ in partitions:
             self._scrub_turn = (self._scrub_turn + 1) % len(partitions)
@@ -90,15 +90,8 @@ class Housekeeping:
                 rot = None if partition.closed else partition.log.finish_scrub(plan)
                 self._scrubbed[partition] = plan.next_offset
                 if rot is not None:
-                    self._report_rot(partition, rot)
+                    partition.damaged(rot)
                 return
-
-    def _report_rot(self, partition: Partition, rot: CorruptLog) -> None:
-        """With other replicas, this one takes no more part. Alone it is all there is, and most of it can be read."""
-        if partition.is_replicated:
-            partition.fail(rot)
-        else:
-            log.error("%s: %s; restore it from a backup", partition.name, rot)
 
     async def tidy(self) -> None:
         """One round: deletes what retention no longer keeps, compacts what is dirty enough."""

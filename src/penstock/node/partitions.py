@@ -5,6 +5,8 @@ since the metadata may be what was lost. Only a topic that was deleted by decisi
 elsewhere by decision, loses its files. Whose a folder is tells the store of terms and votes, which knows groups by
 their topic's id: the folder of a topic that was deleted and made again while this node was away is not mistaken for the
 new one's.
+
+A replica that is made anew (`renew`) leaves its old files in `orphans/` too: they may hold what no other replica has.
 """
 
 import logging
@@ -19,7 +21,7 @@ from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
 from penstock.raft import GroupConfig
-from penstock.types import GroupId, TopicPartition
+from penstock.types import GroupId, Replica, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
@@ -27,6 +29,10 @@ ORPHANS = "orphans"
 
 Offline = CorruptLog | StorageError
 """Why a partition could not be opened: it stays closed, and all others go on."""
+
+
+class LogLost(StorageError):
+    """There was a log of this replica, and its files are gone."""
 
 
 class PartitionTable:
@@ -91,6 +97,21 @@ class PartitionTable:
             for partition in partitions.values():
                 if isinstance(partition, Partition):
                     yield partition
+
+    def replica(self, group: GroupId) -> Replica:
+        """What this node is in that group."""
+        return self._assembly.replica(group)
+
+    def replicas(self) -> Iterator[tuple[TopicPartition, GroupId, Partition | Offline]]:
+        """All that were to be opened, the offline ones too."""
+        for name, group in self._groups.items():
+            found = self._topics.get(name.topic, {}).get(name.partition)
+            if found is not None:
+                yield name, group, found
+
+    def own(self) -> list[Partition]:
+        """Those of the node itself, outside all topics."""
+        return list(self._own)
 
     def tended(self) -> list[Partition]:
         """All that housekeeping looks after: those of topics and the node's own."""
@@ -168,11 +189,24 @@ class PartitionTable:
     def _check_not_lost(self, stored: Log, group: GroupId) -> None:
         """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
         if stored.end_index == 0 and self._assembly.hard_states.had_log(group):
-            raise StorageError(
-                f"{stored.path} is missing or empty, and with it what this node had acknowledged: bring the files "
-                "back; or, where other nodes have them, reassign the partition away from this node and back, or empty "
-                "the whole data folder, and it is filled again"
+            raise LogLost(
+                f"{stored.path} is missing or empty, and with it what this node had acknowledged. Where enough other "
+                "nodes have it, it is copied from them; else bring the files back"
             )
+
+    def renew(self, name: TopicPartition, life: int, config: TopicConfig) -> Partition | None:
+        """Makes a replica anew, in another life, with an empty log that its leader fills. The old files are moved aside
+        before the new life is noted: a crash between the two leaves a replica that misses its files, and is renewed
+        again, and never a new life with the files of an old one. Raises StorageError, with the replica closed."""
+        found, group = self._topics[name.topic][name.partition], self._groups[name]
+        if isinstance(found, Partition):
+            found.close()
+            found.log.abandon("is made anew")
+            self._topics[name.topic][name.partition] = LogLost(f"{name} is being made anew")
+        if self._disk.exists(f"{self._topics_dir}/{name}"):
+            self._move_aside(str(name), "is made anew from the other replicas")
+        self._assembly.hard_states.renew_now(group, life)
+        return self.open(name, group, config, None)
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
         for partition in self._topics.get(topic, {}).values():
@@ -228,13 +262,16 @@ class PartitionTable:
             if folder not in names:
                 self._move_aside(folder)
 
-    def _move_aside(self, folder: str) -> None:
+    def _move_aside(self, folder: str, why: str = "belongs to no topic") -> None:
         self._disk.make_dir(ORPHANS)
         self._disk.rename(f"{self._topics_dir}/{folder}", f"{ORPHANS}/{folder}.{self._clock.wall_ms()}")
         for changed in (ORPHANS, self._topics_dir):
             self._disk.sync_dir(changed)
         log.warning(
-            "%s belongs to no topic: moved to %s/ (delete it there if you do not miss it)", folder, ORPHANS
+            "%s %s: its files were moved to %s/ (delete them there if you do not miss them)",
+            folder,
+            why,
+            ORPHANS,
         )
 
     def _disk_of(self, config: TopicConfig) -> Disk:

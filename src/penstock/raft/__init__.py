@@ -19,6 +19,7 @@ from penstock.raft.effects import (
     Send,
     SendPrefix,
     StartAt,
+    Suspect,
     Truncate,
 )
 from penstock.raft.errors import BrokenPromise, Refused
@@ -70,6 +71,7 @@ __all__ = [
     "Send",
     "SendPrefix",
     "StartAt",
+    "Suspect",
     "TimeoutNow",
     "Truncate",
     "VoteReply",

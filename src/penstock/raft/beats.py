@@ -13,12 +13,16 @@ What the receiver remembers is what the sender believes it does, or both start o
   after `resync`.
 - a group that did not take its beat is named in the reply with its term, forgotten by the receiver, and named again in
   the next frame. A later term there ends the sender's reign; an equal one means "not yet".
+- a row is from one replica to another. Most are what their nodes are (life 0 of their data folders); one that was made
+  anew alone is named by its incarnation (`Replica.in_life`), and a beat for another life than the one that is here is
+  not taken.
 - a reply speaks only for those groups of which the sender has said the same since that frame; and what it is worth as
   a lease counts from when the frame was sent (invariant 5).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -39,11 +43,25 @@ FindGroup = Callable[[GroupId], Raft | None]
 Effects = list[tuple[GroupId, list[Effect]]]
 
 
+class Pair(NamedTuple):
+    """Who speaks to whom, by incarnation; 0 is the node's own."""
+
+    leader: int = 0
+    member: int = 0
+
+
+NODES = Pair()
+NOBODY_REBORN: Mapping[GroupId, Pair] = MappingProxyType({})
+
+
 class GroupBeat(msgspec.Struct, frozen=True, array_like=True):
     group: GroupId
     term: TermField
     commit_index: IndexField
     start_offset: IndexField
+    leader: Number = 0
+    member: Number = 0
+    """As in Pair."""
 
 
 class BeatFrame(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -90,21 +108,27 @@ class BeatSender:
         self._session = session
         self._sequence = 0
         self._reset = True
-        self._told: dict[GroupId, tuple[Beat, int]] = {}
-        """What the peer was told last of each group, and in which frame."""
+        self._told: dict[GroupId, tuple[Beat, int, Pair]] = {}
+        """What the peer was told last of each group, in which frame, and from whom to whom."""
         self._sent_at: dict[int, float] = {}
 
-    def frame(self, now: float, beats: Sequence[tuple[GroupId, Beat]]) -> BeatFrame | None:
-        """The next frame, of the beats of all groups that concern the peer; None if there are none, as before."""
+    def frame(
+        self,
+        now: float,
+        beats: Sequence[tuple[GroupId, Beat]],
+        reborn: Mapping[GroupId, Pair] = NOBODY_REBORN,
+    ) -> BeatFrame | None:
+        """The next frame, of the beats of all groups that concern the peer; None if there are none, as before.
+        `reborn`: where one of the two is not what its node is."""
         told, sequence = self._told, self._sequence + 1
         changed: list[GroupBeat] = []
         count = 0
         for group, beat in beats:
             count += 1
-            known = told.get(group)
-            if known is None or known[0] is not beat:
-                told[group] = (beat, sequence)
-                changed.append(GroupBeat(group, beat.term, beat.commit_index, beat.start_offset))
+            known, pair = told.get(group), reborn.get(group, NODES)
+            if known is None or known[0] is not beat or known[2] != pair:
+                told[group] = (beat, sequence, pair)
+                changed.append(GroupBeat(group, beat.term, beat.commit_index, beat.start_offset, *pair))
         dropped = self._forget_others(beats) if len(told) != count else []
         if not told and not dropped:
             return None
@@ -140,32 +164,35 @@ class BeatSender:
             self.start_over()
             return []
         effects = self._take_refusals(now, reply, find)
-        for group, (beat, since) in self._told.items():
+        for group, (beat, since, pair) in self._told.items():
             core = find(group)
             if core is not None and since <= reply.sequence:
-                core.answered(sent_at, self.peer, beat.term)
+                core.answered(sent_at, as_named(self.peer, pair.member), beat.term)
         return effects
 
     def _take_refusals(self, now: float, reply: BeatReply, find: FindGroup) -> Effects:
         effects: Effects = []
         for group, term in reply.refused:
+            member = self.peer
             if group in self._told and self._told[group][1] <= reply.sequence:
-                del self._told[group]
+                member = as_named(self.peer, self._told.pop(group)[2].member)
             core = find(group)
             if core is not None:
-                effects.append((group, core.refused(now, self.peer, term)))
+                effects.append((group, core.refused(now, member, term)))
         return [(group, some) for group, some in effects if some]
 
 
 class BeatReceiver:
     """Beats from one peer to this node."""
 
-    def __init__(self, peer: Replica) -> None:
+    def __init__(self, peer: Replica, me: Replica | None = None) -> None:
+        """`me`: this node. Without it, whoever is here is meant."""
         self.peer = peer
+        self._me = me
         self._session = -1
         self._sequence = 0
-        self._covered: dict[GroupId, int] = {}
-        """Group -> the term in which the peer leads it."""
+        self._covered: dict[GroupId, tuple[int, Replica, int]] = {}
+        """Group -> the term in which the peer leads it, as which replica, and which one it speaks to (as in Pair)."""
 
     def receive(self, now: float, frame: BeatFrame, find: FindGroup) -> tuple[BeatReply | None, Effects]:
         """The reply, if the frame is worth one, and what the groups' cores ask for."""
@@ -185,24 +212,35 @@ class BeatReceiver:
         for group in frame.dropped:
             self._covered.pop(group, None)
         for beat in frame.changed:
-            self._covered[beat.group] = beat.term
-            core = find(beat.group)
+            leader = as_named(self.peer, beat.leader)
+            self._covered[beat.group] = (beat.term, leader, beat.member)
+            core = self._meant(find(beat.group), beat.member)
             if core is not None:
                 news = Beat(beat.term, beat.commit_index, beat.start_offset)
-                effects.append((beat.group, core.step_beat(now, self.peer, news)))
+                effects.append((beat.group, core.step_beat(now, leader, news)))
         return [(group, some) for group, some in effects if some]
 
     def _hear(self, now: float, find: FindGroup, effects: Effects) -> list[tuple[GroupId, int]]:
         """Who did not take the beat, with the term that it is in."""
         refused: list[tuple[GroupId, int]] = []
-        for group, term in self._covered.items():
-            core = find(group)
+        for group, (term, leader, member) in self._covered.items():
+            core = self._meant(find(group), member)
             if core is None:
                 refused.append((group, NO_TERM))
-            elif not core.heard(now, self.peer, term):
+            elif not core.heard(now, leader, term):
                 refused.append((group, core.term))
             elif core.part.lost:
                 effects.append((group, core.plead()))
         for group, _ in refused:
             del self._covered[group]
         return refused
+
+    def _meant(self, core: Raft | None, member: int) -> Raft | None:
+        """The replica here, if it is the one that was spoken to."""
+        if core is None or self._me is None or core.me == as_named(self._me, member):
+            return core
+        return None
+
+
+def as_named(node: Replica, incarnation: int) -> Replica:
+    return Replica(node.node, incarnation) if incarnation else node

@@ -255,6 +255,12 @@ class Raft:
             self.configs_truncated(self.log.end_index)
         return self._effects()
 
+    def entries_refused(self, now: float) -> list[Effect]:
+        """Follower: what the leader sent, in this term, is nothing that a log may hold. It is told so (8)."""
+        if isinstance(self.part, Follower) and self.leader is not None:
+            self.part.refuse()
+        return self._effects()
+
     # ---- beats
 
     def beat(self) -> Beat:

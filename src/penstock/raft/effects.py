@@ -111,6 +111,14 @@ class StartAt(msgspec.Struct, frozen=True):
     offset: int
 
 
+class Suspect(msgspec.Struct, frozen=True):
+    """Leader: what the log has from this boundary on could not be read, or not be stored by a peer. To be read again,
+    and compared with its checksums: it may have rotted."""
+
+    index: int
+    peer: Replica
+
+
 class ConfigChanged(msgspec.Struct, frozen=True):
     """Another configuration holds, by an entry that was appended or one that was truncated."""
 
@@ -128,5 +136,6 @@ Effect = (
     | SendPrefix
     | Install
     | StartAt
+    | Suspect
     | ConfigChanged
 )

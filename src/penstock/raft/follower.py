@@ -112,6 +112,15 @@ class Follower:
             core.known_leader, AppendReply(core.term, 0, 0, message.prev_index, hint, hint_term)
         )
 
+    def refuse(self) -> None:
+        """The entries that came cannot be stored: none of them is here, and only their sender can tell why."""
+        core = self.core
+        received = min(core.log.end_index, self.matched_index)
+        match = min(core.log.flushed_index, received)
+        self.owes_reply = False
+        reply = AppendReply(core.term, match, received, refused_index=core.log.end_index)
+        core.send_when_saved(core.known_leader, reply)
+
     # ---- what else a leader sends
 
     def hear_beat(self, commit_index: int, start_offset: int) -> None:

@@ -154,6 +154,9 @@ class Leader:
             )
         peer.contact_at = max(peer.contact_at, now)
         peer.paused = False
+        if reply.refused_index >= 0:
+            self.replication.refused(now, peer, reply.refused_index)
+            return
         if reply.rejected_index >= 0:
             self.replication.rejected(now, peer, reply)
             return

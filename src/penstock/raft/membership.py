@@ -88,9 +88,12 @@ def _has_caught_up(leader: "Leader", change: Change, newcomer: Replica, now: flo
         return True
     end_index = leader.core.log.end_index
     goal, began_at = change.rounds.setdefault(newcomer, (end_index, now))
-    if leader.replication.peers[newcomer].match_index < goal:
+    match_index = leader.replication.peers[newcomer].match_index
+    if match_index < goal:
         return False
-    if now - began_at > leader.core.settings.election_timeout_s:
+    # Who has everything has caught up, however long it took: an idle group writes nothing that another round could be
+    # of.
+    if match_index < end_index and now - began_at > leader.core.settings.election_timeout_s:
         change.rounds[newcomer] = (end_index, now)
         return False
     change.caught_up.append(newcomer)

@@ -67,6 +67,9 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
     rejected_index: Annotated[int, msgspec.Meta(ge=NONE, le=MAX_INDEX)] = NONE
     hint_index: IndexField = 0
     hint_term: TermField = NONE
+    refused_index: Annotated[int, msgspec.Meta(ge=NONE, le=MAX_INDEX)] = NONE
+    """Entries came that follow here, and are not what a log may hold: a checksum is wrong, or an offset, or a term.
+    They rotted on the leader's disk or were changed on the way, and only the leader can tell which."""
 
 
 class InstallPrefix(msgspec.Struct, frozen=True, array_like=True, tag=4):

@@ -6,6 +6,9 @@ PREFIX     what the replica needs next is deleted here: a prefix is under way, a
 
 PROBE --accepted--> REPLICATE --rejected, or no progress for a while--> PROBE
 PROBE, REPLICATE --needs what is deleted--> PREFIX --installed--> REPLICATE
+
+Besides, a peer may be *hushed*: what it needs next cannot be sent as it should be, because it rots on one of the two
+disks or on the way. It is tried again, ever more rarely, and is sent nothing between.
 """
 
 from collections import deque
@@ -15,6 +18,11 @@ import msgspec
 
 from penstock.raft.settings import RaftSettings
 from penstock.types import Replica
+
+HUSH_FIRST_S = 0.5
+HUSH_LONGEST_S = 30.0
+"""The first pause is for a fault on the way, which will most likely not be there again; the longest for rot that only
+another leader, or a person, can mend: each try reads and sends a window in vain."""
 
 
 class PeerState(Enum):
@@ -42,6 +50,8 @@ class Peer:
 
     __slots__ = (
         "contact_at",
+        "hush_s",
+        "hushed_until",
         "inflight",
         "inflight_bytes",
         "lease_at",
@@ -75,6 +85,12 @@ class Peer:
         """When it was last heard of, as far as is known. A new leader gives everybody one election timeout."""
         self.lease_at = float("-inf")
         """When the newest beat that it answered was sent (5)."""
+        self.hush_s = 0.0
+        self.hushed_until = float("-inf")
+
+    def hush(self, now: float) -> None:
+        self.hush_s = min(self.hush_s * 2, HUSH_LONGEST_S) or HUSH_FIRST_S
+        self.hushed_until = now + self.hush_s
 
     def has_room(self, settings: RaftSettings) -> bool:
         return (

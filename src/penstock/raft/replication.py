@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.raft.effects import Send, SendPrefix
+from penstock.errors import CorruptLog
+from penstock.raft.effects import Send, SendPrefix, Suspect
 from penstock.raft.messages import Append, AppendReply, InstallPrefix
 from penstock.raft.progress import Peer, PeerState
 from penstock.types import Replica
@@ -33,6 +34,8 @@ class Replication:
     def feed(self, now: float, peer: Peer, shared: Append | None = None) -> Append | None:
         """Sends all that may be sent. `shared` is an append made for another peer a moment ago: most need the same."""
         core = self.core
+        if now < peer.hushed_until:
+            return shared
         if peer.state is not PeerState.REPLICATE:
             if peer.state is PeerState.PROBE and not peer.probe_sent:
                 self._probe(now, peer)
@@ -40,9 +43,8 @@ class Replication:
         end_index = core.log.end_index
         while peer.next_index < end_index and peer.has_room(core.settings):
             if shared is None or shared.prev_index != peer.next_index:
-                shared = self._read(peer.next_index)
+                shared = self._read(now, peer)
                 if shared is None:
-                    self._need_prefix(now, peer)
                     return None
             if not peer.inflight:
                 peer.progress_at = now
@@ -52,10 +54,8 @@ class Replication:
         return shared
 
     def _probe(self, now: float, peer: Peer) -> None:
-        message = self._read(peer.next_index)
-        if message is None:
-            self._need_prefix(now, peer)
-        else:
+        message = self._read(now, peer)
+        if message is not None:
             self._ask(now, peer, message)
 
     def _ask(self, now: float, peer: Peer, message: Append) -> None:
@@ -64,14 +64,20 @@ class Replication:
         self.core.wake_at(now + self.core.settings.resend_timeout_s)
         self.core.out.append(Send(peer.replica, message))
 
-    def _read(self, index: int) -> Append | None:
-        """An append of what follows `index`; None if that is deleted."""
+    def _read(self, now: float, peer: Peer) -> Append | None:
+        """An append of what the peer needs next; None if that is deleted, or cannot be read."""
         core = self.core
         log = core.log
+        index = peer.next_index
         prev_term = self._term_before(index)
         if prev_term is None:
+            self._need_prefix(now, peer)
             return None
-        entries, end_index = log.read_entries(index, core.settings.max_append_bytes)
+        try:
+            entries, end_index = log.read_entries(index, core.settings.max_append_bytes)
+        except CorruptLog:
+            self._hush(now, peer, index)
+            return None
         return Append(core.term, index, prev_term, end_index, core.commit_index, log.start_offset, entries)
 
     def _without_entries(self, index: int) -> Append | None:
@@ -86,6 +92,14 @@ class Replication:
         """None where the log has been deleted, also at 0, whose term everybody knows: nothing can be read there."""
         log = self.core.log
         return log.term_before(index) if index >= log.first_index else None
+
+    def _hush(self, now: float, peer: Peer, index: int) -> None:
+        """What follows this boundary is not to be had as it was written (see progress.py)."""
+        peer.probe_at(peer.next_index)
+        peer.probe_sent = True
+        peer.hush(now)
+        self.core.wake_at(peer.hushed_until)
+        self.core.out.append(Suspect(index, peer.replica))
 
     def _need_prefix(self, now: float, peer: Peer) -> None:
         peer.await_prefix(now)
@@ -141,10 +155,14 @@ class Replication:
             return False
         peer.match_index = reply.match_index
         peer.progress_at = now
+        if now >= peer.hushed_until:
+            peer.hush_s = 0.0
         return True
 
     def rejected(self, now: float, peer: Peer, reply: AppendReply) -> None:
         """Goes back to where the logs may agree, by the follower's knowledge and the leader's own."""
+        if now < peer.hushed_until:
+            return
         if peer.state is PeerState.PREFIX or (peer.matched and reply.rejected_index <= peer.match_index):
             return
         if peer.state is PeerState.PROBE and reply.rejected_index != peer.next_index:
@@ -158,6 +176,15 @@ class Replication:
         peer.probe_at(log.floor(index))
         self._probe(now, peer)
 
+    def refused(self, now: float, peer: Peer, index: int) -> None:
+        """The peer was sent what no log may hold. It follows what it has matched, so it is looked for there."""
+        log = self.core.log
+        if now < peer.hushed_until or peer.state is PeerState.PREFIX:
+            return
+        if max(peer.match_index, log.first_index) <= index < log.end_index:
+            peer.probe_at(log.floor(index))
+            self._hush(now, peer, index)
+
     # ---- time
 
     def retry_stuck(self, now: float) -> None:
@@ -168,7 +195,10 @@ class Replication:
     def deadline(self) -> float:
         """When the first peer that is behind will be stuck."""
         behind = [peer for peer in self.peers.values() if not peer.paused and self._is_behind(peer)]
-        return min((peer.progress_at + self._patience(peer) for peer in behind), default=float("inf"))
+        return min(map(self._stuck_at, behind), default=float("inf"))
+
+    def _stuck_at(self, peer: Peer) -> float:
+        return max(peer.progress_at + self._patience(peer), peer.hushed_until)
 
     def _is_behind(self, peer: Peer) -> bool:
         return peer.state is not PeerState.REPLICATE or peer.match_index < self.core.log.end_index
@@ -183,7 +213,7 @@ class Replication:
             return False
         if peer.paused:
             return now - peer.contact_at < self.core.settings.election_timeout_s
-        return now >= peer.progress_at + self._patience(peer)
+        return now >= self._stuck_at(peer)
 
     def _retry(self, now: float, peer: Peer) -> None:
         """Something was lost, or is slow. An append without entries, at a place that matches, asks what has come."""

@@ -1,0 +1,151 @@
+"""Damaged replicas of this node: the lead is handed to one that is whole, the controller is told, and what it decides
+is carried out. `penstock.cluster.damage` has the rules, and why they are safe.
+
+A replica is damaged if rot was found in it (by a scrub, or because a follower could not store what it was sent), or if
+it could not be opened because its log is corrupt or gone. Other troubles of a disk, such as too few file descriptors,
+are not: they pass, and the bytes are there.
+
+Which *life* a replica shall be in is what the metadata says (the target of a move, or what the group has); which one it
+is in, this node knows, durably. A node in an earlier life than it should be makes the replica anew. One in a later life
+(the move was given up) does not go back: it reports the life that is asked for as damaged, and proposes the next one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from penstock.cluster import Assignment, ClusterState, why_not_renewed
+from penstock.errors import CorruptLog, PenstockError, StorageError
+from penstock.node.controller import Controller
+from penstock.node.partition import Partition
+from penstock.node.partitions import LogLost, Offline, PartitionTable
+from penstock.raft import Refused
+from penstock.types import GroupId, Replica, TopicPartition
+
+log = logging.getLogger("penstock.node")
+
+
+class Mender:
+    """Looks after what is damaged on this node."""
+
+    def __init__(
+        self, *, me: Replica, state: ClusterState, partitions: PartitionTable, controller: Controller
+    ) -> None:
+        self._me = me
+        self._state = state
+        self._partitions = partitions
+        self._controller = controller
+        self._reports: dict[GroupId, asyncio.Task[None]] = {}
+        self._said: dict[TopicPartition, str] = {}
+        """What was told people last of each damaged replica, so that it is told once."""
+
+    def reports(self) -> Collection[asyncio.Task[None]]:
+        """Those under way."""
+        return self._reports.values()
+
+    def look(self) -> None:
+        """One round."""
+        for name, group, found in list(self._partitions.replicas()):
+            try:
+                self._mind(name, group, found)
+            except StorageError as trouble:
+                self._say(name, f"cannot be made anew now: {trouble}")
+            except Exception:
+                log.exception("%s: a bug in mending it; the others go on", name)
+        for partition in self._partitions.own():
+            # The metadata log: there is nobody to make it anew, but others may lead.
+            if partition.damage is not None:
+                self._hand_over(partition, ())
+
+    def _mind(self, name: TopicPartition, group: GroupId, found: Partition | Offline) -> None:
+        assignment = self._state.assignment(group)
+        assigned = None if assignment is None else _assigned(assignment, self._me)
+        if assignment is None or assigned is None:
+            return
+        if assigned == self._partitions.replica(group) and not assignment.damaged and not _is_damaged(found):
+            self._said.pop(name, None)
+            return
+        wanted, life = assigned.life_of(self._me), self._partitions.replica(group).life_of(self._me)
+        if wanted is None or life is None:
+            # Of a data folder that this node no longer has: the planner sees that by itself.
+            return
+        if wanted > life:
+            self._renew(name, found, assignment, wanted)
+        elif wanted < life or _is_damaged(found) or assignment.damage_of(assigned) is not None:
+            self._report(name, group, assignment, assigned, self._me.in_life(life + 1))
+            if isinstance(found, Partition):
+                self._hand_over(found, assignment.damaged_nodes)
+
+    # --- what is to be done
+
+    def _renew(
+        self, name: TopicPartition, found: Partition | Offline, assignment: Assignment, life: int
+    ) -> None:
+        if isinstance(found, Partition) and found.leads:
+            self._hand_over(found, assignment.damaged_nodes)
+            return
+        topic = self._state.topics[name.topic]
+        log.warning("%s is made anew from the other replicas", name)
+        self._partitions.renew(name, life, topic.config)
+
+    def _hand_over(self, partition: Partition, damaged: Collection[int]) -> None:
+        """To one that has kept up and is not known to be damaged; if there is none, nobody has more than this one."""
+        if not partition.leads or not partition.is_replicated:
+            return
+        others = [node for node in partition.in_sync_nodes() if node != self._me.node and node not in damaged]
+        if not others:
+            self._say(partition.name, "damaged, and nobody else is known to be whole: it serves what it can")
+            return
+        config = partition.consensus.core.config
+        successors = [] if config is None else [one for one in config.voters if one.node in others]
+        try:
+            for successor in successors[:1]:
+                partition.consensus.transfer(successor)
+                log.warning("%s: damaged here, hands the lead to node %s", partition.name, successor)
+        except Refused as not_now:
+            log.debug("%s: %s", partition.name, not_now)
+
+    def _report(
+        self,
+        name: TopicPartition,
+        group: GroupId,
+        assignment: Assignment,
+        assigned: Replica,
+        renewal: Replica,
+    ) -> None:
+        """Until it is in the metadata; then people are told if nothing can come of it."""
+        known = assignment.damage_of(assigned)
+        if known is not None and known.renewal == renewal.incarnation:
+            obstacle = why_not_renewed(self._state, assignment, assigned)
+            if obstacle is not None:
+                self._say(name, f"damaged, and not made anew: {obstacle}")
+        elif group not in self._reports:
+            report = self._tell_controller(name, group, assigned, renewal)
+            self._reports[group] = asyncio.get_running_loop().create_task(report)
+
+    async def _tell_controller(
+        self, name: TopicPartition, group: GroupId, assigned: Replica, renewal: Replica
+    ) -> None:
+        try:
+            await self._controller.report_damaged(group, assigned, renewal.incarnation)
+        except PenstockError as trouble:
+            log.info("%s: its damage could not be reported, again soon: %s", name, trouble)
+        finally:
+            self._reports.pop(group, None)
+
+    def _say(self, name: TopicPartition, what: str) -> None:
+        if self._said.get(name) != what:
+            self._said[name] = what
+            log.error("%s: %s", name, what)
+
+
+def _assigned(assignment: Assignment, me: Replica) -> Replica | None:
+    """Which replica this node shall hold."""
+    members = assignment.target_members or assignment.members
+    return next((member for member in members if member.node == me.node), None)
+
+
+def _is_damaged(found: Partition | Offline) -> bool:
+    if isinstance(found, Partition):
+        return found.damage is not None
+    return isinstance(found, CorruptLog | LogLost)

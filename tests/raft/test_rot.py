@@ -1,0 +1,107 @@
+"""Entries that no log may hold: whoever is sent them says so, and is not sent them again at once."""
+
+import itertools
+
+import pytest
+
+from penstock.errors import CorruptLog
+from penstock.raft import AppendReply
+from penstock.raft.progress import HUSH_FIRST_S, HUSH_LONGEST_S
+from tests.raft.machine import replica
+from tests.raft.stage import Stage
+
+
+def test_a_leader_is_told_looks_at_its_log_and_sends_again_after_a_pause() -> None:
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        > refuse 2
+        > propose 1 1
+        1 -> 2 append 1@0..2 in 0, commit 1
+        1 -> 3 append 1@0..2 in 0, commit 1
+        > deliver 1 2
+        2 refuses 61 bytes
+        2 -> 1 cannot store what follows 1 in 0
+        > deliver 2 1
+        1 suspects what it sent 2 from 1 on
+        >> settle
+        > wait 0.4
+        > accept 2
+        > wait 0.1
+        1 -> 2 append 1@0 in 0, commit 2
+        > deliver
+        2 -> 1 has flushed 1 of 1 in 0
+        1 -> 2 append 1@0..2 in 0, commit 2
+        2 writes 61 bytes
+        > settle
+        2 commits 2
+        2 -> 1 has flushed 2 of 2 in 0
+    """)
+
+
+def test_a_peer_that_cannot_be_helped_is_tried_ever_more_rarely() -> None:
+    stage = Stage(3)
+    stage.play(">> elect 1\n>> refuse 2\n>> propose 1 1")
+    tries = []
+    while len(tries) < 12:
+        stage.play(">> settle\n>> beat 1")
+        peer = stage.machines[1].raft.part.replication.peers[replica(2)]  # type: ignore[union-attr]
+        if not tries or peer.hushed_until != tries[-1]:
+            tries.append(peer.hushed_until)
+        stage.play(">> wait 0.1")
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(tries)]
+    assert pauses == sorted(pauses)
+    assert HUSH_FIRST_S <= pauses[0] <= 4 * HUSH_FIRST_S
+    assert pauses[-1] == HUSH_LONGEST_S
+
+
+def test_while_one_is_not_sent_anything_the_others_go_on() -> None:
+    stage = Stage(3)
+    stage.play(">> elect 1\n>> refuse 2\n>> propose 1 1\n>> settle")
+    stage.play("""
+        > propose 1 1
+        1 -> 3 append 2@0..3 in 0, commit 2
+        >> settle
+        > beat 1
+        3 commits 3
+    """)
+
+
+def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_leads_on() -> None:
+    stage = Stage(3)
+    stage.play(">> elect 1\n>> cut 2\n>> propose 1 1 1\n>> settle\n>> beat 1\n>> join 2")
+    log = stage.machines[1].log
+    read = log.read_entries
+
+    def fail(index: int, max_bytes: int) -> tuple[bytes, int]:
+        if index < 3:
+            raise CorruptLog("a segment", 7, "a batch of -1 bytes")
+        return read(index, max_bytes)
+
+    log.read_entries = fail  # type: ignore[method-assign]
+    stage.play(">> beat 1")
+    stage.play("""
+        > wait 0.4
+        1 -> 2 append 1@0 in 0, commit 3
+        > deliver
+        2 -> 1 has flushed 1 of 1 in 0
+        1 suspects what it sent 2 from 1 on
+        > propose 1 1
+        1 -> 3 append 3@0..4 in 0, commit 3
+    """)
+
+
+@pytest.mark.parametrize("index", [0, 5, 10**9])
+def test_a_complaint_about_what_was_never_sent_changes_nothing(index: int) -> None:
+    stage = Stage(3)
+    stage.play(">> elect 1\n>> propose 1 1 1\n>> settle")
+    leader = stage.machines[1]
+    effects = leader.raft.step(
+        stage.now, replica(2), AppendReply(leader.raft.term, 3, 3, refused_index=index)
+    )
+    assert effects == []
+    stage.play("""
+        > propose 1 1
+        1 -> 2 append 3@0..4 in 0, commit 3
+        1 -> 3 append 3@0..4 in 0, commit 3
+    """)
