@@ -80,7 +80,8 @@ def _rest(results: Results) -> Iterator[list[str]]:
     ]
     for each in results.scaling:
         ours, theirs = each.us_per_message
-        label = f"broker CPU per message, {each.partitions:,} partitions, us"
+        plural = "" if each.partitions == 1 else "s"
+        label = f"broker CPU per message, {each.partitions:,} partition{plural}, us"
         yield [label, f"{ours:.2f}", f"{theirs:.2f}", f"{theirs / ours:.2f} x less" if ours else "-"]
 
 

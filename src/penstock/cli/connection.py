@@ -6,6 +6,7 @@ who forgot to start the broker wants to know at once, so a plain TCP connection 
 
 import logging
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -13,15 +14,21 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.cli.problem import explain, unreachable
+from penstock.cli.problem import UNREACHABLE, Problem, explain, no_controller, not_ready, unreachable
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 15.0
+SECOND_LOOK_S = 3.0
+"""For finding out why there was no answer."""
+ASK_AGAIN_S = 15.0
+ASK_AGAIN_PAUSE_S = 0.5
+"""How long, and how often, a cluster without a controller is asked again: that is how one begins, and librdkafka does
+not repeat what only a controller can do."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -75,13 +82,50 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     def wait(self, future: "Future[T]", doing: str) -> T:
         """The future's result, or a Problem that says what failed."""
         try:
-            return future.result(REQUEST_TIMEOUT_S)
+            return self._result(future, doing)
         except KafkaException as failure:
             raise explain(failure, doing, self.bootstrap) from None
+
+    def change(self, ask: "Callable[[], Future[Any]]", doing: str, *, tolerated: int | None = None) -> bool:
+        """Has the controller do something, and asks again while there is none. False: it was refused with the code that
+        is tolerated."""
+        deadline = time.monotonic() + ASK_AGAIN_S
+        while True:
+            try:
+                self._result(ask(), doing)
+            except KafkaException as failure:
+                code = failure.args[0].code()
+                if code == tolerated:
+                    return False
+                if code != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
+                    raise explain(failure, doing, self.bootstrap) from None
+                time.sleep(ASK_AGAIN_PAUSE_S)
+            else:
+                return True
+
+    def _result(self, future: "Future[T]", doing: str) -> T:
+        try:
+            return future.result(REQUEST_TIMEOUT_S)
+        except KafkaException as failure:
+            if failure.args[0].code() in UNREACHABLE:
+                raise self._no_answer() from None
+            raise
         except TimeoutError:
-            raise unreachable(self.bootstrap, "no answer in time") from None
+            raise self._no_answer() from None
         except ValueError as failure:  # confluent-kafka checks some arguments itself
             raise click.UsageError(f"{doing}: {failure}") from None
+
+    def _no_answer(self) -> Problem:
+        """Nobody is there, or somebody who cannot answer yet."""
+        try:
+            found = self.admin().list_topics(timeout=SECOND_LOOK_S)
+        except Problem as nobody:
+            return nobody
+        except KafkaException:
+            return not_ready(self.bootstrap)
+        if found.controller_id < 0:
+            return no_controller(self.bootstrap, len(found.brokers))
+        return unreachable(self.bootstrap, "no answer in time")
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

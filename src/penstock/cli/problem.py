@@ -33,6 +33,11 @@ UNREACHABLE = frozenset(
 
 NO_SUCH_TOPIC = "`penstock topics list` shows what there is; `penstock topics create NAME` makes one"
 
+NO_CONTROLLER = (
+    "a majority of the metadata group's voters must be there: start the other nodes; `penstock cluster status` shows "
+    "who is missing, and each node's log what it waits for"
+)
+
 HINTS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: NO_SUCH_TOPIC,
     KafkaError._UNKNOWN_TOPIC: NO_SUCH_TOPIC,
@@ -44,6 +49,7 @@ HINTS = {
     KafkaError.GROUP_ID_NOT_FOUND: "`penstock groups list` shows what there is",
     KafkaError.UNKNOWN_MEMBER_ID: "stop its members first; `penstock groups describe NAME` shows them",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes and pass -X message.max.bytes=BYTES",
+    KafkaError.NOT_CONTROLLER: NO_CONTROLLER,
     KafkaError.KAFKA_STORAGE_ERROR: "the broker cannot write: look at its log and at the disk's free space",
 }
 
@@ -53,6 +59,21 @@ def unreachable(bootstrap: str, reason: str = "") -> Problem:
     return Problem(
         f"no broker answers at {bootstrap}{detail}",
         "is it running? `penstock serve` starts one; --bootstrap or PENSTOCK_BOOTSTRAP names another",
+    )
+
+
+def not_ready(bootstrap: str) -> Problem:
+    """A node opens its port before it knows its cluster, and sends clients away until then."""
+    return Problem(
+        f"somebody listens at {bootstrap} and does not answer: a node that is starting, or waits for the others",
+        f"try again in a moment; {NO_CONTROLLER}",
+    )
+
+
+def no_controller(bootstrap: str, nodes: int) -> Problem:
+    known = "1 node" if nodes == 1 else f"{nodes} nodes"
+    return Problem(
+        f"a broker answers at {bootstrap}, but its cluster of {known} has no controller", NO_CONTROLLER
     )
 
 

@@ -2,11 +2,12 @@
 
 import re
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
 
 import click
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -23,6 +24,8 @@ from penstock.cli.output import note, show, show_json, table
 
 BROKERS_CHOICE = -1
 """In CreateTopics: "as many as the broker's configuration says"."""
+
+T = TypeVar("T")
 
 
 @click.group(
@@ -85,20 +88,18 @@ def create(
         for name in names
     ]
     admin = connection.admin()  # held: its requests die with it
-    for name, future in admin.create_topics(wanted).items():
-        if _unless(KafkaError.TOPIC_ALREADY_EXISTS, if_not_exists, future):
-            note(f"{name} exists already")
-            continue
-        connection.wait(future, f"creating {name}")
-        note(f"created {name}")
+    fine = KafkaError.TOPIC_ALREADY_EXISTS if if_not_exists else None
+    for topic in wanted:
+        asked = partial(_only, admin.create_topics, topic)
+        made = connection.change(asked, f"creating {topic.topic}", tolerated=fine)
+        note(f"created {topic.topic}" if made else f"{topic.topic} exists already")
 
 
-def _unless(code: int, tolerated: bool, future: Any) -> bool:
-    """Whether the future failed with just this code, and that is tolerated."""
-    if not tolerated:
-        return False
-    failure = future.exception()
-    return isinstance(failure, KafkaException) and failure.args[0].code() == code
+def _only(ask: Callable[[list[T]], dict[Any, Any]], what: T) -> Any:
+    """The future of one thing that is asked for. One at a time, because what was refused for want of a controller is
+    asked again, and what was done must not be."""
+    [future] = ask([what]).values()
+    return future
 
 
 @topics.command(
@@ -202,11 +203,11 @@ def alter(
     admin = connection.admin()
     if entries:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        [future] = admin.incremental_alter_configs([resource]).values()
-        connection.wait(future, f"changing the settings of {name}")
+        asked = partial(_only, admin.incremental_alter_configs, resource)
+        connection.change(asked, f"changing the settings of {name}")
     if partitions is not None:
-        [future] = admin.create_partitions([NewPartitions(name, partitions)]).values()
-        connection.wait(future, f"adding partitions to {name}")
+        asked = partial(_only, admin.create_partitions, NewPartitions(name, partitions))
+        connection.change(asked, f"adding partitions to {name}")
     note(f"changed {name}")
 
 
@@ -226,12 +227,11 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists:
     if not yes:
         confirm(f"delete {', '.join(names)} and every message in it?")
     admin = connection.admin()  # held: its requests die with it
-    for name, future in admin.delete_topics(list(names)).items():
-        if _unless(KafkaError.UNKNOWN_TOPIC_OR_PART, if_exists, future):
-            note(f"{name} is not there")
-            continue
-        connection.wait(future, f"deleting {name}")
-        note(f"deleted {name}")
+    fine = KafkaError.UNKNOWN_TOPIC_OR_PART if if_exists else None
+    for name in names:
+        asked = partial(_only, admin.delete_topics, name)
+        gone = connection.change(asked, f"deleting {name}", tolerated=fine)
+        note(f"deleted {name}" if gone else f"{name} is not there")
 
 
 def confirm(question: str) -> None:

@@ -159,19 +159,29 @@ class Membership:
                 log.warning("this node was taken out of the cluster: stop it (started again, it joins again)")
                 return
             else:
-                await self._register(controller, registration)
+                await self._register(controller, metadata, registration)
             await _within(CHECK_SECONDS, metadata.next_change())
 
-    async def _register(self, controller: Controller, registration: NodeRegistered) -> None:
+    async def _register(
+        self, controller: Controller, metadata: MetadataLog, registration: NodeRegistered
+    ) -> None:
         try:
             await controller.register(registration)
         except KafkaError as refused:
             if refused.code == ErrorCode.NOT_CONTROLLER:
-                log.info("waiting for a majority of the cluster's voters: %s", refused)
+                word = self._refusals.word(asyncio.get_running_loop().time())
+                here = self._voters_here(metadata)
+                log.info("waiting for a majority of the cluster's voters, %s: %s", here, word or refused)
             else:
                 log.error("this node could not be registered: %s", refused)
         except PenstockError as trouble:
             log.info("this node could not be registered, again soon: %s", trouble)
+
+    def _voters_here(self, metadata: MetadataLog) -> str:
+        config = metadata.partition.consensus.core.config
+        voters = self._hello.founders if config is None else config.voters
+        here = {self._hello.replica, *(hello.replica for hello in self._network.connected().values())}
+        return f"of {len(voters)} there are {sum(voter in here for voter in voters)} here"
 
     def follow_nodes(self, metadata: MetadataLog) -> None:
         """The metadata says where the other nodes are, and which have gone for good."""

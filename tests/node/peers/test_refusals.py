@@ -39,6 +39,14 @@ def test_an_id_that_has_been_taken_for_a_moment_is_not() -> None:
     assert refused_for(LEAST_PATIENCE_SECONDS - 1, TAKEN, ONE).final(LEAST_PATIENCE_SECONDS, SEEDS) is None
 
 
+def test_the_last_refusal_can_be_told_while_it_is_fresh() -> None:
+    refusals = Refusals(silence_ms=1000)
+    assert refusals.word(0.0) is None
+    refusals.heard(0.0, ONE, no(RefusalCode.KEY, proven=False))
+    assert refusals.word(1.0) == "10.0.0.1:7000 answers, but no, because"
+    assert refusals.word(FRESH_SECONDS) is None
+
+
 def test_patience_outlasts_a_connection_to_a_machine_that_is_gone() -> None:
     refusals = Refusals(silence_ms=60_000)
     for second in range(0, 170, 2):

@@ -75,6 +75,13 @@ class Refusals:
         since = before.since if before is not None and lasts and now - before.last < FRESH_SECONDS else now
         self._heard[address] = _Heard(since, now, code, str(refused.refusal), proven)
 
+    def word(self, now: float) -> str | None:
+        """The last refusal, while it is fresh."""
+        address, heard = max(self._heard.items(), key=lambda one: one[1].last, default=(None, None))
+        if heard is None or now - heard.last >= FRESH_SECONDS:
+            return None
+        return f"{address} answers, but {heard.reason}"
+
     def final(self, now: float, addresses: Iterable[Address]) -> Final | None:
         """`addresses`: all that this node was given, its own left out."""
         lasting = {

@@ -1,0 +1,88 @@
+"""A broker that is there and cannot do what is asked yet: said as what it is, and asked again where that may help."""
+
+import subprocess
+import sys
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.cli import connection as connections
+from penstock.cli.connection import Connection
+from penstock.cli.problem import Problem
+
+
+def answered(code: int | None) -> "Future[None]":
+    future: Future[None] = Future()
+    if code is None:
+        future.set_result(None)
+    else:
+        future.set_exception(KafkaException(KafkaError(code)))
+    return future
+
+
+class Metadata:
+    """As librdkafka tells it."""
+
+    def __init__(self, controller_id: int, nodes: int) -> None:
+        self.controller_id = controller_id
+        self.brokers = dict.fromkeys(range(nodes))
+
+
+def knowing(monkeypatch: pytest.MonkeyPatch, found: Any) -> Connection:
+    """A connection to a broker that tells this, or raises it."""
+
+    class Admin:
+        def list_topics(self, timeout: float) -> Any:
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+    monkeypatch.setattr(Connection, "admin", lambda self: Admin())
+    monkeypatch.setattr(connections, "ASK_AGAIN_PAUSE_S", 0.0)
+    return Connection(bootstrap="10.0.0.1:9092")
+
+
+def test_what_was_refused_for_want_of_a_controller_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = knowing(monkeypatch, None)
+    answers = [answered(KafkaError.NOT_CONTROLLER), answered(KafkaError.NOT_CONTROLLER), answered(None)]
+    assert connection.change(lambda: answers.pop(0), "creating orders")
+    assert answers == []
+
+
+def test_until_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = knowing(monkeypatch, None)
+    monkeypatch.setattr(connections, "ASK_AGAIN_S", -1.0)
+    with pytest.raises(Problem) as problem:
+        connection.change(lambda: answered(KafkaError.NOT_CONTROLLER), "creating orders")
+    assert "majority" in problem.value.hint
+
+
+def test_what_was_refused_for_another_reason_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = knowing(monkeypatch, None)
+    answers = [answered(KafkaError.TOPIC_ALREADY_EXISTS), answered(None)]
+    assert not connection.change(
+        lambda: answers.pop(0), "creating orders", tolerated=KafkaError.TOPIC_ALREADY_EXISTS
+    )
+    assert len(answers) == 1
+
+
+def test_a_broker_without_a_controller_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = knowing(monkeypatch, Metadata(-1, 3))
+    with pytest.raises(Problem, match="its cluster of 3 nodes has no controller") as problem:
+        connection.change(lambda: answered(KafkaError._TIMED_OUT), "creating orders")
+    assert "voters" in problem.value.hint
+
+
+def test_a_node_that_sends_everybody_away_is_said_to_be_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
+    with pytest.raises(Problem, match="does not answer: a node that is starting, or waits for the others"):
+        connection.wait(answered(KafkaError._TIMED_OUT), "listing")
+
+
+def test_python_dash_m_penstock_is_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "serve" in done.stdout
