@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from penstock.errors import CorruptLog, StorageError
+from penstock.errors import CorruptLog, PenstockError, StorageError
 from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
 from penstock.node.partition import Partition
@@ -31,17 +31,28 @@ PARTITIONS_PER_TURN = 50
 
 PULSE_SECONDS = 0.5
 
+CHORE_SECONDS = 60.0
+
+Chore = Callable[[], Awaitable[None]]
+"""What another part of the node wants to have done every minute."""
+
 
 class Housekeeping:
     """Background rounds over all partitions."""
 
     def __init__(
-        self, partitions: "PartitionSource", workers: Workers, clock: Clock, metrics: NodeMetrics
+        self,
+        partitions: "PartitionSource",
+        workers: Workers,
+        clock: Clock,
+        metrics: NodeMetrics,
+        chores: Sequence[Chore] = (),
     ) -> None:
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
         self._metrics = metrics
+        self._chores = chores
         self._tasks: list[asyncio.Task[None]] = []
         self._expired_since_ms: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._scrubbed: WeakKeyDictionary[Partition, Offset] = WeakKeyDictionary()
@@ -54,6 +65,7 @@ class Housekeeping:
             loop.create_task(self._rounds()),
             loop.create_task(self._scrubs()),
             loop.create_task(self._pulse()),
+            loop.create_task(self._do_chores()),
         ]
 
     async def stop(self) -> None:
@@ -76,6 +88,17 @@ class Housekeeping:
                 log.error("reading old bytes again: %s", trouble)
             except Exception:
                 log.exception("a bug in reading old bytes again")
+
+    async def _do_chores(self) -> None:
+        while self._chores:
+            await asyncio.sleep(CHORE_SECONDS)
+            for chore in self._chores:
+                try:
+                    await chore()
+                except PenstockError as trouble:
+                    log.warning("housekeeping: %s", trouble)
+                except Exception:
+                    log.exception("a bug in housekeeping; the rest goes on")
 
     async def scrub(self) -> None:
         """Reads some old bytes of the next partition again. Rot that is found while other replicas are whole costs

@@ -36,6 +36,8 @@ READ_AHEAD_BYTES = 1024 * 1024
 EXTENDS_PER_TURN = 16
 """Reads in one turn of the loop: a long stretch of deferred or deleted records must not hold up everybody else."""
 BURIAL_RETRY_SECONDS = 1.0
+IDLE_SECONDS = 300.0
+"""How long a queue without consumers is kept in memory."""
 
 Bury = Callable[["QueueDriver", DeadLetter], Awaitable[None]]
 """Copies what died to where dead letters go; PenstockError if that cannot be done now."""
@@ -92,6 +94,7 @@ class QueueDriver:
         self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
         self._saving = False
         self._save_number = 0
+        self._asked_at = self._loop.time()
         self._burying = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
@@ -116,6 +119,24 @@ class QueueDriver:
     def is_open(self) -> bool:
         """Whether it can be asked now."""
         return self.ended is None and self._opening.done()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has asked for anything for a while, and nothing is under way: all that matters is stored."""
+        core = self.core
+        return (
+            self._loop.time() - self._asked_at > IDLE_SECONDS
+            and not (self._waiting or self._saving or self._burying)
+            and not (core.leased_count or core.dying_count)
+        )
+
+    def configure(self, config: GroupConfig) -> None:
+        """Other settings from now on. Key order cannot change under way: the queue begins anew with it."""
+        if config.key_ordered != self.config.key_ordered:
+            self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key.group_id!r} was reconfigured"))
+            return
+        self.config = config
+        self.core.configure(_settings(config))
 
     # --- life
 
@@ -193,6 +214,7 @@ class QueueDriver:
     ) -> Delivery:
         """Records for a consumer, leased to it from now on; NOTHING if there are none."""
         self._check_leads()
+        self._asked_at = self._loop.time()
         now_ms = self.now_ms
         self._tick(now_ms)
         others = len(self._waiting)

@@ -59,6 +59,11 @@ class QueueManager:
                 on_end=self._ended,
             )
         await driver.opened()
+        config = self._config_of(group_id)
+        if config is not driver.config and config != driver.config:
+            driver.configure(config)
+            if driver.ended is not None:
+                return await self.driver(group_id, topic_id, partition)
         return driver
 
     def find(self, key: QueueKey) -> QueueDriver | None:
@@ -77,17 +82,20 @@ class QueueManager:
             ):
                 driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} has a new leader"))
 
-    def topic_deleted(self, topic: str) -> None:
+    def topics_changed(self) -> None:
+        """Some may have been deleted, and others be there under their names."""
         for driver in self.drivers():
-            if driver.partition.name.topic == topic:
-                message = f"{topic} was deleted"
+            if driver.partition.closed:
+                message = f"{driver.partition.name} was deleted"
                 driver.end(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
 
-    def group_changed(self, group_id: str) -> None:
-        """Its configs were altered: the next request finds a driver that knows them."""
+    async def tidy(self) -> None:
+        """Now and then: forgets queues that nobody uses (what matters of them is stored), and what is stored of topics
+        that are gone."""
         for driver in self.drivers():
-            if driver.key.group_id == group_id:
-                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{group_id!r} was reconfigured"))
+            if driver.is_open and driver.is_idle:
+                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue; ask again"))
+        await self._store.tidy()
 
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:

@@ -116,6 +116,9 @@ class Shelf:
             if HEAD_SUFFIX in parts and group_id in (None, queue.group_id)
         ]
 
+    def topic_ids(self) -> set[UUID]:
+        return {queue.topic_id for queue in (*self._queues, *self._fences)}
+
     # --- what drivers ask for
 
     async def claim(self, queue: QueueKey, term: int) -> tuple[Fence, list[tuple[bytes, bytes]]]:
@@ -170,7 +173,7 @@ class Shelf:
 
     async def forget_topics(self, gone: Sequence[UUID]) -> None:
         ids = frozenset(gone)
-        for queue in [key for key in {*self._queues, *self._fences} if key.topic_id in ids]:
+        for queue in [key for key in dict.fromkeys((*self._queues, *self._fences)) if key.topic_id in ids]:
             await self.forget(queue)
 
     # --- inside

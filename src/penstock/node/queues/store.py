@@ -122,6 +122,8 @@ class QueueStore:
         self._shelves: dict[int, Shelf] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._homes: dict[int, Partition] = {}
+        self._unknown: set[UUID] = set()
+        """Topics whose state is here and that were not known at the last look."""
         self._serve: dict[int, Serve] = {
             CLAIM: self._serve_claim,
             SAVE: self._serve_save,
@@ -171,11 +173,15 @@ class QueueStore:
             self._shelves[index] = shelf
         del self._loading[index]
 
-    async def forget_topics(self, topic_ids: Sequence[UUID]) -> None:
-        """The state of deleted topics that is kept here."""
-        for shelf in list(self._shelves.values()):
-            if shelf.serves:
-                await shelf.forget_topics(topic_ids)
+    async def tidy(self) -> None:
+        """Forgets the state of topics that are gone. One that was not known at the last look either is taken to be
+        gone, and not merely to be too new for this node's metadata."""
+        known = {topic.topic_id for topic in self._state.topics.values()}
+        shelves = [shelf for shelf in self._shelves.values() if shelf.serves]
+        unknown = {topic_id for shelf in shelves for topic_id in shelf.topic_ids() if topic_id not in known}
+        gone, self._unknown = sorted(unknown & self._unknown), unknown
+        for shelf in shelves if gone else ():
+            await shelf.forget_topics(gone)
 
     def stop(self) -> None:
         for task in self._loading.values():
