@@ -25,7 +25,7 @@ CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def build_app(source: Source) -> Starlette:
-    """The ASGI application for one node."""
+    """The ASGI application for one node. Whoever stops it sets `state.stopping`: what waits should end then."""
     pages = Pages(source)
     routes = [
         Route("/", pages.index),
@@ -36,7 +36,9 @@ def build_app(source: Source) -> Starlette:
     ]
     if isinstance(source, Node):  # what is figures only, in a test, cannot be asked
         routes += api_routes(source)
-    return Starlette(routes=routes, exception_handlers={HTTPException: explain})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: explain, Exception: explain_bug})
+    app.state.stopping = asyncio.Event()
+    return app
 
 
 class Pages:
@@ -76,3 +78,9 @@ async def explain(request: Request, problem: Exception) -> Response:
     message = f"{problem.detail}: {request.method} {request.url.path}; GET /v1 says what there is"
     facts = {"error": {"code": code, "message": message, "field": None}, "paths": PATHS}
     return JSONResponse(facts, problem.status_code, problem.headers)
+
+
+async def explain_bug(request: Request, bug: Exception) -> Response:
+    """It is raised again after this, and logged by uvicorn."""
+    message = "a bug in answering this: the node's log has the traceback"
+    return JSONResponse({"error": {"code": "internal_error", "message": message, "field": None}}, 500)

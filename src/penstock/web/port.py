@@ -48,8 +48,9 @@ class WebPort:
         self._listener = listener
         most = min(source.config.limits.max_http_connections, _files_for_connections())
         protocol: Any = partial(BoundedProtocol, max_connections=most)
+        self._app = build_app(source)
         config = uvicorn.Config(
-            build_app(source),
+            self._app,
             http=protocol,
             ws="none",
             lifespan="off",
@@ -74,7 +75,8 @@ class WebPort:
             self._task.result()
 
     async def stop(self) -> None:
-        """Lets answers that are under way finish, then closes every connection and the socket."""
+        """Ends long polls, lets answers that are under way finish, then closes every connection and the socket."""
+        self._app.state.stopping.set()
         self._server.ask_to_stop()
         if self._task is not None:
             await self._task

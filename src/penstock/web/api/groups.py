@@ -350,7 +350,14 @@ class Groups:
     async def _commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         # Makes the topic that keeps offsets, if this is the first group of all.
         request = FindCoordinatorRequest(key_type=COORDINATOR_KEY, coordinator_keys=[group])
-        await self._client.ask(ApiKey.FIND_COORDINATOR, request, FindCoordinatorResponse)
+        found = await self._client.ask_home(
+            lambda: self._client.node.node_id,
+            ApiKey.FIND_COORDINATOR,
+            request,
+            FindCoordinatorResponse,
+            lambda found: found.coordinators[0].error_code,
+        )
+        check(found.coordinators[0].error_code, found.coordinators[0].error_message)
         rows = [
             OffsetCommitRequestPartition(partition_index=one, committed_offset=offset, committed_metadata="")
             for one, offset in offsets.items()

@@ -65,16 +65,19 @@ _HINTS = {
     ErrorCode.LEADER_NOT_AVAILABLE: "an election may be under way; /v1/cluster/partitions shows who leads",
     ErrorCode.NOT_ENOUGH_REPLICAS: "min.insync.replicas asks for more than are there; /v1/cluster shows who is",
     ErrorCode.KAFKA_STORAGE_ERROR: "the node's log says what is wrong with its disk",
+    ErrorCode.MESSAGE_TOO_LARGE: "send fewer records at once, or raise the topic's max.message.bytes",
 }
+
+_FIELDS = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "topic", ErrorCode.GROUP_ID_NOT_FOUND: "group"}
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _NAMED = re.compile(r"(?:missing required|contains unknown) field `(.*)`")
 
 
-class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True, rename={"name": "field"}):
+class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     message: str
-    name: str | None = None
+    field: str | None = None
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +96,7 @@ class Problem(Exception):
 
     @property
     def facts(self) -> ErrorFacts:
-        return ErrorFacts(code=self.code, message=self.message, name=self.field)
+        return ErrorFacts(code=self.code, message=self.message, field=self.field)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -111,7 +114,7 @@ def refused(code: int, message: str | None = None, field: str | None = None) -> 
     said = message or known.name.replace("_", " ").lower()
     if known in _HINTS:
         said = f"{said} ({_HINTS[known]})"
-    return Problem(_STATUSES.get(known, 400), known.name.lower(), said, field)
+    return Problem(_STATUSES.get(known, 400), known.name.lower(), said, field or _FIELDS.get(known))
 
 
 def check(code: int, message: str | None = None, field: str | None = None) -> None:

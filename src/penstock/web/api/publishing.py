@@ -177,7 +177,7 @@ class Publishing:
             _check_no_query(params)
             rows = await aside(len(call.body.records) * 100, _json_rows, call.body, now_ms)
         count = await self._partitions(params.topic)
-        placed = self._placed(rows, count)
+        placed = self._placed(rows, count, "records[{}].partition" if call.binary is None else "partition")
         batches = await aside(_size(rows), _batches, placed)
         outcomes = await self._produce(params.topic, batches)
         return _receipt(params.topic, placed, outcomes)
@@ -193,8 +193,8 @@ class Publishing:
         check(found.error_code, None, "topic")
         return len(found.partitions)
 
-    def _placed(self, rows: list[_Row], count: int) -> list[_Row]:
-        """The same with a partition each."""
+    def _placed(self, rows: list[_Row], count: int, field: str) -> list[_Row]:
+        """The same with a partition each. `field` is where the request names one."""
         placed = []
         for index, row in enumerate(rows):
             partition = row.partition
@@ -202,7 +202,7 @@ class Publishing:
                 key = row.record.key
                 partition = next(self._turn) % count if key is None else (murmur2(key) & POSITIVE) % count
             elif partition >= count:
-                raise wrong(f"records[{index}].partition", f"{partition}: expected 0 to {count - 1}")
+                raise wrong(field.format(index), f"{partition}: expected 0 to {count - 1}")
             placed.append(_Row(partition, row.record))
         return placed
 

@@ -90,7 +90,7 @@ class Reading:
         self._client.topic_of(params.topic, params.partition)
         offset = await self._start(params)
         work = asyncio.ensure_future(self._fetch(params, offset))
-        found = await _while_connected(call, work)
+        found = await _while_wanted(call, work)
         data = _bytes(found)
         call.holding.take(len(data))
         return Answer(200, await aside(ASIDE_FROM_BYTES if data else 0, _told, params, offset, found, data))
@@ -139,19 +139,19 @@ class Reading:
         return refused(ErrorCode.OFFSET_OUT_OF_RANGE, message, "offset")
 
 
-async def _while_connected(
-    call: Call[ReadParams, None], work: "asyncio.Task[PartitionData]"
-) -> PartitionData:
-    """The outcome of the work, which ends with its caller: nobody else would read what it waits for."""
+async def _while_wanted(call: Call[ReadParams, None], work: "asyncio.Task[PartitionData]") -> PartitionData:
+    """The outcome of the work, which ends with its caller, and when the node stops: nobody else would read what it
+    waits for."""
     gone = asyncio.ensure_future(_gone(call))
+    stopping = asyncio.ensure_future(call.request.app.state.stopping.wait())
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise Problem(408, "caller_gone", "the caller has gone")
+            raise Problem(503, "not_ready", "the node is stopping; ask another one")
         return work.result()
     finally:
-        gone.cancel()
-        work.cancel()
+        for task in (gone, stopping, work):
+            task.cancel()
 
 
 async def _gone(call: Call[ReadParams, None]) -> None:

@@ -1,0 +1,113 @@
+"""The served document: it is one, it tells all that is served, and what is served keeps to it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import Phase, given, settings
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from penstock import Broker
+from penstock.config import GroupSettings, Limits
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+SMALL = Limits(max_partitions_per_topic=8)
+"""Examples should not make thousands of partitions."""
+
+KNOWN = "orders"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A broker of its own, because the examples delete whatever they find."""
+    with Broker(limits=SMALL, groups=GroupSettings(offsets_topic_partitions=4)) as broker:
+        yield broker.http_url
+
+
+@pytest.fixture(scope="module")
+def document(url: str) -> Any:
+    return httpx.get(f"{url}/v1/openapi.json").json()
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_whatever_is_sent_the_answer_is_one_that_the_document_foresees(
+    url: str, document: Any, mode: GenerationMode
+) -> None:
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=url)
+    operations = [found.ok() for found in schema.get_all_operations()]
+    answered = sum((call_with_examples(operation, mode, url) for operation in operations), Counter())
+    wanted = 400 if mode is GenerationMode.NEGATIVE else 200
+    assert answered[wanted] >= 15, answered
+
+
+def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) -> Counter[int]:
+    """How often each status was answered."""
+    statuses: Counter[int] = Counter()
+    if mode is GenerationMode.NEGATIVE and not (operation.definition.raw["parameters"] or operation.body):
+        return statuses  # nothing could be wrong
+    httpx.post(f"{url}/v1/topics", json={"name": KNOWN, "partitions": 2})
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    def call(case: Case) -> None:
+        if mode is GenerationMode.POSITIVE and statuses.total() % 3:
+            speak_of_what_is_there(case)
+        if isinstance(case.query, dict) and isinstance(case.query.get("wait_ms"), int):
+            case.query["wait_ms"] = min(case.query["wait_ms"], 0)
+        statuses[case.call_and_validate(checks=CHECKS).status_code] += 1
+
+    call()
+    return statuses
+
+
+def speak_of_what_is_there(case: Case) -> None:
+    """Examples find a topic's name by chance only."""
+    known = {"topic": KNOWN, "partition": 1}
+    for name in case.path_parameters or {}:
+        case.path_parameters[name] = known.get(name, case.path_parameters[name])
+    if isinstance(case.body, dict) and "topic" in case.body:
+        case.body["topic"] = KNOWN
+
+
+def test_the_document_tells_every_path_that_is_served(url: str, document: Any) -> None:
+    index = httpx.get(f"{url}/v1").json()
+    told = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    listed = {(row["method"], row["path"]) for row in index["paths"]}
+    assert told == {(method, path) for method, path in listed if not path.startswith("/v1/cluster")}
+    for _, path in listed - told:
+        assert httpx.get(f"{url}{path}").status_code == 200
+
+
+def test_every_operation_and_every_field_that_it_takes_is_described(document: Any) -> None:
+    names = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
+    assert len(names) == len(set(names)) == 14
+    read = document["paths"]["/v1/topics/{topic}/partitions/{partition}/records"]["get"]
+    assert {row["name"]: row["in"] for row in read["parameters"]} == {
+        "topic": "path",
+        "partition": "path",
+        "offset": "query",
+        "timestamp_ms": "query",
+        "max_records": "query",
+        "max_bytes": "query",
+        "wait_ms": "query",
+        "encoding": "query",
+    }
+    assert set(read["responses"]) == {"200", "400", "404", "413", "416", "422", "503"}
+    assert document["components"]["schemas"]["RecordIn"]["additionalProperties"] is False
