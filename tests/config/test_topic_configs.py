@@ -53,7 +53,8 @@ def refusal(name: str, value: str | None) -> str:
 
 
 def test_every_config_of_kafka_is_in_the_table() -> None:
-    assert sorted(set(TOPIC_CONFIGS) - {"internal.segment.bytes", "penstock.storage"}) == KAFKA_4_2
+    ours = {"dedup.window.ms", "penstock.producer.exclusive", "penstock.storage"}
+    assert sorted(set(TOPIC_CONFIGS) - ours - {"internal.segment.bytes"}) == KAFKA_4_2
 
 
 def test_every_default_is_accepted_and_changes_nothing() -> None:
@@ -67,6 +68,7 @@ def test_every_honoured_config_reaches_a_field_of_its_own() -> None:
         "compression.type": "zstd",
         "message.timestamp.type": "LogAppendTime",
         "min.cleanable.dirty.ratio": "0.25",
+        "penstock.producer.exclusive": "true",
         "penstock.storage": "memory",
     }
     for name, definition in TOPIC_CONFIGS.items():
@@ -162,6 +164,12 @@ def test_compaction_lags_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(KafkaError, match=r"min\.compaction\.lag\.ms \(9\) is above") as caught:
         resolve({"min.compaction.lag.ms": "9"}, {"max.compaction.lag.ms": "8"})
     assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_compaction_leaves_records_for_as_long_as_their_message_ids_are_remembered() -> None:
+    lags = {"dedup.window.ms": "60000", "min.compaction.lag.ms": "9"}
+    assert resolve(lags, {}).min_compaction_lag_ms == 60_000
+    assert resolve({**lags, "dedup.window.ms": "8"}, {}).min_compaction_lag_ms == 9
 
 
 def test_overrides_keep_the_client_s_text_without_the_spaces_around_it() -> None:

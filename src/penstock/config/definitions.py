@@ -1,4 +1,4 @@
-"""Every topic config that Kafka 4.2 has, and `penstock.storage`, which is ours.
+"""Every topic config that Kafka 4.2 has, and ours: `dedup.window.ms` and those that begin with `penstock.`.
 
 Each is honoured or refused; none is ignored in silence. A definition with a `refused` sentence accepts only
 its default, because setting the default asks for nothing that Penstock does not do; any other value is
@@ -78,6 +78,13 @@ _DEFINITIONS = (
         default="3",
         synonyms=("compression.zstd.level",),
         doc="How hard zstd works when compression.type is zstd and a batch has to be compressed anew.",
+    ),
+    Definition(
+        name="dedup.window.ms",
+        kind=long(0),
+        default="0",
+        doc="For how long a record's penstock-message-id header is remembered in its partition: a record with the "
+        "same id is not stored again, and its producer is told where the first one is. 0 for not at all.",
     ),
     Definition(
         name="delete.retention.ms",
@@ -213,6 +220,13 @@ _DEFINITIONS = (
         synonyms=("min.insync.replicas",),
         doc="How many replicas must be in sync for a produce with acks=all to be accepted. A partition with "
         "fewer replicas than this refuses such writes.",
+    ),
+    Definition(
+        name="penstock.producer.exclusive",
+        kind=boolean(),
+        default="false",
+        doc="Whether a partition takes records from one producer at a time: the first to write has it until its "
+        "connection ends, and others are refused meanwhile.",
     ),
     Definition(
         name="penstock.storage",

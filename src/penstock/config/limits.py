@@ -75,6 +75,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="All partitions of the cluster; each costs memory and, once written, open files.",
         ),
     ] = 200_000
+    max_dedup_ids_per_partition: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Message ids remembered where dedup.window.ms is set; 200 bytes each, so this is 200 MB.",
+        ),
+    ] = 1_000_000
     max_groups: Annotated[
         int,
         Meta(

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.config.definitions import FORMER_CONFIGS, TOPIC_CONFIGS, Definition
 from penstock.config.topic import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
@@ -52,6 +54,9 @@ def resolve(overrides: Mapping[str, str], node_defaults: Mapping[str, str]) -> T
         fields.update(_fields(name, parse_value(name, merged[name])))
     config = TopicConfig(**fields)
     _check_together(config)
+    if config.min_compaction_lag_ms < config.dedup_window_ms:
+        # A new leader learns message ids from the records: compaction has to leave them for that long.
+        return replace(config, min_compaction_lag_ms=config.dedup_window_ms)
     return config
 
 
@@ -93,6 +98,7 @@ _SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
     },
     "internal.segment.bytes": lambda size: {"segment_bytes": size},
     "message.timestamp.type": lambda kind: {"message_timestamp_log_append": kind == "LogAppendTime"},
+    "penstock.producer.exclusive": lambda exclusive: {"exclusive_producer": exclusive},
     "penstock.storage": lambda storage: {"memory": storage == "memory"},
     # Every negative size means "no limit" to Kafka; TopicConfig knows one of them.
     "retention.bytes": lambda size: {"retention_bytes": max(size, -1)},

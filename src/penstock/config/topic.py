@@ -12,6 +12,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
+    dedup_window_ms: int = 0
+    """For how long a message id is remembered (see `penstock.node.dedup`); 0: ids are not looked at."""
     delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = 2**63 - 1
@@ -31,5 +33,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_index_bytes: int = 10_485_760
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
+    exclusive_producer: bool = False
+    """One producer at a time (`penstock.producer.exclusive`)."""
     memory: bool = False
     """Kept in memory only (`penstock.storage=memory`): fast, and gone when the node stops."""

@@ -24,6 +24,8 @@ from penstock.node.announcing import Announcer
 from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.controller import Controller
+from penstock.node.deduplicating import Deduplication
+from penstock.node.exclusive import ExclusiveProducers
 from penstock.node.flusher import Flusher
 from penstock.node.following import Following
 from penstock.node.groups import GroupManager
@@ -84,6 +86,8 @@ class Node:
         self.ready = False
         """Whether this node serves clients: its cluster has taken it in."""
         self.leaders = LeaderTable()
+        self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
+        self.exclusive = ExclusiveProducers()
         self.links: Links | None = None
         self._disk: Disk = disk or (MemoryDisk() if config.memory else OsDisk(config.data_dir))
         self._make_links = links
@@ -315,6 +319,7 @@ class Node:
         if self.links is not None:
             await self._leave(self.links)
         await self._housekeeping.stop()
+        self.dedup.stop()
         self.groups.stop()
         await self.metadata.drain()
         await self.flusher.stop()
@@ -353,6 +358,7 @@ class Node:
     def _role_changed(self, partition: Partition) -> None:
         self.metrics.elections_won += partition.serves
         self._announcer.role_changed(partition)
+        self.dedup.role_changed(partition)
         if partition.name.topic == OFFSETS_TOPIC:
             self.groups.partition_moved(partition)
 
@@ -376,6 +382,7 @@ class Node:
             self._following.set_aside(name)
         for name in changed:
             self._following.bring(name)
+        self.dedup.tidy()
         if not self.metadata.state.topics.keys() >= set(changed) | set(vanished):
             topics = self.metadata.state.topics.values()
             self.leaders.keep({METADATA_GROUP.topic_id, *(topic.topic_id for topic in topics)})

@@ -1,10 +1,11 @@
 """Produce and InitProducerId: batches into logs.
 
-A batch is never opened here, unless its topic has rules on what is in it (topic_rules.py).
+A batch is never opened here, unless its topic has rules on what is in it (topic_rules.py) or wants each message once
+(`dedup.window.ms`, see `penstock.node.deduplicating`).
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from uuid import UUID
 
 from penstock.batch import BatchHeader, check_produced
@@ -23,7 +24,9 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from penstock.log import Appended
 from penstock.node import Node, Partition
+from penstock.node.exclusive import Writer
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -41,30 +44,137 @@ _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 
 def produce(
     context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Coroutine[None, None, ProduceResponse] | None:
-    """Everything is appended before this returns; what waits for its commit waits in the coroutine."""
-    waiting: _Waiting = []
-    rules = TopicRules()
+) -> ProduceResponse | Coroutine[None, None, ProduceResponse | None] | None:
+    """Everything is appended before this returns; what waits for its commit waits in the coroutine. Except where a new
+    leader still reads message ids back: then the coroutine appends, and no later request overtakes it."""
+    work = _Production(context, request)
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    _answer(context, request, topic.name, topic.topic_id, data, waiting, rules)
-                    for data in topic.partition_data
+                    work.answer(topic.name, topic.topic_id, data) for data in topic.partition_data
                 ],
             )
             for topic in request.topic_data
         ]
     )
-    hinting = context.node if context.api_version >= HINTS_SINCE_VERSION else None
-    if waiting:
-        return _await_commits(response, waiting, request.timeout_ms, hinting)
-    if request.acks == ACKS_NONE:
-        _fail_unanswered(response)
-        return None
-    return _with_hints(response, hinting)
+    if work.put_off:
+        return work.go_on(response, context.connection.hold())
+    return work.conclude(response)
+
+
+class _StillLoading(Exception):
+    """The partition's message ids are being read back; `done` tells when that is over."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+
+
+class _Production:
+    """One request at work."""
+
+    __slots__ = ("_context", "_request", "_rules", "_waiting", "put_off")
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        self._rules = TopicRules()
+        self._waiting: _Waiting = []
+        self.put_off: list[
+            tuple[asyncio.Future[None], PartitionProduceResponse, str, UUID, PartitionProduceData]
+        ] = []
+        """Batches whose partitions are still loading."""
+
+    def answer(self, name: str, topic_id: UUID, data: PartitionProduceData) -> PartitionProduceResponse:
+        """Appends one partition's batch, if it can be done now."""
+        row = PartitionProduceResponse(index=data.index, base_offset=-1)
+        try:
+            self._fill(row, name, topic_id, data)
+        except _StillLoading as loading:
+            self.put_off.append((loading.done, row, name, topic_id, data))
+        return row
+
+    async def go_on(self, response: ProduceResponse, let_go: Callable[[], None]) -> ProduceResponse | None:
+        """Appends what was put off, when it can be done or the client's patience ends."""
+        try:
+            loading = {done for done, *_ in self.put_off}
+            await asyncio.wait(loading, timeout=max(self._request.timeout_ms, 1) / 1000)
+            for _, row, name, topic_id, data in self.put_off:
+                try:
+                    self._fill(row, name, topic_id, data)
+                except _StillLoading:
+                    # Clients try that again, and need not look for another leader.
+                    row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS
+                    row.error_message = "its new leader still reads message ids back (dedup.window.ms)"
+        finally:
+            let_go()
+        concluded = self.conclude(response)
+        return await concluded if asyncio.iscoroutine(concluded) else concluded
+
+    def conclude(
+        self, response: ProduceResponse
+    ) -> ProduceResponse | Coroutine[None, None, ProduceResponse] | None:
+        context = self._context
+        hinting = context.node if context.api_version >= HINTS_SINCE_VERSION else None
+        if self._waiting:
+            return _await_commits(response, self._waiting, self._request.timeout_ms, hinting)
+        if self._request.acks == ACKS_NONE:
+            _fail_unanswered(response)
+            return None
+        return _with_hints(response, hinting)
+
+    def _fill(
+        self, row: PartitionProduceResponse, name: str, topic_id: UUID, data: PartitionProduceData
+    ) -> None:
+        """With acks=all the commit is added to those that are waited for."""
+        acks = self._request.acks
+        try:
+            _check_request(self._request, self._context.api_version)
+            topic = resolve_topic(self._context.node, name, topic_id, internal=False)
+            partition = self._context.node.leader(topic, data.index)
+            if acks == ACKS_ALL:
+                partition.check_in_sync()
+            appended = self._append(partition, data)
+        except KafkaError as mistake:
+            row.error_code, row.error_message = mistake.code, mistake.message
+            return
+        except StorageError as refused:
+            row.error_code, row.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
+            return
+        row.error_code = ErrorCode.NONE
+        row.base_offset = appended.base_offset
+        row.log_append_time_ms = appended.timestamp_ms
+        row.log_start_offset = partition.start_offset
+        # Whoever is told that a message was there already is told so of one that will stay there.
+        is_told_of_another = appended.duplicate and partition.config.dedup_window_ms > 0
+        waits = acks == ACKS_ALL or (acks == ACKS_LEADER and is_told_of_another)
+        if waits and (committed := partition.committed_at(appended)) is not None:
+            self._waiting.append((row, committed))
+
+    def _append(self, partition: Partition, data: PartitionProduceData) -> Appended:
+        context, config = self._context, partition.config
+        batch, header = _checked(data, partition, context.api_version)
+        if not config.exclusive_producer:
+            return self._store(partition, batch, header)
+        writer = Writer(context.connection, context.client_id, header.producer_id)
+        context.node.exclusive.check(partition.name, partition.group, partition.term, writer)
+        appended = self._store(partition, batch, header)
+        context.node.exclusive.take(partition.group, partition.term, writer, context.node.clock.wall_ms())
+        return appended
+
+    def _store(self, partition: Partition, batch: memoryview, header: BatchHeader) -> Appended:
+        node, config = self._context.node, partition.config
+        if not config.dedup_window_ms:
+            batch, header = self._rules.apply(batch, header, config, node.clock.wall_ms())
+            return partition.append(batch, header)
+        memory = node.dedup.of(partition)
+        if memory.loading is not None:
+            raise _StillLoading(memory.loading)
+        batch, header = self._rules.apply(batch, header, config, node.clock.wall_ms())
+        most = self._rules.inflatable(config)
+        return memory.append(batch, header, self._rules.message_ids(batch, header, config), most)
 
 
 def _with_hints(response: ProduceResponse, node: Node | None) -> ProduceResponse:
@@ -88,48 +198,6 @@ def _with_hints(response: ProduceResponse, node: Node | None) -> ProduceResponse
         for one in hints.leaders()
     ]
     return response
-
-
-def _answer(
-    context: RequestContext,
-    request: ProduceRequest,
-    name: str,
-    topic_id: UUID,
-    data: PartitionProduceData,
-    waiting: _Waiting,
-    rules: TopicRules,
-) -> PartitionProduceResponse:
-    """Appends one partition's batch; with acks=all its commit is added to `waiting`."""
-    try:
-        _check_request(request, context.api_version)
-        topic = resolve_topic(context.node, name, topic_id, internal=False)
-        partition = context.node.leader(topic, data.index)
-        if request.acks == ACKS_ALL:
-            partition.check_in_sync()
-        batch, header = _checked(data, partition, context.api_version)
-        batch, header = rules.apply(batch, header, partition.config, context.node.clock.wall_ms())
-        appended = partition.append(batch, header)
-    except KafkaError as mistake:
-        return PartitionProduceResponse(
-            index=data.index, error_code=mistake.code, base_offset=-1, error_message=mistake.message
-        )
-    except StorageError as refused:
-        return PartitionProduceResponse(
-            index=data.index,
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR,
-            base_offset=-1,
-            error_message=str(refused),
-        )
-    answer = PartitionProduceResponse(
-        index=data.index,
-        error_code=ErrorCode.NONE,
-        base_offset=appended.base_offset,
-        log_append_time_ms=appended.timestamp_ms,
-        log_start_offset=partition.start_offset,
-    )
-    if request.acks == ACKS_ALL and (committed := partition.committed_at(appended)) is not None:
-        waiting.append((answer, committed))
-    return answer
 
 
 def _check_request(request: ProduceRequest, api_version: int) -> None:

@@ -1,4 +1,4 @@
-"""What a topic may ask of the batches that it takes: keys, timestamps, a codec of its own, a size.
+"""What a topic may ask of the batches that it takes: keys, timestamps, a codec of its own, a size, message ids.
 
 Most topics ask nothing that needs a batch to be opened, and then it is not. Those that do pay for it on the event
 loop, so what one request may make the broker unpack is bounded: a few kilobytes can hold a hundred megabytes.
@@ -8,6 +8,7 @@ from penstock.batch import BatchHeader, check_produced, recompress, scan_batch
 from penstock.batch._scan import NULL_KEY, NULL_VALUE
 from penstock.config import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.message_ids import MessageId, read_ids
 
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -37,7 +38,14 @@ class TopicRules:
             _check_timestamps(header, config, now_ms)
         return batch, header
 
-    def _inflatable(self, config: TopicConfig) -> int:
+    def message_ids(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> list[MessageId]:
+        """What deduplication has to know of a batch."""
+        found = read_ids(batch, header, self.inflatable(config))
+        self._room -= found.inflated_bytes
+        return found.ids
+
+    def inflatable(self, config: TopicConfig) -> int:
+        """How many bytes the next batch may have when it is unpacked."""
         if self._room <= 0:
             message = (
                 f"the request unpacks to more than {INFLATED_BYTES_PER_REQUEST} bytes; send smaller requests"
@@ -46,13 +54,13 @@ class TopicRules:
         return min(self._room, INFLATION_MAX * config.max_message_bytes)
 
     def _require_keys(self, batch: memoryview, config: TopicConfig) -> None:
-        _, payload, columns = scan_batch(batch, max_bytes=self._inflatable(config))
+        _, payload, columns = scan_batch(batch, max_bytes=self.inflatable(config))
         self._room -= len(payload)
         if NULL_KEY in columns.nulls or NULL_KEY | NULL_VALUE in columns.nulls:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
 
     def _recompress(self, batch: memoryview, config: TopicConfig) -> tuple[memoryview, BatchHeader]:
-        limit = self._inflatable(config)
+        limit = self.inflatable(config)
         rebuilt = recompress(batch, CODECS[config.compression_type], _level(config), max_bytes=limit)
         self._room -= max(len(rebuilt), len(batch))
         if len(rebuilt) > config.max_message_bytes:

@@ -1,0 +1,105 @@
+"""Message ids: read out of batches, and batches made anew without some of their records.
+
+    penstock-message-id   what a producer calls a message: any 1 to 256 bytes; of several such headers the last counts
+
+An id is kept as a digest of 16 bytes. Two ids with one digest do not happen by chance (a million of them: once in
+10**26), and not by intent either: that would take 2**64 attempts.
+"""
+
+from array import array
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+from penstock.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    Record,
+    build_batch,
+    decompress,
+    read_header,
+    read_records,
+    stamp,
+)
+from penstock.batch._scan import NULL_VALUE, scan
+from penstock.errors import ErrorCode, KafkaError
+
+MESSAGE_ID = b"penstock-message-id"
+MAX_ID_BYTES = 256
+"""A UUID has 36 bytes, a hash 64, a URL with a number seldom more than 200."""
+DIGEST_SIZE = 16
+
+_SLICE = Struct("<4i")
+
+
+class MessageId(NamedTuple):
+    """One record's id."""
+
+    delta: int
+    """The record's offset, from the batch's first."""
+    digest: bytes
+
+
+class MessageIds(NamedTuple):
+    """What a batch says."""
+
+    ids: list[MessageId]
+    inflated_bytes: int
+    """What the records take unpacked."""
+
+
+def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int) -> MessageIds:
+    """The ids in a batch, by the order of its records. KafkaError for an id that is not allowed, or records that do not
+    parse and mention one. Most batches without ids cost one search for the header's name."""
+    if header.record_count == 0:
+        return MessageIds([], 0)
+    payload = decompress(header.compression, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
+    if MESSAGE_ID not in payload:
+        return MessageIds([], len(payload))
+    columns = scan(
+        payload, 0, len(payload), header.record_count, 0, header.last_offset_delta, header.base_timestamp
+    )
+    ends = array("i", columns.header_ends)
+    deltas = memoryview(columns.offsets).cast("q")
+    found: list[MessageId] = []
+    row = 0
+    for number, (name_at, name_end, at, end) in enumerate(_SLICE.iter_unpack(columns.header_slices)):
+        if name_end - name_at != len(MESSAGE_ID) or payload[name_at:name_end] != MESSAGE_ID:
+            continue
+        while ends[row + 1] <= number:
+            row += 1
+        if not 0 < end - at <= MAX_ID_BYTES or columns.header_nulls[number] & NULL_VALUE:
+            raise _not_an_id(row, end - at)
+        if found and found[-1].delta == deltas[row]:
+            found.pop()
+        found.append(MessageId(deltas[row], blake2b(payload[at:end], digest_size=DIGEST_SIZE).digest()))
+    return MessageIds(found, len(payload))
+
+
+def without_records(
+    batch: memoryview, header: BatchHeader, dropped: set[int], max_bytes: int
+) -> tuple[memoryview, BatchHeader]:
+    """The batch without the records at these deltas. It keeps its range of offsets and of sequence numbers, as one that
+    compaction has thinned: the offsets of all other records are those that its producer counts on."""
+    kept: list[Record] = []
+    if len(dropped) < header.record_count:
+        copy = bytearray(batch)
+        stamp(copy, 0, 0, 0)  # a producer may have put anything there
+        kept = [row for row in read_records(copy, max_bytes=max_bytes) if row.offset not in dropped]
+    rebuilt = build_batch(
+        kept,
+        compression=header.compression,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_offset_delta=header.last_offset_delta,
+    )
+    view = memoryview(bytearray(rebuilt))
+    return view, read_header(view)
+
+
+def _not_an_id(row: int, size: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_RECORD,
+        f"record {row}: {MESSAGE_ID.decode()} of {size} bytes: expected 1 to {MAX_ID_BYTES}",
+    )
