@@ -12,6 +12,7 @@ What a caller may do to us, and the limit:
                                 uvicorn stops reading from the socket at 64 KB
     an answer that is not read  DRAIN_BYTES_MIN in IDLE_SECONDS, or the connection is ended; large answers wait outside
                                 the socket's buffer, where they are counted (`api.routing`)
+    a WebSocket                 counts as a connection; for the rest see `sockets`
 """
 
 import asyncio
@@ -24,9 +25,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock.web import sockets
 from penstock.web.app import build_app
 from penstock.web.source import Source
 
@@ -52,7 +55,8 @@ class WebPort:
         config = uvicorn.Config(
             self._app,
             http=protocol,
-            ws="none",
+            ws=sockets.BoundedSocket,
+            **sockets.SETTINGS,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -146,6 +150,12 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
         if self._patience is not None:
             self._patience.cancel()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection is the socket's from here on, which has a patience of its own."""
+        if self._patience is not None:
+            self._patience.cancel()
+        super().handle_websocket_upgrade(event)
 
     def resume_writing(self) -> None:
         super().resume_writing()
