@@ -24,6 +24,7 @@ from penstock.cluster.quorum import metadata_voters
 from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
 from penstock.cluster.records import (
     Endpoint,
+    GroupConfigsChanged,
     MetadataRecord,
     MetadataVoters,
     NodeConfigsChanged,
@@ -65,6 +66,7 @@ __all__ = [
     "ClusterState",
     "ConfigChange",
     "Endpoint",
+    "GroupConfigsChanged",
     "MetadataRecord",
     "MetadataVoters",
     "Move",

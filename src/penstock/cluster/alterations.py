@@ -9,16 +9,23 @@ from enum import IntEnum
 import msgspec
 
 from penstock.cluster.decisions import known_topic
-from penstock.cluster.records import MetadataRecord, NodeConfigsChanged, TopicConfigsChanged
+from penstock.cluster.records import (
+    GroupConfigsChanged,
+    MetadataRecord,
+    NodeConfigsChanged,
+    TopicConfigsChanged,
+)
 from penstock.cluster.state import ClusterState
 from penstock.config import (
     BrokerConfigs,
     ConfigType,
+    Limits,
     broker_definition,
     check_dynamic,
     parse_overrides,
     resolve,
 )
+from penstock.config.group import group_definition, parse_group_overrides
 from penstock.config.kinds import split_list
 from penstock.config.overrides import topic_definition
 from penstock.errors import ErrorCode, KafkaError
@@ -88,6 +95,39 @@ def replace_node_configs(
     record = NodeConfigsChanged(node_id=node_id, configs=checked)
     _check_topics_still_resolve(state, record)
     return [record]
+
+
+def alter_group_configs(
+    state: ClusterState, group_id: str, changes: Sequence[ConfigChange], limits: Limits
+) -> list[MetadataRecord]:
+    """Some configs of a group change, which need not exist yet."""
+    configs = dict(state.group_configs.get(group_id, {}))
+    for change in _distinct(changes):
+        definition = group_definition(change.name)
+        _apply(configs, change, configs.get(change.name, definition.default), definition.kind.type)
+    return replace_group_configs(state, group_id, configs, limits)
+
+
+def replace_group_configs(
+    state: ClusterState, group_id: str, configs: Mapping[str, str | None], limits: Limits
+) -> list[MetadataRecord]:
+    """A group's configs become exactly these."""
+    _check_group_id(group_id, limits)
+    checked = parse_group_overrides(configs)
+    if checked == state.group_configs.get(group_id, {}):
+        return []
+    if group_id not in state.group_configs and len(state.group_configs) >= limits.max_group_configs:
+        message = f"{len(state.group_configs)} groups have configs; limits.max_group_configs allows no more"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
+    return [GroupConfigsChanged(group_id=group_id, configs=checked)]
+
+
+def _check_group_id(group_id: str, limits: Limits) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the group's name is empty")
+    if len(group_id.encode()) > limits.max_group_id_bytes:
+        message = f"the group's name is above limits.max_group_id_bytes ({limits.max_group_id_bytes})"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def _topic_records(state: ClusterState, name: str, configs: Mapping[str, str | None]) -> list[MetadataRecord]:

@@ -9,7 +9,8 @@ order in which the class declares them:
     [4, name, topic_id, configs]                                                     TopicConfigsChanged
     [5, node_id or nil, configs]                                                     NodeConfigsChanged
     [6, node_id, first, end]                                                         ProducerIdsReserved
-    [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged] Snapshot
+    [7, topics, node_configs, next_producer_id, nodes, moved, moves, voters, damaged,
+     group_configs]                                                                  Snapshot
     [8, node_id, incarnation, kafka, cluster, http or nil, rack or nil, version]     NodeRegistered
     [9, node_id]                                                                     NodeFenced
     [10, node_id]                                                                    NodeUnfenced
@@ -20,6 +21,7 @@ order in which the class declares them:
     [15, topic_id, partition]                                                        PartitionMoveCancelled
     [16, voters]                                                                     MetadataVoters
     [17, topic_id, partition, node_id, incarnation, renewal]                         ReplicaDamaged
+    [18, group_id, configs]                                                          GroupConfigsChanged
 
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
 shape and says as which incarnation each of these nodes holds the partition. A record from before there were
@@ -200,6 +202,13 @@ class ReplicaDamaged(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     renewal: int
 
 
+class GroupConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=18):
+    """The configs of a consumer or share group are these now, all of them. The group need not exist."""
+
+    group_id: str
+    configs: dict[str, str]
+
+
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One entry of a snapshot's node configs: msgpack maps want text keys, and a node id is a number."""
 
@@ -230,6 +239,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7
     moves: list[PartitionMoveStarted] = []
     voters: list[tuple[int, int]] = []
     damaged: list[ReplicaDamaged] = []
+    group_configs: dict[str, dict[str, str]] = {}
 
 
 MetadataRecord = (
@@ -250,6 +260,7 @@ MetadataRecord = (
     | PartitionMoveCancelled
     | MetadataVoters
     | ReplicaDamaged
+    | GroupConfigsChanged
 )
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -26,11 +26,13 @@ from penstock.cluster.assignments import (
     as_started,
     with_damage,
 )
+from penstock.cluster.group_configs import GroupConfigs
 from penstock.cluster.nodes import NodeInfo, node_from
 from penstock.cluster.records import (
     NO_INDEX,
     UNKNOWN_INCARNATION,
     Assignments,
+    GroupConfigsChanged,
     MetadataRecord,
     MetadataVoters,
     NodeConfigs,
@@ -53,7 +55,7 @@ from penstock.cluster.records import (
     TopicDeleted,
 )
 from penstock.cluster.topics import Topic, collision_key
-from penstock.config import BrokerConfigs, TopicConfig, resolve
+from penstock.config import BrokerConfigs, GroupConfig, TopicConfig, resolve
 from penstock.types import GroupId, NodeId, Replica, TopicPartition
 
 NO_TOPICS: frozenset[str] = frozenset()
@@ -79,6 +81,7 @@ class ClusterState:
         self._names: dict[UUID, str] = {}
         self._collisions: dict[str, str] = {}
         self._node_configs: dict[int | None, dict[str, str]] = {}
+        self._group_configs = GroupConfigs()
         self._set_broker()
 
     @property
@@ -89,6 +92,15 @@ class ClusterState:
     def node_configs(self) -> Mapping[int | None, Mapping[str, str]]:
         """What was set at run time, by node id; None is for all nodes."""
         return self._node_configs
+
+    @property
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """What was set for groups, by their names."""
+        return self._group_configs.overrides
+
+    def group_config(self, group_id: str) -> GroupConfig:
+        """What a group is configured to do, whether it exists or not."""
+        return self._group_configs.resolved(group_id)
 
     @property
     def nodes(self) -> Mapping[int, NodeInfo]:
@@ -170,6 +182,7 @@ class ClusterState:
             dict(self._collisions),
         )
         twin._node_configs = dict(self._node_configs)
+        twin._group_configs = self._group_configs.copy()
         twin._nodes, twin.metadata_voters = dict(self._nodes), self.metadata_voters
         twin.replica_counts, twin.leader_counts = dict(self.replica_counts), dict(self.leader_counts)
         twin._set_broker()
@@ -201,6 +214,7 @@ class ClusterState:
                 for _, group, assignment in self.groups()
                 for damage in assignment.damaged
             ],
+            group_configs=self._group_configs.snapshot(),
         )
 
     # --- topics
@@ -251,6 +265,10 @@ class ClusterState:
         for topic in list(self._topics.values()):
             changed |= self._put(replace(topic, config=self._resolve(topic.configs)))
         return frozenset(changed)
+
+    def _group_configs_changed(self, record: GroupConfigsChanged) -> frozenset[str]:
+        self._group_configs.put(record.group_id, record.configs)
+        return NO_TOPICS
 
     def _producer_ids_reserved(self, record: ProducerIdsReserved) -> frozenset[str]:
         self.next_producer_id = max(self.next_producer_id, record.end)
@@ -349,6 +367,7 @@ class ClusterState:
         }
         self.metadata_voters = _as_voters(record.voters)
         self._node_configs = {entry.node_id: dict(entry.configs) for entry in record.node_configs}
+        self._group_configs = GroupConfigs(record.group_configs)
         self._set_broker()
         for topic in record.topics:
             self._created(topic)
@@ -427,6 +446,7 @@ _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     PartitionMoveCancelled: ClusterState._move_cancelled,
     MetadataVoters: ClusterState._metadata_voters,
     ReplicaDamaged: ClusterState._replica_damaged,
+    GroupConfigsChanged: ClusterState._group_configs_changed,
 }
 
 

@@ -1,6 +1,15 @@
-"""Consumer groups: Kafka's classic group protocol and committed offsets, as a state machine. Sans-I/O."""
+"""Consumer groups (Kafka's classic protocol), their committed offsets, and the members of share groups, as a state
+machine. Sans-I/O."""
 
 from penstock.groups.coordinator import Coordinator
+from penstock.groups.sharing_values import (
+    SharedTopic,
+    ShareGroupDescription,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    ShareMemberDescription,
+    Surroundings,
+)
 from penstock.groups.states import GroupState
 from penstock.groups.storage import offsets_partition
 from penstock.groups.topics import Topics
@@ -56,6 +65,12 @@ __all__ = [
     "Protocol",
     "Reply",
     "Result",
+    "ShareGroupDescription",
+    "ShareHeartbeat",
+    "ShareHeartbeatResult",
+    "ShareMemberDescription",
+    "SharedTopic",
+    "Surroundings",
     "SyncRequest",
     "SyncResult",
     "Topics",

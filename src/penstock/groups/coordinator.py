@@ -22,6 +22,9 @@ from penstock.groups.joining import Joining
 from penstock.groups.membership import Membership
 from penstock.groups.offsets import Offsets
 from penstock.groups.rebalancing import Rebalancing
+from penstock.groups.sharing import SHARE, Sharing
+from penstock.groups.sharing_storage import decode_share_group_key
+from penstock.groups.sharing_values import NOWHERE, ShareGroupDescription, ShareHeartbeat, Surroundings
 from penstock.groups.states import GroupState
 from penstock.groups.storage import OffsetKey, decode_group, decode_key, decode_offset
 from penstock.groups.timers import Key
@@ -29,11 +32,13 @@ from penstock.groups.topics import Topics
 from penstock.groups.values import (
     NO_VERSION,
     CommitRequest,
+    CommitResult,
     CommittedOffset,
     Effect,
     GroupDescription,
     GroupListing,
     JoinRequest,
+    JoinResult,
     LeavingMember,
     MemberDescription,
     SyncRequest,
@@ -47,7 +52,11 @@ class Coordinator:
     """Every method that returns effects takes the time as `now_ms`, which must never go back."""
 
     def __init__(
-        self, topics: Topics, settings: GroupSettings | None = None, limits: Limits | None = None
+        self,
+        topics: Topics,
+        settings: GroupSettings | None = None,
+        limits: Limits | None = None,
+        surroundings: Surroundings = NOWHERE,
     ) -> None:
         self.topics_version = NO_VERSION
         """The newest metadata by which anything in the log was decided (invariant 1 of topics.py)."""
@@ -56,11 +65,16 @@ class Coordinator:
         self._joining = Joining(self._desk, self._rebalancing)
         self._membership = Membership(self._desk, self._rebalancing)
         self._offsets = Offsets(self._desk, self._rebalancing)
+        self._sharing = Sharing(self._desk, surroundings)
 
     # Members
 
     def join(self, now_ms: int, token: object, request: JoinRequest) -> list[Effect]:
-        self._joining.join(now_ms, token, request)
+        if request.group_id in self._sharing:
+            refusal = JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
+            self._desk.reply(token, refusal)
+        else:
+            self._joining.join(now_ms, token, request)
         return self._desk.take_effects()
 
     def sync(self, now_ms: int, token: object, request: SyncRequest) -> list[Effect]:
@@ -81,7 +95,12 @@ class Coordinator:
     # Offsets
 
     def commit_offsets(self, now_ms: int, token: object, request: CommitRequest) -> list[Effect]:
-        self._offsets.commit(now_ms, token, request)
+        if request.group_id in self._sharing:
+            partitions = (TopicPartition(each.topic, each.partition) for each in request.offsets)
+            errors = dict.fromkeys(partitions, ErrorCode.GROUP_ID_NOT_FOUND)
+            self._desk.reply(token, CommitResult(errors=errors))
+        else:
+            self._offsets.commit(now_ms, token, request)
         return self._desk.take_effects()
 
     def fetch_offsets(
@@ -128,9 +147,10 @@ class Coordinator:
         Case does not matter.
         """
         wanted = {state.lower() for state in states}
+        shares = list(self._sharing.list_groups(states, group_types))
         if group_types and CLASSIC not in {each.lower() for each in group_types}:
-            return []
-        return [
+            return shares
+        return shares + [
             GroupListing(group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or "")
             for group in self._desk.groups.values()
             if not wanted or group.state.value.lower() in wanted
@@ -138,6 +158,26 @@ class Coordinator:
 
     def delete_groups(self, now_ms: int, token: object, group_ids: Sequence[str]) -> list[Effect]:
         self._offsets.delete_groups(token, group_ids)
+        return self._desk.take_effects()
+
+    # Share groups
+
+    def share_heartbeat(self, now_ms: int, token: object, request: ShareHeartbeat) -> list[Effect]:
+        self._sharing.heartbeat(now_ms, token, request)
+        return self._desk.take_effects()
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Topics came, went or grew: members of share groups hear of it when they next report."""
+        self._sharing.topics_changed(names)
+
+    def describe_share_group(self, group_id: str) -> ShareGroupDescription | None:
+        return self._sharing.describe(group_id)
+
+    def share_group_deletable(self, group_id: str) -> ErrorCode:
+        return self._sharing.deletable(group_id)
+
+    def delete_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
+        self._sharing.delete(token, group_id)
         return self._desk.take_effects()
 
     # Time and disk
@@ -162,6 +202,9 @@ class Coordinator:
             self._offsets.expire(now_ms)
             return
         kind, group_id, *member_id = key
+        if kind == SHARE:
+            self._sharing.session_timed_out(group_id, member_id[0])
+            return
         group = self._desk.groups[group_id]
         if kind == "join":
             self._rebalancing.join_timed_out(now_ms, group)
@@ -176,6 +219,10 @@ class Coordinator:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """One record of the offsets topic, in order. UnknownFormat if it is none that this version writes."""
+        share_group = decode_share_group_key(key)
+        if share_group is not None:
+            self._sharing.replay(share_group, value)
+            return
         decoded = decode_key(key)
         group = self._desk.find(decoded.group_id)
         if group is None:

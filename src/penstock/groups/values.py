@@ -6,6 +6,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import ErrorCode
+from penstock.groups.sharing_values import ShareHeartbeatResult
 from penstock.groups.states import GroupState
 from penstock.types import TopicPartition
 
@@ -197,7 +198,15 @@ class GroupListing(msgspec.Struct, frozen=True, kw_only=True):
     group_type: str = "classic"
 
 
-Result = JoinResult | SyncResult | LeaveResult | CommitResult | DeleteOffsetsResult | DeleteGroupsResult
+Result = (
+    JoinResult
+    | SyncResult
+    | LeaveResult
+    | CommitResult
+    | DeleteOffsetsResult
+    | DeleteGroupsResult
+    | ShareHeartbeatResult
+)
 Records = tuple[tuple[bytes, bytes | None], ...]
 
 

@@ -39,6 +39,7 @@ from penstock.node.controller import Controller
 from penstock.node.coordinating import CoordinatorDriver
 from penstock.node.metadata import MetadataLog
 from penstock.node.partition import Partition
+from penstock.node.share_groups import AppliedMetadata
 from penstock.node.view import ClusterView
 from penstock.types import TopicPartition
 
@@ -64,6 +65,7 @@ class GroupManager:
         self._metadata = metadata
         self._state = metadata.state
         self._topics = AppliedTopics(metadata)
+        self._surroundings = AppliedMetadata(metadata.state)
         self._controller = controller
         self._view = view
         self._clock = clock
@@ -87,7 +89,7 @@ class GroupManager:
             self._load(partition)
 
     def _load(self, partition: Partition) -> None:
-        core = Coordinator(self._topics, self._settings, self._limits)
+        core = Coordinator(self._topics, self._settings, self._limits, self._surroundings)
         driver = CoordinatorDriver(core, partition, self._clock)
         is_small = partition.log.size_bytes <= LOAD_AT_ONCE_BYTES
         if is_small:
@@ -148,14 +150,14 @@ class GroupManager:
 
     async def join(self, request: JoinRequest) -> JoinResult:
         try:
-            driver = await self._home(request.group_id)
+            driver = await self.home(request.group_id)
             return await driver.ask(JoinResult, lambda now, token: driver.core.join(now, token, request))
         except KafkaError as refusal:
             return JoinResult(error=refusal.code, member_id=request.member_id)
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         try:
-            driver = await self._home(request.group_id)
+            driver = await self.home(request.group_id)
             return await driver.ask(SyncResult, lambda now, token: driver.core.sync(now, token, request))
         except KafkaError as refusal:
             return SyncResult(error=refusal.code)
@@ -164,14 +166,14 @@ class GroupManager:
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
         try:
-            driver = await self._home(group_id)
+            driver = await self.home(group_id)
         except KafkaError as refusal:
             return refusal.code
         return driver.core.heartbeat(driver.now_ms, group_id, member_id, generation, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveResult:
         try:
-            driver = await self._home(group_id)
+            driver = await self.home(group_id)
             return await driver.ask(
                 LeaveResult, lambda now, token: driver.core.leave(now, token, group_id, members)
             )
@@ -184,7 +186,7 @@ class GroupManager:
         # Before anything is waited for: these are the topics that the request was found to mean.
         request = self._with_topic_ids(request)
         try:
-            driver = await self._home(request.group_id)
+            driver = await self.home(request.group_id)
             return await driver.ask(
                 CommitResult, lambda now, token: driver.core.commit_offsets(now, token, request)
             )
@@ -199,14 +201,14 @@ class GroupManager:
 
         KafkaError if they cannot be known: taken for "none", consumers would start over.
         """
-        driver = self._known_home(group_id)
+        driver = self.known_home(group_id)
         return driver.core.fetch_offsets(group_id, partitions) if driver is not None else {}
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> DeleteOffsetsResult:
         try:
-            driver = await self._home(group_id)
+            driver = await self.home(group_id)
             return await driver.ask(
                 DeleteOffsetsResult,
                 lambda now, token: driver.core.delete_offsets(now, token, group_id, partitions),
@@ -218,9 +220,11 @@ class GroupManager:
         offsets = (replace(each, topic_id=self._topics.id_of(each.topic)) for each in request.offsets)
         return replace(request, offsets=tuple(offsets))
 
-    def topics_changed(self, names: Iterable[str]) -> None:
+    def topics_changed(self, names: Collection[str]) -> None:
         """Offsets of a topic that is gone would be taken for those of the next one of that name. Coordinators that are
         not here now find out by the topics' ids."""
+        for driver in self._drivers.values():
+            driver.core.topics_changed(names)
         gone = [name for name in names if self._stands_for_another(name)]
         if not gone:
             return
@@ -246,7 +250,9 @@ class GroupManager:
         """Every group with its offsets, for metrics."""
         for driver in self._drivers.values():
             for row in driver.core.list_groups():
-                described = driver.core.describe(row.group_id)
+                described = driver.core.describe(row.group_id) or driver.core.describe_share_group(
+                    row.group_id
+                )
                 offsets = driver.core.fetch_offsets(row.group_id)
                 yield GroupSummary(
                     group_id=row.group_id,
@@ -270,7 +276,7 @@ class GroupManager:
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """None: there is no such group. KafkaError if that cannot be known."""
-        driver = self._known_home(group_id)
+        driver = self.known_home(group_id)
         return driver.core.describe(group_id) if driver is not None else None
 
     async def delete(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
@@ -281,7 +287,7 @@ class GroupManager:
 
     async def _delete_one(self, group_id: str) -> DeleteGroupsResult:
         try:
-            driver = await self._home(group_id)
+            driver = await self.home(group_id)
             return await driver.ask(
                 DeleteGroupsResult, lambda now, token: driver.core.delete_groups(now, token, [group_id])
             )
@@ -297,7 +303,7 @@ class GroupManager:
     def _home_of(self, index: int) -> int:
         return self._view.partition(self._state.topics[OFFSETS_TOPIC], index).leader
 
-    def _known_home(self, group_id: str) -> CoordinatorDriver | None:
+    def known_home(self, group_id: str) -> CoordinatorDriver | None:
         """The group's coordinator; None while there are no groups at all."""
         index = self._index(group_id)
         if index < 0:
@@ -318,13 +324,13 @@ class GroupManager:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{group_id!r} is coordinated by node {home}")
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is offline")
 
-    async def _home(self, group_id: str) -> CoordinatorDriver:
+    async def home(self, group_id: str) -> CoordinatorDriver:
         """The group's coordinator; KafkaError tells the client to look for it again later."""
         try:
             await self.ensure_topic()
         except StorageError as refused:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)) from refused
-        driver = self._known_home(group_id)
+        driver = self.known_home(group_id)
         if driver is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic is being made")
         return driver

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, ClusterState, PlacementRules
+from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, ClusterState, PlacementRules
 from penstock.config import ClusterSettings, NodeConfig, TopicConfig, static_broker_configs
+from penstock.config.group import GroupConfig as QueueConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
@@ -24,6 +25,7 @@ from penstock.node.announcing import Announcer
 from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.controller import Controller
+from penstock.node.courier import Courier
 from penstock.node.deduplicating import Deduplication
 from penstock.node.exclusive import ExclusiveProducers
 from penstock.node.flusher import Flusher
@@ -37,6 +39,11 @@ from penstock.node.metrics import NodeMetrics
 from penstock.node.no_network import NoNetwork
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
+from penstock.node.queues.burial import Graveyard
+from penstock.node.queues.manager import QueueManager
+from penstock.node.queues.overview import QueueOverview
+from penstock.node.queues.store import QueueStore
+from penstock.node.share_groups import ShareGroups
 from penstock.node.status_board import StatusBoard
 from penstock.node.threads import JobThread, SystemThread
 from penstock.node.view import METADATA_GROUP, ClusterView
@@ -65,6 +72,10 @@ class Node:
     metadata: MetadataLog
     controller: Controller
     groups: GroupManager
+    share_groups: ShareGroups
+    courier: Courier
+    queues: QueueManager
+    queue_overview: QueueOverview
     flusher: Flusher
     view: ClusterView
     status: StatusBoard
@@ -132,6 +143,10 @@ class Node:
         partition = self.partitions.get(topic, index)
         partition.check_leads()
         return partition
+
+    def group_config(self, group_id: str) -> QueueConfig:
+        """How a queue is to be treated."""
+        return self.metadata.state.group_config(group_id)
 
     def disk_space(self) -> tuple[int, int]:
         """Total and usable bytes of the disk; -1 where that means nothing."""
@@ -220,12 +235,52 @@ class Node:
             settings=config.groups,
             limits=config.limits,
         )
+        self._open_queues(state)
+        self.share_groups = ShareGroups(self.groups, erase=self.queue_overview.forget)
         self.status = StatusBoard(self)
-        self._housekeeping = Housekeeping(self.partitions, self._workers, self.clock, self.metrics)
+        self._housekeeping = Housekeeping(
+            self.partitions, self._workers, self.clock, self.metrics, chores=(self.queues.tidy,)
+        )
         if self.links is None:
             await self._start_alone()
         else:
             await self._start_clustered(self.links)
+
+    def _open_queues(self, state: ClusterState) -> None:
+        rpc = self.links.rpc if self.links is not None else None
+        self.courier = Courier(
+            node_id=self.node_id,
+            state=state,
+            view=self.view,
+            partitions=self.partitions,
+            controller=self.controller,
+            rpc=rpc,
+        )
+        self._queue_store = QueueStore(
+            node_id=self.node_id,
+            state=state,
+            view=self.view,
+            controller=self.controller,
+            clock=self.clock,
+            partitions=self.config.groups.state_topic_partitions,
+            rpc=rpc,
+        )
+        self.queues = QueueManager(
+            store=self._queue_store,
+            graveyard=Graveyard(self.courier, self.clock),
+            clock=self.clock,
+            limits=self.config.limits,
+            config_of=self.group_config,
+        )
+        self.queue_overview = QueueOverview(
+            node_id=self.node_id,
+            state=state,
+            view=self.view,
+            partitions=self.partitions,
+            store=self._queue_store,
+            queues=self.queues,
+            rpc=rpc,
+        )
 
     def _open_hard_states(self) -> HardStates:
         is_older = not self._disk.exists(f"{VOTES_PATH}.0") and self._disk.list_dir(self.folder.topics_dir)
@@ -321,6 +376,7 @@ class Node:
         await self._housekeeping.stop()
         self.dedup.stop()
         self.groups.stop()
+        await self.queues.stop()
         await self.metadata.drain()
         await self.flusher.stop()
         await self._following.drain()
@@ -359,8 +415,11 @@ class Node:
         self.metrics.elections_won += partition.serves
         self._announcer.role_changed(partition)
         self.dedup.role_changed(partition)
+        self.queues.partition_moved(partition)
         if partition.name.topic == OFFSETS_TOPIC:
             self.groups.partition_moved(partition)
+        elif partition.name.topic == STATE_TOPIC:
+            self._queue_store.partition_moved(partition)
 
     def _hand_over(self, group: GroupId, to: int) -> None:
         """Lets another replica lead, if it can."""
@@ -382,6 +441,7 @@ class Node:
             self._following.set_aside(name)
         for name in changed:
             self._following.bring(name)
+        self.queues.topics_changed()
         self.dedup.tidy()
         if not self.metadata.state.topics.keys() >= set(changed) | set(vanished):
             topics = self.metadata.state.topics.values()

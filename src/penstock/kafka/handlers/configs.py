@@ -1,10 +1,17 @@
-"""DescribeConfigs, ListConfigResources, IncrementalAlterConfigs and AlterConfigs, for topics and brokers."""
+"""DescribeConfigs, ListConfigResources, IncrementalAlterConfigs and AlterConfigs, for topics, brokers and groups."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
-from penstock.config import ConfigEntry, describe_all_nodes, describe_broker, describe_topic
+from penstock.config import (
+    GROUP_CONFIGS,
+    ConfigEntry,
+    describe_all_nodes,
+    describe_broker,
+    describe_group,
+    describe_topic,
+)
 from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, KafkaError, StorageError
@@ -66,6 +73,10 @@ def _entries(node: Node, resource: DescribeConfigsResource, names: list[str] | N
             message = f"there is no topic {resource.resource_name!r}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         return describe_topic(topic.configs, state.broker, names)
+    if resource.resource_type == GROUP:
+        if not resource.resource_name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group's name is empty")
+        return describe_group(state.group_configs.get(resource.resource_name, {}), names)
     node_id = _node_id(node, resource.resource_type, resource.resource_name)
     if node_id is None:
         return describe_all_nodes(state.broker, names)
@@ -101,7 +112,9 @@ def _node_id(node: Node, resource_type: int, name: str) -> int | None:
 def _known_node_id(node: Node, resource_type: int, name: str) -> int | None:
     """Any node of the cluster."""
     if resource_type != BROKER:
-        message = f"resource type {resource_type}: expected {TOPIC} (topic) or {BROKER} (broker)"
+        message = (
+            f"resource type {resource_type}: expected {TOPIC} (topic), {BROKER} (broker) or {GROUP} (group)"
+        )
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if name == ALL_NODES:
         return None
@@ -128,6 +141,7 @@ def list_config_resources(
     names = {
         TOPIC: sorted(node.metadata.state.topics),
         BROKER: [str(one.node_id) for one in node.view.brokers()],
+        GROUP: sorted(node.metadata.state.group_configs),
     }
     return ListConfigResourcesResponse(
         config_resources=[
@@ -195,7 +209,7 @@ async def _change(node: Node, make: Callable[[], Decision], validate_only: bool)
 
 
 def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decision:
-    known = TOPIC_CONFIGS if resource.resource_type == TOPIC else BROKER_CONFIGS
+    known = {TOPIC: TOPIC_CONFIGS, GROUP: GROUP_CONFIGS}.get(resource.resource_type, BROKER_CONFIGS)
     changes = [
         change
         for change in map(_config_change, resource.configs)
@@ -204,6 +218,9 @@ def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decis
     ]
     if resource.resource_type == TOPIC:
         return lambda state: alterations.alter_topic_configs(state, resource.resource_name, changes)
+    if resource.resource_type == GROUP:
+        limits = node.config.limits
+        return lambda state: alterations.alter_group_configs(state, resource.resource_name, changes, limits)
     node_id = _known_node_id(node, resource.resource_type, resource.resource_name)
     return lambda state: alterations.alter_node_configs(state, node_id, changes)
 
@@ -221,5 +238,8 @@ def _replacement(node: Node, resource: plain.AlterConfigsResource) -> Decision:
     configs = {config.name: config.value for config in resource.configs}
     if resource.resource_type == TOPIC:
         return lambda state: alterations.replace_topic_configs(state, resource.resource_name, configs)
+    if resource.resource_type == GROUP:
+        limits = node.config.limits
+        return lambda state: alterations.replace_group_configs(state, resource.resource_name, configs, limits)
     node_id = _known_node_id(node, resource.resource_type, resource.resource_name)
     return lambda state: alterations.replace_node_configs(state, node_id, configs)

@@ -15,6 +15,7 @@ from penstock.kafka.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from penstock.kafka.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from penstock.node import Node
 
 NOT_FOUND_SINCE_VERSION = 6
 """Older clients expect an unknown group as one that is dead, without an error."""
@@ -55,7 +56,8 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
         )
     if group is None:
         if context.api_version >= NOT_FOUND_SINCE_VERSION:
-            message = f"there is no group {group_id!r}"
+            is_share = context.node.share_groups.is_known(group_id)
+            message = f"{group_id!r} is a share group" if is_share else f"there is no group {group_id!r}"
             code = ErrorCode.GROUP_ID_NOT_FOUND
             return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=code, error_message=message)
         return DescribedGroup(group_id=group_id, group_state=DEAD)
@@ -79,7 +81,13 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 
 
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    codes = await context.node.groups.delete(request.groups_names)
+    codes = {name: await _delete(context.node, name) for name in dict.fromkeys(request.groups_names)}
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names]
     )
+
+
+async def _delete(node: Node, group_id: str) -> ErrorCode:
+    if node.share_groups.is_known(group_id):
+        return await node.share_groups.delete(group_id)
+    return (await node.groups.delete([group_id]))[group_id]

@@ -52,6 +52,8 @@ _TABLE: dict[ApiKey, tuple[int, int, str, str]] = {
     ApiKey.DESCRIBE_CLUSTER: (0, 2, "cluster", "describe_cluster"),
     ApiKey.LIST_CONFIG_RESOURCES: (0, 1, "configs", "list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, "metadata", "describe_topic_partitions"),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (1, 1, "share_groups", "share_group_heartbeat"),
+    ApiKey.SHARE_GROUP_DESCRIBE: (1, 1, "share_groups", "share_group_describe"),
     ApiKey.SHARE_FETCH: (1, 2, "share_fetch", "share_fetch"),
     ApiKey.SHARE_ACKNOWLEDGE: (1, 2, "share_fetch", "share_acknowledge"),
 }

@@ -1,0 +1,39 @@
+"""The configs of groups: what was set, and what that amounts to."""
+
+from collections.abc import Mapping
+
+from penstock.config import GroupConfig
+from penstock.config.group import resolve_group
+
+DEFAULTS = GroupConfig()
+"""Of all groups that nothing was set for."""
+
+
+class GroupConfigs:
+    """Configs by group. `resolved` is asked with every heartbeat and fetch, so it is worked out when they change."""
+
+    def __init__(self, overrides: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self.overrides: dict[str, dict[str, str]] = {}
+        self._resolved: dict[str, GroupConfig] = {}
+        for group_id, configs in (overrides or {}).items():
+            self.put(group_id, configs)
+
+    def put(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """A group without configs is not kept."""
+        if configs:
+            self.overrides[group_id] = dict(configs)
+            self._resolved[group_id] = resolve_group(configs)
+        else:
+            self.overrides.pop(group_id, None)
+            self._resolved.pop(group_id, None)
+
+    def resolved(self, group_id: str) -> GroupConfig:
+        return self._resolved.get(group_id, DEFAULTS)
+
+    def snapshot(self) -> dict[str, dict[str, str]]:
+        return {group_id: dict(self.overrides[group_id]) for group_id in sorted(self.overrides)}
+
+    def copy(self) -> "GroupConfigs":
+        twin = GroupConfigs()
+        twin.overrides, twin._resolved = dict(self.overrides), dict(self._resolved)
+        return twin

@@ -1,0 +1,128 @@
+"""Configs of groups, as part of the cluster's metadata."""
+
+import pytest
+
+from penstock.cluster import (
+    AlterOperation,
+    ClusterState,
+    ConfigChange,
+    GroupConfigsChanged,
+    Snapshot,
+    decode_record,
+    encode_record,
+)
+from penstock.cluster.alterations import alter_group_configs, replace_group_configs
+from penstock.config import GroupConfig, Limits
+from penstock.errors import ErrorCode
+from tests.cluster.clusters import apply, refused
+
+SET, DELETE, APPEND, SUBTRACT = AlterOperation
+LOCK, ORDER = "share.record.lock.duration.ms", "penstock.queue.order"
+LIMITS = Limits(max_group_configs=2, max_group_id_bytes=10)
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    return ClusterState(node_id=1)
+
+
+def change(name: str, value: str | None = None, operation: AlterOperation = SET) -> ConfigChange:
+    return ConfigChange(name=name, operation=operation, value=value)
+
+
+def alter(state: ClusterState, group: str, *changes: ConfigChange) -> None:
+    records = alter_group_configs(state, group, changes, LIMITS)
+    assert apply(state, records) == set(), "no topic is touched"
+
+
+def test_a_group_has_the_defaults_until_something_is_set(state: ClusterState) -> None:
+    assert state.group_config("workers") == GroupConfig()
+    alter(state, "workers", change(LOCK, " 2000 "))
+    assert state.group_config("workers") == GroupConfig(record_lock_duration_ms=2_000)
+    assert state.group_config("others") == GroupConfig()
+
+
+def test_one_config_changes_and_the_others_stay(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"), change(ORDER, "key"))
+    alter(state, "workers", change(LOCK, operation=DELETE))
+    assert state.group_configs == {"workers": {ORDER: "key"}}
+
+
+def test_a_group_without_configs_is_not_kept(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"))
+    alter(state, "workers", change(LOCK, operation=DELETE))
+    assert state.group_configs == {}
+    assert state.group_config("workers") == GroupConfig()
+
+
+def test_configs_may_be_replaced_all_at_once(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"))
+    apply(state, replace_group_configs(state, "workers", {ORDER: "key"}, LIMITS))
+    assert state.group_configs == {"workers": {ORDER: "key"}}
+
+
+def test_what_changes_nothing_is_not_written(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"))
+    assert alter_group_configs(state, "workers", [change(LOCK, "2000")], LIMITS) == []
+
+
+def test_what_does_not_go_together_is_refused_whole(state: ClusterState) -> None:
+    with refused(ErrorCode.INVALID_CONFIG, "share.session.timeout.ms"):
+        alter(state, "workers", change(LOCK, "2000"), change("share.session.timeout.ms", "1000"))
+    assert state.group_configs == {}
+
+
+def test_nothing_is_appended_to_what_is_no_list(state: ClusterState) -> None:
+    with refused(ErrorCode.INVALID_CONFIG, "not a list"):
+        alter(state, "workers", change(LOCK, "1", APPEND))
+
+
+def test_a_config_is_named_once(state: ClusterState) -> None:
+    with refused(ErrorCode.INVALID_REQUEST, "more than once"):
+        alter(state, "workers", change(LOCK, "2000"), change(LOCK, "3000"))
+
+
+@pytest.mark.parametrize(("name", "words"), [("", "empty"), ("w" * 11, "limits.max_group_id_bytes")])
+def test_a_name_has_a_length(state: ClusterState, name: str, words: str) -> None:
+    with refused(ErrorCode.INVALID_REQUEST, words):
+        alter(state, name, change(LOCK, "2000"))
+
+
+def test_so_many_groups_may_have_configs_and_no_more(state: ClusterState) -> None:
+    alter(state, "one", change(LOCK, "2000"))
+    alter(state, "two", change(LOCK, "2000"))
+    with refused(ErrorCode.POLICY_VIOLATION, "limits.max_group_configs"):
+        alter(state, "three", change(LOCK, "2000"))
+    alter(state, "two", change(LOCK, "3000"))
+    alter(state, "one", change(LOCK, operation=DELETE))
+    alter(state, "three", change(LOCK, "2000"))
+
+
+def test_a_snapshot_has_them_and_replaces_those_that_were_there(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"))
+    snapshot = decode_record(encode_record(state.snapshot()))
+    other = ClusterState(node_id=1)
+    alter(other, "stale", change(ORDER, "key"))
+    other.apply(snapshot)
+    assert other.group_configs == state.group_configs
+    assert other.group_config("workers").record_lock_duration_ms == 2_000
+    assert other.group_config("stale") == GroupConfig()
+
+
+def test_a_snapshot_from_before_there_were_any_has_none(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"))
+    state.apply(Snapshot(topics=[], node_configs=[], next_producer_id=0))
+    assert state.group_configs == {}
+
+
+def test_a_copy_can_be_changed_alone(state: ClusterState) -> None:
+    alter(state, "workers", change(LOCK, "2000"))
+    twin = state.copy()
+    alter(twin, "workers", change(LOCK, "3000"))
+    assert (state.group_configs["workers"], twin.group_configs["workers"]) == ({LOCK: "2000"}, {LOCK: "3000"})
+
+
+def test_the_layout_on_disk_is_the_documented_one() -> None:
+    record = GroupConfigsChanged(group_id="g", configs={"a": "b"})
+    assert encode_record(record) == b"\x93\x12\xa1g\x81\xa1a\xa1b"
+    assert decode_record(encode_record(record)) == record
