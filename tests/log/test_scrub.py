@@ -6,6 +6,7 @@ import pytest
 
 from penstock.errors import CorruptLog
 from penstock.log import Disk, Log
+from penstock.log.places import place_of
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
 from tests.log.tools import FOLDER, append, compact, config, flush, tidy
@@ -99,3 +100,54 @@ def test_the_active_segment_is_left_to_recovery(sim: SimDisk) -> None:
     append(log, b"v")
     flush(log)
     assert log.plan_scrub() is None
+
+
+# --- entries that somebody complains about
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_second_look_at_an_entry_finds_a_flipped_bit_in_it_also_in_the_active_segment(
+    sim: SimDisk, seed: int
+) -> None:
+    log = filled(sim)
+    random = Random(seed)
+    boundaries = [log.first_index]
+    while (end := log.read_entries(boundaries[-1], 1)[1]) > boundaries[-1]:
+        boundaries.append(end)
+    index = random.choice(boundaries[:-1])
+    assert log.look_again(index, 1) is None
+    segment, position, size = entry_at(log, index)
+    field = random.choice((random.randrange(8), 12 + random.randrange(4), random.randrange(size)))
+    sim.flip_bit(segment, position + field, bit=random.randrange(8))
+    wrong = log.look_again(index, 1)
+    assert wrong is not None
+    assert wrong.path == segment
+
+
+def entry_at(log: Log, index: int) -> tuple[str, int, int]:
+    """File, position and size."""
+    place = place_of(log._chain, log._state.controls, index)
+    segment, position = log._chain.segments[place.at], place.position
+    if position == segment.size:
+        segment, position = log._chain.segments[place.at + 1], 0
+    [(_, header), *_] = segment.headers(position, segment.size)
+    return segment.path, position, header.size
+
+
+def test_a_second_look_goes_as_far_as_one_message_and_no_farther(sim: SimDisk) -> None:
+    log = filled(sim)
+    segment = log._chain.segments[1]
+    sim.flip_bit(segment.path, 100)
+    first = log.index_at(segment.base_offset)
+    assert log.look_again(log.first_index, 10**6) is None
+    assert log.look_again(first, 10**6) is not None
+    assert log.look_again(log.end_index, 10**6) is None
+
+
+def test_what_compaction_left_is_whole_at_a_second_look(disk: Disk) -> None:
+    log = filled(disk, cleanup_compact=True, min_cleanable_dirty_ratio=0.01)
+    assert compact(log)
+    index = log.first_index
+    while index < log.end_index:
+        assert log.look_again(index, 500) is None
+        _, index = log.read_entries(index, 500)

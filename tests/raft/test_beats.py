@@ -1,13 +1,15 @@
 """One beat for many groups. What is lost, comes twice or out of order must never pass for a beat, or for a lease."""
 
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.raft import BeatFrame, BeatReceiver, BeatReply, BeatSender, Raft, Role
-from penstock.raft.beats import decode, encode
-from penstock.types import GroupId
+from penstock.raft import Beat, BeatFrame, BeatReceiver, BeatReply, BeatSender, Raft, Role
+from penstock.raft.beats import NOBODY_REBORN, decode, encode
+from penstock.raft.beats import Pair as PairOfReplicas
+from penstock.types import NO_TERM, GroupId
 from tests.raft.machine import replica
 from tests.raft.stage import Stage
 
@@ -31,9 +33,9 @@ class Pair:
     def follower(self, group: GroupId) -> Raft | None:
         return self.stages[group].machines[2].raft
 
-    def frame(self) -> BeatFrame:
+    def frame(self, reborn: Mapping[GroupId, PairOfReplicas] = NOBODY_REBORN) -> BeatFrame:
         beats = [(group, stage.machines[1].raft.beat()) for group, stage in self.stages.items()]
-        frame = self.sender.frame(self.now, beats)
+        frame = self.sender.frame(self.now, beats, reborn)
         assert frame is not None
         return frame
 
@@ -211,3 +213,51 @@ def test_who_has_forgotten_what_matches_asks_with_every_beat() -> None:
     pair.exchange()
     stage.play(">> deliver")
     assert stage.machines[2].raft.commit_index == stage.machines[1].raft.commit_index
+
+
+# --- replicas that were made anew alone
+
+
+def test_a_replica_in_another_life_is_spoken_to_and_answers_as_what_it_is() -> None:
+    """Node 2 is in group A what it was made anew as, and in B what its folder is."""
+    pair = Pair()
+    reborn = replica(2).in_life(1)
+    stage = pair.stages[A]
+    stage.wipe(2, reborn.incarnation)
+    stage.play(">> change 1 1 2 3\n>> settle")
+    pair.receiver = BeatReceiver(replica(1), replica(2))
+    pair.now = max(one.now for one in pair.stages.values())
+    frame = pair.frame(reborn={A: PairOfReplicas(0, reborn.incarnation)})
+    reply = pair.hear(frame)
+    assert reply is not None
+    assert reply.refused == []
+    pair.sender.receive(pair.now, reply, pair.leader)
+    progress = {one.replica: one.beat_sent_at for one in stage.machines[1].raft.progress()}
+    assert progress[reborn] == pair.now
+    assert stage.machines[2].raft.heard_at == pair.now
+
+
+@pytest.mark.parametrize("life", [0, 2])
+def test_a_beat_for_another_life_is_not_taken(life: int) -> None:
+    pair = Pair()
+    stage = pair.stages[A]
+    stage.wipe(2, replica(2).in_life(1).incarnation)
+    pair.receiver = BeatReceiver(replica(1), replica(2))
+    meant = replica(2).in_life(life).incarnation if life else 0
+    reply = pair.hear(pair.frame(reborn={A: PairOfReplicas(0, meant)}))
+    assert reply is not None
+    assert reply.refused == [(A, NO_TERM)]
+
+
+def test_a_leader_in_another_life_is_followed_as_what_it_is() -> None:
+    receiver = BeatReceiver(replica(1), replica(2))
+    stage = Stage(3)
+    follower = stage.machines[2]
+    reborn = replica(1).in_life(3)
+    sender = BeatSender(replica(2), session=7)
+    lives = {A: PairOfReplicas(reborn.incarnation, 0)}
+    frame = sender.frame(stage.now, [(A, Beat(4, 0, 0))], lives)
+    assert frame is not None
+    _, effects = receiver.receive(stage.now, frame, lambda _: follower.raft)
+    follower.do(stage.now, effects[0][1])
+    assert (follower.raft.leader, follower.raft.term) == (reborn, 4)
