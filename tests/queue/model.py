@@ -1,4 +1,4 @@
-"""A queue partition as one would write it if neither time nor memory mattered: a dictionary with one entry per offset."""
+"""A queue partition as one would write it if neither time nor memory mattered: a dictionary, one entry per offset."""
 
 from dataclasses import dataclass, field, replace
 
@@ -95,25 +95,26 @@ class Model:
         self.read_to = max(self.read_to, log_start)
         self._move_ends()
 
-    def acquire(self, now_ms: int, member: str, count: int) -> list[tuple[int, int]]:
+    def acquire(self, now_ms: int, member: str, count: int, below: int = FOR_EVER) -> list[tuple[int, int]]:
         self.tick(now_ms)
         taken: list[tuple[int, int]] = []
         busy: set[int] = set()
-        leased = self.count(LEASED)
+        count = min(count, self.settings.max_leased - self.count(LEASED))
         for offset, fate in self.undone():
+            if len(taken) >= count or offset >= below:
+                break
             key = self.log[offset].key if self.settings.key_ordered else None
-            free = key not in busy
-            if (
-                fate.state == AVAILABLE
-                and free
-                and len(taken) < min(count, self.settings.max_leased - leased)
-            ):
+            if fate.state == AVAILABLE and key not in busy:
                 fate.state, fate.member, fate.until_ms = LEASED, member, now_ms + self.settings.lease_ms
                 fate.deliveries += 1
                 taken.append((offset, fate.deliveries))
             if key is not None:
                 busy.add(key)
         return taken
+
+    def hand_back(self, offset: int) -> None:
+        self.fates[offset].state = AVAILABLE
+        self.fates[offset].deliveries -= 1
 
     def holds(self, member: str, first: int, last: int) -> bool:
         return all(self._is_held(member, offset) for offset in range(first, last + 1))

@@ -109,6 +109,23 @@ class QueueUnderFire(RuleBasedStateMachine):
         assert got == self.model.acquire(self.now_ms, member, count)  # [2, 4, 7, 8]
         assert not {offset for offset, _ in got} & set().union(*self.promises)  # [1]
 
+    @rule(
+        member=MEMBERS,
+        count=st.sampled_from([1, 4, 5000]),
+        kept=st.integers(0, 5),
+        reach=st.sampled_from([0, 1, 7, 4000]),
+    )
+    def acquire_more_than_fits(self, member: str, count: int, kept: int, reach: int) -> None:
+        below = self.start_offset + reach
+        acquired = self.partition.acquire(self.now_ms, member, count, below=below)
+        got = [o for each in acquired for o in range(each.first, each.last + 1)]
+        assert got == [offset for offset, _ in self.model.acquire(self.now_ms, member, count, below)]
+        for each in acquired:
+            first = min(each.first + kept, each.last)
+            self.partition.hand_back(self.now_ms, member, first, each.last)
+            for offset in range(first, each.last + 1):
+                self.model.hand_back(offset)
+
     @rule(member=MEMBERS, data=st.data(), kinds=st.binary(min_size=1, max_size=6), delay=st.none() | SHORT_MS)
     def acknowledge(self, member: str, data: st.DataObject, kinds: bytes, delay: int | None) -> None:
         kinds = bytes(kind % 5 for kind in kinds)
@@ -293,7 +310,7 @@ class QueueUnderFire(RuleBasedStateMachine):
             assert UNREAD not in read  # [5]
 
     def teardown(self) -> None:
-        """Nothing is forgotten: in the end everything can be had, in order, and then all is done and the state small."""
+        """Nothing is forgotten: in the end everything can be had, and then all is done and the state small."""
         if not hasattr(self, "partition"):
             return
         self.partition.configure(replace_limit(self.settings))
