@@ -48,3 +48,8 @@ def test_a_seed_does_not_depend_on_how_strings_hash() -> None:
 )
 def test_a_seeded_bug_is_found(mutant: Mutant) -> None:
     assert seeds_to_detection(mutant) is not None
+
+
+def test_a_lone_voter_may_commit_and_give_up_within_one_event() -> None:
+    """Its disk is full: it is elected by itself, commits what it has, and cannot begin its term."""
+    assert run_seed(700_096).failure is None

@@ -141,6 +141,8 @@ class ClusterWorld:
         self.calm = False
         self.faults.begin()
         self._until(self.scheduler.time + STORM_S)
+        if self.club is not None:
+            self.club.last_blow()
         self._heal()
         self._converge()
         if self.policy.retention_ms != UNLIMITED:

@@ -132,9 +132,9 @@ class ClusterFaults:
         if (host := self._victim()) is not None:
             self._isolate_one(host)
 
-    def isolate_writer(self, host: Host) -> None:
+    def isolate_writer(self, host: Host, *, share: float = 0.25) -> None:
         """A leader that has taken a batch and can tell nobody."""
-        chance = self._world.weather.isolate_writer / 4
+        chance = self._world.weather.isolate_writer * share
         if chance and not self._world.calm and self._random.random() < chance:
             self._isolate_one(host)
             host.slow_until = self._world.scheduler.time + self._random.choice((0.0, 1.0))

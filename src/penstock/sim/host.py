@@ -37,6 +37,8 @@ READ_BYTES = 4096
 COMPACTION_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
 OPERATIONS_OF_A_SWAP = 12
 """About: two renames, two or three syncs, and some files that go."""
+SWAPS = 8
+"""How much likelier a crash is there."""
 
 
 class Host(Process):
@@ -198,9 +200,11 @@ class Host(Process):
 
     def _at_operation(self, number: int, kind: str, path: str) -> None:
         """Compaction is one event here, however many files it writes: to be hit in its middle it has to be aimed at."""
-        chance = 0.0 if self.world.calm else self.world.weather.crash_in_compaction
-        if self._cut_at is None and path.endswith(COMPACTION_SUFFIXES) and self.random.random() < chance:
-            self._cut_at = number + self.random.randrange(OPERATIONS_OF_A_SWAP)
+        if self._cut_at is None and not self.world.calm and path.endswith(COMPACTION_SUFFIXES):
+            # A new segment is written in dozens of operations, and put in place with one.
+            chance = self.world.weather.crash_in_compaction * (SWAPS if path.endswith(SWAP_SUFFIX) else 1)
+            if self.random.random() < chance:
+                self._cut_at = number + self.random.randrange(OPERATIONS_OF_A_SWAP)
         if self._cut_at is not None and number >= self._cut_at:
             self.world.tally.add("power cuts in a compaction")
             self.world.scheduler.note(self.name, f"*** power cut in a compaction, before {kind} {path}")

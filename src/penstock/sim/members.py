@@ -43,8 +43,11 @@ REQUEST_TIMEOUT_S = 0.6
 JOIN_TIMEOUT_S = 3.0
 WAKE_S = 0.12
 ANSWER_S = 0.005
-VANISH = 0.01
+VANISH = 0.03
 """Chance per step that a member crashes; as large is that of its leaving in good order."""
+ISOLATED_COMMITS = 0.3
+ISOLATED_SYNCS = 3.0
+"""How much oftener than in the weather's own words a coordinator that has taken something can tell nobody of it."""
 
 _LOST = (
     ErrorCode.NOT_COORDINATOR,
@@ -70,6 +73,8 @@ class GroupMember:
         self._waits = False
         self._away_until = 0.0
         self.away = False
+        self.gone = False
+        """For good."""
         self.resting = False
         """It commits no more: in the end all logs must be equal."""
         self._begin()
@@ -98,7 +103,7 @@ class GroupMember:
 
     def wake(self) -> None:
         """Its next step, unless it waits for an answer."""
-        if self._waits or self._world.scheduler.time < self._away_until:
+        if self.gone or self._waits or self._world.scheduler.time < self._away_until:
             return
         self.away = False
         if not self._world.calm and self._random.random() < VANISH:
@@ -117,6 +122,12 @@ class GroupMember:
             self._leave(self._coordinator)
         else:
             self._beat(self._coordinator)
+
+    def die(self) -> None:
+        """It is not seen again, and told nobody."""
+        self._begin()
+        self.gone, self._waits = True, False
+        self._request += 1
 
     def _vanish(self) -> None:
         self._world.tally.add("group members crashed")
@@ -182,6 +193,8 @@ class GroupMember:
                 self._refused(result.error)
 
         self._ask(coordinator, lambda node: node.groups.sync(wish), synced, told, timeout_s=JOIN_TIMEOUT_S)
+        if wish.assignments:
+            self._world.faults.isolate_writer(coordinator, share=ISOLATED_SYNCS)
 
     def _assign(self, members: list[str]) -> dict[str, bytes]:
         """Each partition to one of them; never twice the same way, so that generations cannot be mistaken."""
@@ -238,6 +251,7 @@ class GroupMember:
                     self._refused(code)
 
         self._ask(coordinator, lambda node: node.groups.commit(wish), committed, told)
+        self._world.faults.isolate_writer(coordinator, share=ISOLATED_COMMITS)
 
     def _beat(self, coordinator: Host) -> None:
         group_id, generation, member_id = self._ledger.group_id, self.generation, self._member_id
@@ -339,6 +353,19 @@ class Club:
         member.wake()
         wait = WAKE_S * (0.5 + self._random.random())
         self._world.scheduler.after(wait, None, self._wake, member)
+
+    def last_blow(self) -> None:
+        """The storm ends with the death of a member, and often of its coordinator too: the next one must find out."""
+        if self._random.random() < 0.5:
+            return
+        self._world.tally.add("group members gone for good")
+        self._members.pop(self._random.randrange(len(self._members))).die()
+        for host in self._world.hosts:
+            if host.ready and any(
+                one.group_id == self.ledger.group_id for one in host.node.groups.summaries()
+            ):
+                self._world.kill(host)
+                return
 
     def rest(self) -> None:
         """No more commits."""

@@ -11,45 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.cluster import state as cluster_state
-from penstock.groups import coordinator
-from penstock.groups import membership as group_membership
-from penstock.log import appending, compaction, data_folder, flush, log, retention, tending, votes
-from penstock.node import (
-    consensus,
-    coordinating,
-    flusher,
-    groups,
-    hard_states,
-    housekeeping,
-    metadata,
-    partition,
-    pending,
-)
+from penstock.log import appending, data_folder, flush, log, votes
+from penstock.node import consensus, flusher, hard_states, metadata, partition, pending
 from penstock.raft import config, core, election, follower, leader, membership
+from penstock.sim.mutant import Change, Mutant
+from penstock.sim.mutants_of_groups import GROUP_MUTANTS
+from penstock.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 from penstock.sim.outcome import Failure
-from penstock.sim.seeds import CORE, NODE, run_seed
-
-
-class Change(NamedTuple):
-    """`old` becomes `new` in a function of this class or module."""
-
-    owner: Any
-    function: str
-    old: str
-    new: str
-
-
-class Mutant(NamedTuple):
-    name: str
-    breaks: str
-    """What goes wrong with it."""
-    changes: tuple[Change, ...]
-    level: str = CORE
-    seeds: int = 200
-    """Within so many it must be found: some five to ten times what it took when this was written."""
+from penstock.sim.seeds import NODE, run_seed
 
 
 @contextmanager
@@ -104,6 +76,8 @@ def _compile(function: FunctionType, source: str) -> object:
     exec(compile(source, f"<mutant of {function.__qualname__}>", "exec"), module.__dict__, names)
     return names[function.__name__]
 
+
+__all__ = ["MUTANTS", "Change", "Mutant", "applied", "seeds_to_detection"]
 
 MUTANTS = (
     Mutant(
@@ -377,112 +351,8 @@ MUTANTS = (
         level=NODE,
         seeds=400,
     ),
-    Mutant(
-        "compaction above the commit",
-        "a replica compacts by what its leader may still take back",
-        (Change(tending.Tending, "_settled_segments", "or segment.next_offset + controls > limit", ""),),
-        level=NODE,
-        seeds=100,
-    ),
-    Mutant(
-        "tombstones supersede nothing",
-        "what was deleted comes back when its tombstone goes",
-        (
-            Change(
-                compaction.CompactionPlan,
-                "_read_keys",
-                "if record.key is not None and",
-                "if record.key is not None and record.value is not None and",
-            ),
-        ),
-        level=NODE,
-        seeds=100,
-    ),
-    Mutant(
-        "tombstones go at once",
-        "a reader who is behind does not learn of a deletion",
-        (
-            Change(
-                compaction.CompactionPlan,
-                "_copy",
-                "source.next_offset <= self._dirty_from and 0 <= source.delete_horizon_ms <= self._now_ms",
-                "True",
-            ),
-        ),
-        level=NODE,
-        seeds=100,
-    ),
-    Mutant(
-        "swap before its name is saved",
-        "segments are removed before what replaces them is on the disk",
-        (Change(compaction, "swap_in", "disk.sync_dir(folder)", "pass"),),
-        level=NODE,
-        seeds=200,
-    ),
-    Mutant(
-        "retention by followers",
-        "a replica deletes what is old by its own clock",
-        (Change(housekeeping.Housekeeping, "_tidy", "if partition.leads:", "if True:"),),
-        level=NODE,
-        seeds=50,
-    ),
-    Mutant(
-        "young records deleted",
-        "retention by age deletes too early",
-        (Change(retention, "_count_by_age", "<= retention_ms", "<= retention_ms // 2"),),
-        level=NODE,
-        seeds=50,
-    ),
-    Mutant(
-        "one segment too many",
-        "retention by size leaves less than it should",
-        (Change(retention, "_count_by_size", "if excess < 0:", "if excess < -segment.size:"),),
-        level=NODE,
-        seeds=100,
-    ),
-    Mutant(
-        "commits answered at once",
-        "a coordinator tells of what it has only appended",
-        (Change(coordinating.CoordinatorDriver, "_persist", "if committed is None:", "if True:"),),
-        level=NODE,
-        seeds=100,
-    ),
-    Mutant(
-        "assignments told at once",
-        "members work in a generation that the next coordinator does not know",
-        (
-            Change(
-                group_membership.Membership,
-                "_store_assignments",
-                "self._desk.persist((record,), stored)",
-                "self._desk.persist((record,), lambda now_ms, ok: None)\n"
-                "    stored(group.state_timestamp_ms, True)",
-            ),
-        ),
-        level=NODE,
-        seeds=200,
-    ),
-    Mutant(
-        "coordinator without a lease",
-        "a coordinator that was replaced shows the offsets that it knew",
-        (Change(groups.GroupManager, "_known_home", "if not driver.has_lease:", "if False:"),),
-        level=NODE,
-        seeds=400,
-    ),
-    Mutant(
-        "sessions end with their coordinator",
-        "the next one waits for ever for members that have gone",
-        (
-            Change(
-                coordinator.Coordinator,
-                "loaded",
-                "self._rebalancing.touch(now_ms, group, member)",
-                "pass",
-            ),
-        ),
-        level=NODE,
-        seeds=100,
-    ),
+    *UPKEEP_MUTANTS,
+    *GROUP_MUTANTS,
 )
 
 

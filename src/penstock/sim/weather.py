@@ -41,8 +41,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     isolate_writer: float
     """A leader, right when it has taken a batch."""
     crash_in_compaction: float
-    """A machine that has begun to write or to put in place a compacted segment loses power within the next few
-    operations of its disk; per operation."""
+    """A machine that writes a compacted segment loses power within the next few operations of its disk: per write, and
+    more often when it puts the segment in place."""
     # faults that come by themselves
     crash: float
     power_cut: float

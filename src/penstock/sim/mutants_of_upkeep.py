@@ -1,0 +1,72 @@
+"""Seeded bugs of compaction and retention."""
+
+from penstock.log import compaction, retention, tending
+from penstock.node import housekeeping
+from penstock.sim.mutant import Change, Mutant
+from penstock.sim.seeds import NODE
+
+UPKEEP_MUTANTS = (
+    Mutant(
+        "compaction above the commit",
+        "a replica compacts by what its leader may still take back",
+        (Change(tending.Tending, "_settled_segments", "or segment.next_offset + controls > limit", ""),),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "tombstones supersede nothing",
+        "what was deleted comes back when its tombstone goes",
+        (
+            Change(
+                compaction.CompactionPlan,
+                "_read_keys",
+                "if record.key is not None and",
+                "if record.key is not None and record.value is not None and",
+            ),
+        ),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "tombstones go at once",
+        "a reader who is behind does not learn of a deletion",
+        (
+            Change(
+                compaction.CompactionPlan,
+                "_copy",
+                "source.next_offset <= self._dirty_from and 0 <= source.delete_horizon_ms <= self._now_ms",
+                "True",
+            ),
+        ),
+        level=NODE,
+        seeds=100,
+    ),
+    Mutant(
+        "swap before its name is saved",
+        "segments are removed before what replaces them is on the disk",
+        (Change(compaction, "swap_in", "disk.sync_dir(folder)", "pass"),),
+        level=NODE,
+        seeds=200,
+    ),
+    Mutant(
+        "retention by followers",
+        "a replica deletes what is old by its own clock",
+        (Change(housekeeping.Housekeeping, "_tidy", "if partition.leads:", "if True:"),),
+        level=NODE,
+        seeds=50,
+    ),
+    Mutant(
+        "young records deleted",
+        "retention by age deletes too early",
+        (Change(retention, "_count_by_age", "<= retention_ms", "<= retention_ms // 2"),),
+        level=NODE,
+        seeds=50,
+    ),
+    Mutant(
+        "one segment too many",
+        "retention by size leaves less than it should",
+        (Change(retention, "_count_by_size", "if excess < 0:", "if excess < -segment.size:"),),
+        level=NODE,
+        seeds=100,
+    ),
+)
