@@ -125,7 +125,9 @@ class Housekeeping:
                 continue
             try:
                 await self._tidy(partition)
-            except (StorageError, CorruptLog) as trouble:
+            except CorruptLog as rot:
+                partition.damaged(rot)
+            except StorageError as trouble:
                 log.error("%s: %s", partition.name, trouble)
             except Exception:
                 log.exception("%s: a bug in housekeeping; the other partitions go on", partition.name)

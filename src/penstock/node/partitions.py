@@ -190,7 +190,7 @@ class PartitionTable:
         """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
         if stored.end_index == 0 and self._assembly.hard_states.had_log(group):
             raise LogLost(
-                f"{stored.path} is missing or empty, and with it what this node had acknowledged. Where enough other "
+                f"{stored.path} is missing or empty, and with it what this node had acknowledged: where enough other "
                 "nodes have it, it is copied from them; else bring the files back"
             )
 
