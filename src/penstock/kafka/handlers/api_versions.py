@@ -4,7 +4,18 @@ from penstock.errors import ErrorCode
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import Advertised, advertised
 from penstock.kafka.wire import ApiKey
-from penstock.kafka.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.kafka.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+FEATURES_SINCE_VERSION = 3
+LOW_FEATURES_SINCE_VERSION = 4
+"""Older clients do not understand a feature whose lowest version is 0, and must not be shown it."""
+SHARE_VERSION = "share.version"
 
 
 async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -12,7 +23,15 @@ async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> 
         context.connection.client_software = (
             f"{request.client_software_name} {request.client_software_version}"
         )
-    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_rows(advertised()))
+    answer = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_rows(advertised()))
+    if context.api_version >= LOW_FEATURES_SINCE_VERSION:
+        answer.supported_features = [SupportedFeatureKey(name=SHARE_VERSION, min_version=0, max_version=1)]
+    if context.api_version >= FEATURES_SINCE_VERSION:
+        answer.finalized_features_epoch = 1
+        answer.finalized_features = [
+            FinalizedFeatureKey(name=SHARE_VERSION, max_version_level=1, min_version_level=1)
+        ]
+    return answer
 
 
 def unsupported_version(code: ErrorCode) -> ApiVersionsResponse:

@@ -56,6 +56,9 @@ _TABLE: dict[ApiKey, tuple[int, int, str, str]] = {
     ApiKey.SHARE_GROUP_DESCRIBE: (1, 1, "share_groups", "share_group_describe"),
     ApiKey.SHARE_FETCH: (1, 2, "share_fetch", "share_fetch"),
     ApiKey.SHARE_ACKNOWLEDGE: (1, 2, "share_fetch", "share_acknowledge"),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1, "share_offsets", "describe_share_group_offsets"),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0, "share_offsets", "alter_share_group_offsets"),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0, "share_offsets", "delete_share_group_offsets"),
 }
 
 
