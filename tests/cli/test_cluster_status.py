@@ -13,9 +13,9 @@ from penstock.cli.output import counted
 from penstock.node.status import (
     ClusterStatus,
     NodeStatus,
-    OfflineReplica,
     PartitionStatus,
     QuorumStatus,
+    ReplicaTrouble,
 )
 
 from .conftest import Cli, succeeded
@@ -54,7 +54,7 @@ BROKEN = msgspec.structs.replace(
     healthy=False,
     partitions=(partition(1, 3, offline=(2,)),),
     under_replicated=("orders-0",),
-    offline=(OfflineReplica(topic="orders", partition=0, node_id=2, reason="bytes [0] differ"),),
+    offline=(ReplicaTrouble(topic="orders", partition=0, node_id=2, reason="bytes [0] differ"),),
     troubles=("under-replicated partitions: 1", "offline replicas: 1"),
 )
 

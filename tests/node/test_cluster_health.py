@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.errors import StorageError
+from penstock.errors import CorruptLog, StorageError
 from penstock.node.status import ClusterStatus
 from tests.kafka.trio import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Trio
 
@@ -67,3 +68,18 @@ def test_a_replica_that_its_node_keeps_out_is_shown_everywhere_with_the_reason(t
         assert "the disk said no" in offline.reason
         assert [one.offline for one in found.partitions if one.topic == "orders"] == [(follower,)]
         assert "offline replicas: 1" in found.troubles
+
+
+def test_a_replica_with_wrong_bytes_of_which_there_is_no_other_is_shown_as_damaged(trio: Trio) -> None:
+    admin = AdminClient({"bootstrap.servers": trio.bootstrap_servers})
+    admin.create_topics([NewTopic("lonely", 1, 1)])["lonely"].result(PATIENCE_SECONDS)
+    holder = trio.eventually(
+        lambda: next((one for one in (1, 2, 3) if trio.node(one).partitions.find("lonely", 0)), None)
+    )
+    rot = CorruptLog("0.log", 7, "a wrong CRC")
+    trio.call(lambda: trio.replica(holder, "lonely").damaged(rot))
+    other = next(node for node in (1, 2, 3) if node != holder)
+    found = settled(trio, other, healthy=False)
+    assert [(one.topic, one.node_id, one.reason) for one in found.damaged] == [("lonely", holder, str(rot))]
+    assert found.offline == ()
+    assert "damaged replicas: 1" in found.troubles

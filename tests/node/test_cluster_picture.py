@@ -8,10 +8,10 @@ from penstock.node.leaders import Leadership, LeaderTable
 from penstock.node.status import (
     MAX_VOTER_LAG,
     NodeStatus,
-    OfflineReplica,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
+    ReplicaTrouble,
     Seat,
     Sight,
     draw_moves,
@@ -38,14 +38,15 @@ class Scene:
         self.members: dict[Replica, str] = dict(ALL_ALIVE)
         self.connected = {2, 3, 4}
         self.progress: dict[GroupId, tuple[ReplicaStatus, ...]] = {}
-        self.offline: tuple[OfflineReplica, ...] = ()
+        self.offline: tuple[ReplicaTrouble, ...] = ()
+        self.damaged: tuple[ReplicaTrouble, ...] = ()
 
     def leads(self, partition: int, leader: int, *in_sync: int) -> None:
         self.leaders.learn(group("orders", partition), Leadership(leader, 7, in_sync))
 
     @property
     def sight(self) -> Sight:
-        return Sight(self.members, frozenset(self.connected), self.progress, self.offline)
+        return Sight(self.members, frozenset(self.connected), self.progress, self.offline, self.damaged)
 
     def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
         return list(draw_partitions(self.state, self.view(), self.sight, topic))
@@ -60,7 +61,7 @@ class Scene:
         return {node.node_id: node for node in drawn}
 
     def troubles(self, quorum: QuorumStatus = QUORUM) -> list[str]:
-        return list(draw_troubles(list(self.nodes().values()), self.partitions(), quorum, self.offline))
+        return list(draw_troubles(list(self.nodes().values()), self.partitions(), quorum, self.sight))
 
 
 def seat(node: int) -> Seat:
@@ -124,9 +125,18 @@ def test_a_replica_that_its_node_keeps_out_is_named_with_its_partition() -> None
     scene = Scene()
     scene.leads(0, 1, 1, 2)
     scene.leads(1, 2, 2, 3, 4)
-    scene.offline = (OfflineReplica(topic="orders", partition=0, node_id=3, reason="the disk said no"),)
+    scene.offline = (ReplicaTrouble(topic="orders", partition=0, node_id=3, reason="the disk said no"),)
     assert [one.offline for one in scene.partitions()] == [(3,), ()]
     assert scene.troubles() == ["under-replicated partitions: 1", "offline replicas: 1"]
+
+
+def test_a_replica_with_wrong_bytes_is_trouble_although_it_keeps_up() -> None:
+    scene = Scene()
+    scene.leads(0, 1, 1, 2, 3)
+    scene.leads(1, 2, 2, 3, 4)
+    scene.damaged = (ReplicaTrouble(topic="orders", partition=1, node_id=4, reason="a wrong CRC"),)
+    assert [(one.offline, one.damaged) for one in scene.partitions()] == [((), ()), ((), (4,))]
+    assert scene.troubles() == ["damaged replicas: 1"]
 
 
 def test_nothing_is_trouble_where_all_is_well() -> None:

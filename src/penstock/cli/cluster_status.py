@@ -102,7 +102,8 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_odd(one: PartitionStatus) -> bool:
-    return one.under_replicated or one.leader is None or bool(one.adding or one.removing or one.offline)
+    wrong = one.under_replicated or one.leader is None
+    return wrong or bool(one.adding or one.removing or one.offline or one.damaged)
 
 
 def _pictures(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
@@ -147,8 +148,9 @@ def _show(out: Console, picture: ClusterStatus, chosen: Chosen) -> None:
 def _remainder(picture: ClusterStatus, chosen: Chosen) -> Iterator[str]:
     """What needs a sentence."""
     lines = [
-        f"{one.topic}-{one.partition} is offline on node {one.node_id}: {one.reason}"
-        for one in picture.offline
+        f"{one.topic}-{one.partition} is {what} on node {one.node_id}: {one.reason}"
+        for what, troubles in (("offline", picture.offline), ("damaged", picture.damaged))
+        for one in troubles
         if chosen.topic in (None, one.topic)
     ]
     if picture.unanswered:
@@ -171,6 +173,8 @@ def _headline(picture: ClusterStatus) -> str:
         parts += [f"[yellow]{len(picture.under_replicated)} under-replicated[/yellow]"]
     if picture.offline:
         parts += [f"[red]{counted(len(picture.offline), 'replica')} offline[/red]"]
+    if picture.damaged:
+        parts += [f"[red]{counted(len(picture.damaged), 'replica')} damaged[/red]"]
     if picture.moves:
         parts += [f"{len(picture.moves)} moving"]
     parts += ["[green]healthy[/green]"] if picture.healthy else []
@@ -236,6 +240,8 @@ def _state(one: PartitionStatus) -> str:
         words.append("[yellow]under-replicated[/yellow]")
     if one.offline:
         words.append(f"[red]offline on {','.join(map(str, one.offline))}[/red]")
+    if one.damaged:
+        words.append(f"[red]damaged on {','.join(map(str, one.damaged))}[/red]")
     if one.adding:
         words.append(f"coming to {','.join(map(str, one.adding))}")
     if one.removing:

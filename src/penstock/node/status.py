@@ -6,13 +6,13 @@ Five sources, each with its own truth:
     gossip      which nodes are there; seconds old, and only a hint
     leaders     who leads and who keeps up, as the leaders themselves announced it
     progress    how far each replica is: only its leader knows, so that for the whole picture every node is asked once
-    offline     which replicas take no part, and why: only the node that holds them knows
+    offline     which replicas are damaged or take no part, and why: only the node that holds them knows
 
 Nothing here decides anything, and no source is waited for: a node that does not answer leaves its lags out and is named
 in `unanswered`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -44,9 +44,10 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     learner: bool
 
 
-class OfflineReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica that its own node keeps out of its group, although the node is there: lost or damaged files, a disk
-    that failed. A person has to look at it."""
+class ReplicaTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica with which something is wrong although its node is there. *Offline*: its node keeps it out of its
+    group (lost or unreadable files, a disk that failed). *Damaged*: wrong bytes were found in it, and it takes part
+    until it is made anew."""
 
     topic: str
     partition: int
@@ -70,6 +71,8 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of the replica that is farthest behind; None where it is not known."""
     offline: tuple[int, ...] = ()
     """Nodes whose replica takes no part although they are there; the picture's `offline` says why."""
+    damaged: tuple[int, ...] = ()
+    """Nodes in whose replica wrong bytes were found; the picture's `damaged` says which."""
     progress: tuple[ReplicaStatus, ...] = ()
 
 
@@ -141,7 +144,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     metadata: QuorumStatus
     unanswered: tuple[int, ...]
     """Nodes that were asked how far their followers are, and did not answer."""
-    offline: tuple[OfflineReplica, ...] = ()
+    offline: tuple[ReplicaTrouble, ...] = ()
+    damaged: tuple[ReplicaTrouble, ...] = ()
     troubles: tuple[str, ...] = ()
     """All that is not as it should be, in words for people."""
 
@@ -169,7 +173,8 @@ class Sight(NamedTuple):
     members: Mapping[Replica, str]
     connected: frozenset[int]
     progress: Mapping[GroupId, tuple[ReplicaStatus, ...]]
-    offline: tuple[OfflineReplica, ...] = ()
+    offline: tuple[ReplicaTrouble, ...] = ()
+    damaged: tuple[ReplicaTrouble, ...] = ()
 
 
 class Seat(NamedTuple):
@@ -192,13 +197,24 @@ def draw_partitions(
     """All partitions by topic and number, or one topic's."""
     absent = {replica.node for replica, word in sight.members.items() if word in ("dead", "left")}
     absent -= {replica.node for replica, word in sight.members.items() if word not in ("dead", "left")}
-    offline: dict[tuple[str, int], list[int]] = {}
-    for one in sight.offline:
-        offline.setdefault((one.topic, one.partition), []).append(one.node_id)
+    offline, damaged = _places(sight.offline), _places(sight.damaged)
     for topic, group, _ in state.groups():
         if only is None or topic.name == only:
-            out = offline.get((topic.name, group.partition), ())
-            yield _partition(topic, group, view, absent, out, sight.progress.get(group, ()))
+            place = topic.name, group.partition
+            drawn = _partition(topic, group, view, absent, sight.progress.get(group, ()))
+            if place in offline or place in damaged:
+                nodes = offline.get(place, ()), damaged.get(place, ())
+                drawn = msgspec.structs.replace(drawn, offline=nodes[0], damaged=nodes[1])
+            yield drawn
+
+
+def _places(troubles: Iterable[ReplicaTrouble]) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The nodes of each partition, in order."""
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    for one in sorted(troubles, key=lambda one: one.node_id):
+        place = one.topic, one.partition
+        found[place] = (*found.get(place, ()), one.node_id)
+    return found
 
 
 def _partition(
@@ -206,7 +222,6 @@ def _partition(
     group: GroupId,
     view: ClusterView,
     absent: set[NodeId],
-    offline: Sequence[int],
     progress: tuple[ReplicaStatus, ...],
 ) -> PartitionStatus:
     assignment = topic.assignments[group.partition]
@@ -225,7 +240,6 @@ def _partition(
         removing=assignment.removing,
         under_replicated=not set(assignment.replicas) <= set(in_sync),
         lag=max(behind, default=0) if led and (progress or len(assignment.shown) == 1) else None,
-        offline=tuple(sorted(offline)),
         progress=progress,
     )
 
@@ -266,7 +280,7 @@ def draw_troubles(
     nodes: Sequence[NodeStatus],
     partitions: Sequence[PartitionStatus],
     quorum: QuorumStatus,
-    offline: Sequence[OfflineReplica],
+    sight: Sight,
 ) -> Iterator[str]:
     """In the order in which a person should care."""
     if quorum.leader is None:
@@ -283,8 +297,10 @@ def draw_troubles(
     weak = sum(one.under_replicated and one.leader is not None for one in partitions)
     if weak:
         yield f"under-replicated partitions: {weak}"
-    if offline:
-        yield f"offline replicas: {len(offline)}"
+    if sight.offline:
+        yield f"offline replicas: {len(sight.offline)}"
+    if sight.damaged:
+        yield f"damaged replicas: {len(sight.damaged)}"
 
 
 def _absence(node: NodeStatus) -> str:

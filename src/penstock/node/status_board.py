@@ -16,10 +16,10 @@ from penstock.node.status import (
     ClusterFigures,
     ClusterStatus,
     NodeStatus,
-    OfflineReplica,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
+    ReplicaTrouble,
     Seat,
     Sight,
     draw_moves,
@@ -34,14 +34,14 @@ from penstock.types import GroupId, NodeId, Replica, Term, TopicPartition
 if TYPE_CHECKING:
     from penstock.node.node import Node
 
-PROGRESS, OFFLINE = 32, 33
+PROGRESS, TROUBLES = 32, 33
 """The methods' numbers between nodes; those of the controller are below."""
 ANSWER_MS = 2_000
 """How long a node may take to answer: a person waits, and a picture without that node's lags is better than none."""
 MAX_ROWS = 200_000
 """In one answer: as many as a cluster may have partitions."""
 MAX_REASON_CHARACTERS = 400
-"""Of why a replica is offline: whole sentences, and not somebody's megabyte."""
+"""Of what is wrong with a replica: whole sentences, and not somebody's megabyte."""
 
 Progress = Mapping[GroupId, tuple[ReplicaStatus, ...]]
 
@@ -54,17 +54,21 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     progress: tuple[tuple[int, int, int, int, int, bool], ...]
 
 
-class _OfflineRow(msgspec.Struct, frozen=True, array_like=True):
-    """On the wire: a replica of the answering node that takes no part."""
+class _Trouble(msgspec.Struct, frozen=True, array_like=True):
+    """On the wire: a replica of the answering node that takes no part or is damaged."""
 
     topic: str
     partition: int
     reason: str
+    takes_part: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Row]).decode
-_decode_offline = msgspec.msgpack.Decoder(list[_OfflineRow]).decode
+_decode_troubles = msgspec.msgpack.Decoder(list[_Trouble]).decode
+
+Troubles = list[tuple[ReplicaTrouble, bool]]
+"""Each with whether the replica takes part all the same."""
 
 
 def _row(partition: Partition) -> _Row:
@@ -96,11 +100,20 @@ def _rows(rows: Iterable[_Row]) -> Iterator[tuple[GroupId, tuple[ReplicaStatus, 
         )  # fmt: skip
 
 
-def _offline(node: int, rows: Iterable[_OfflineRow]) -> tuple[OfflineReplica, ...]:
-    return tuple(
-        OfflineReplica(topic=row.topic, partition=row.partition, node_id=node, reason=row.reason)
+def _troubles(node: int, rows: Iterable[_Trouble]) -> Troubles:
+    return [
+        (ReplicaTrouble(topic=row.topic, partition=row.partition, node_id=node, reason=row.reason), row.takes_part)
         for row in rows
-    )
+    ]  # fmt: skip
+
+
+def _trouble(partition: Partition) -> _Trouble | None:
+    """What is wrong with a replica that could be opened."""
+    if partition.offline_reason is not None:
+        return _Trouble(*partition.name, str(partition.offline_reason)[:MAX_REASON_CHARACTERS])
+    if partition.damage is not None:
+        return _Trouble(*partition.name, str(partition.damage)[:MAX_REASON_CHARACTERS], True)
+    return None
 
 
 class StatusBoard:
@@ -110,10 +123,10 @@ class StatusBoard:
         self._node = node
         if node.links is not None:
             node.links.rpc.handle(PROGRESS, self._serve_progress)
-            node.links.rpc.handle(OFFLINE, self._serve_offline)
+            node.links.rpc.handle(TROUBLES, self._serve_troubles)
 
     async def picture(self) -> ClusterStatus:
-        """Everything, with the lags of partitions that other nodes lead and the replicas that other nodes keep out: two
+        """Everything, with the lags of partitions that other nodes lead and what is wrong with their replicas: two
         calls to each node."""
         node = self._node
         sight, unanswered = await self._look_around()
@@ -121,7 +134,7 @@ class StatusBoard:
         partitions = list(draw_partitions(state, node.view, sight))
         quorum = self._quorum(sight)
         nodes = draw_nodes(state, self._seat(), sight, quorum, partitions)
-        troubles = tuple(draw_troubles(nodes, partitions, quorum, sight.offline))
+        troubles = tuple(draw_troubles(nodes, partitions, quorum, sight))
         leaderless = tuple(_name(one) for one in partitions if one.leader is None)
         weak = tuple(_name(one) for one in partitions if one.under_replicated and one.leader is not None)
         return ClusterStatus(
@@ -138,6 +151,7 @@ class StatusBoard:
             metadata=quorum,
             unanswered=unanswered,
             offline=sight.offline,
+            damaged=sight.damaged,
             troubles=troubles,
         )
 
@@ -182,13 +196,13 @@ class StatusBoard:
         """What all nodes know, and who did not answer."""
         asked = sorted(self._leading_elsewhere(topic))
         others = sorted(self._connected())
-        answers, offline = await asyncio.gather(
+        answers, troubles = await asyncio.gather(
             asyncio.gather(*(self._ask_progress(NodeId(one)) for one in asked)),
-            asyncio.gather(*(self._ask_offline(NodeId(one)) for one in others)),
+            asyncio.gather(*(self._ask_troubles(NodeId(one)) for one in others)),
         )
         told = {group: row for answer in answers for group, row in (answer or {}).items()}
         silent = tuple(one for one, answer in zip(asked, answers, strict=True) if answer is None)
-        return self._sight(told, [row for answer in offline for row in answer]), silent
+        return self._sight(told, [row for answer in troubles for row in answer]), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
         """Nodes that know lags which this one does not."""
@@ -207,13 +221,13 @@ class StatusBoard:
         except (PenstockError, msgspec.DecodeError, ValueError):
             return None
 
-    async def _ask_offline(self, node: NodeId) -> tuple[OfflineReplica, ...]:
+    async def _ask_troubles(self, node: NodeId) -> Troubles:
         """Nothing from one that does not answer, or does not know the question yet: what it keeps out is
         under-replicated all the same."""
         try:
-            return _offline(node, _decode_offline(await self._ask(node, OFFLINE)))
+            return _troubles(node, _decode_troubles(await self._ask(node, TROUBLES)))
         except (PenstockError, msgspec.DecodeError, ValueError):
-            return ()
+            return []
 
     async def _ask(self, node: NodeId, method: int) -> memoryview:
         links = self._node.links
@@ -224,20 +238,16 @@ class StatusBoard:
         led = [*self._led(), *self._own_led()]
         return _encode([_row(partition) for partition in led[:MAX_ROWS]])
 
-    def _serve_offline(self, sender: NodeId, question: memoryview) -> bytes:
-        return _encode(list(self._offline_here())[:MAX_ROWS])
+    def _serve_troubles(self, sender: NodeId, question: memoryview) -> bytes:
+        return _encode(list(self._troubles_here())[:MAX_ROWS])
 
-    def _offline_here(self) -> Iterator[_OfflineRow]:
-        table = self._node.partitions
-        for topic in sorted(table.names()):
-            for index in table.held(topic):
-                found = table.find(topic, index)
-                reason = table.offline_reason(topic, index) if found is None else found.offline_reason
-                if reason is not None:
-                    yield _OfflineRow(topic, index, str(reason)[:MAX_REASON_CHARACTERS])
-        for own in self._own():
-            if own.offline_reason is not None:
-                yield _OfflineRow(*own.name, str(own.offline_reason)[:MAX_REASON_CHARACTERS])
+    def _troubles_here(self) -> Iterator[_Trouble]:
+        for name, _, found in self._node.partitions.replicas():
+            if not isinstance(found, Partition):
+                yield _Trouble(*name, str(found)[:MAX_REASON_CHARACTERS])
+            elif (trouble := _trouble(found)) is not None:
+                yield trouble
+        yield from (trouble for own in self._own() if (trouble := _trouble(own)) is not None)
 
     def _led(self) -> list[Partition]:
         return [partition for partition in self._node.partitions.online() if partition.serves]
@@ -250,11 +260,19 @@ class StatusBoard:
     def _own_led(self) -> list[Partition]:
         return [own for own in self._own() if self._node.metadata.is_controller]
 
-    def _sight(self, elsewhere: Progress, offline_elsewhere: Iterable[OfflineReplica] = ()) -> Sight:
+    def _sight(
+        self, elsewhere: Progress, troubles_elsewhere: Iterable[tuple[ReplicaTrouble, bool]] = ()
+    ) -> Sight:
         here = dict(_rows(map(_row, [*self._led(), *self._own_led()])))
-        offline = [*_offline(self._node.node_id, self._offline_here()), *offline_elsewhere]
-        offline.sort(key=lambda one: (one.topic, one.partition, one.node_id))
-        return Sight(self._members(), self._connected(), {**elsewhere, **here}, tuple(offline))
+        troubles = [*_troubles(self._node.node_id, self._troubles_here()), *troubles_elsewhere]
+        troubles.sort(key=lambda row: (row[0].topic, row[0].partition, row[0].node_id))
+        return Sight(
+            self._members(),
+            self._connected(),
+            {**elsewhere, **here},
+            offline=tuple(one for one, takes_part in troubles if not takes_part),
+            damaged=tuple(one for one, takes_part in troubles if takes_part),
+        )
 
     def _members(self) -> dict[Replica, str]:
         links = self._node.links
