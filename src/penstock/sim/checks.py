@@ -190,6 +190,9 @@ class Witness:
 
     def _check_start(self, one: Watched, before: Sight | None, sight: Sight) -> None:
         if one.me == self.rotten:
+            # It may lead all the same, and the others follow it.
+            if sight.role is Role.LEADER:
+                self._chosen_start = max(self._chosen_start, sight.start_offset)
             return
         if before is not None and sight.start_offset < before.start_offset:
             self._broken(

@@ -253,9 +253,10 @@ class ClusterWorld:
     # --- what happens to machines
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
-        if replica in self._graves:
-            return self._graves[replica]
-        return next((host.disk for host in self.hosts if host.me == replica), None)
+        buried = [disk for node, disk in self._graves.items() if replica.life_of(node) is not None]
+        return (
+            buried[0] if buried else next((one.disk for one in self.hosts if one.is_home_of(replica)), None)
+        )
 
     def aim(self, host: Host, chance: float) -> None:
         if not self.calm and chance and self._random.random() < chance:
@@ -308,7 +309,7 @@ class ClusterWorld:
     def rots(self, host: Host, group: GroupId) -> None:
         """Its disk is not what it was. Somebody will replace it, when the storm is over at the latest."""
         self._rotten = host
-        self.witnesses[group].rotten = host.me
+        self.witnesses[group].rotten = host.node._assembly.replica(group)
 
     def is_rotten(self, host: Host) -> bool:
         return host is self._rotten
@@ -326,9 +327,8 @@ class ClusterWorld:
     def _stop(self, host: Host) -> None:
         if not host.running:
             return
-        if host.me is not None:
-            for witness in self.witnesses.values():
-                witness.forget(host.me)
+        for group, watched in host.watched().items():
+            self.witnesses[group].forget(watched.me)
         host.stop()
         wait = self._random.random() * self.weather.restart_s
         self.scheduler.after(wait, None, self._start, host, host.life)

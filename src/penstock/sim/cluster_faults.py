@@ -216,10 +216,11 @@ class ClusterFaults:
 
     def _is_anybody_lost(self) -> bool:
         """Whether a group counts on somebody who is not there."""
-        here = [host.me for host in self._world.hosts if host.ready]
+        here = [host for host in self._world.hosts if host.ready]
         members = [one for host in self._running() if host.is_assembled for one in host.members()]
         configs = [one.core.config for one in members if one.core.config is not None]
-        return any(config.joint or any(m not in here for m in config.members) for config in configs)
+        gone = [m for config in configs for m in config.members if not any(one.is_home_of(m) for one in here)]
+        return bool(gone) or any(config.joint for config in configs)
 
     # --- operators
 

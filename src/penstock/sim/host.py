@@ -18,6 +18,7 @@ from penstock.node.links import Links
 from penstock.node.partition import Partition
 from penstock.node.peers import PeerHello, TransportEvents
 from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
+from penstock.raft.beats import as_named
 from penstock.sim.clients import Answer
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import PowerCut, SimDisk
@@ -170,17 +171,25 @@ class Host(Process):
             return
         weather = self.world.weather
         for envelope in unpack(memoryview(body)):
-            message = envelope.message
+            message, me = envelope.message, as_named(self.me, envelope.sender)
             witness = self.world.witnesses[GroupId(UUID(bytes=envelope.topic_id), envelope.partition)]
             if isinstance(message, VoteReply) and message.granted and not message.pre:
-                witness.told_vote(self.me, message.term, Replica(to, envelope.incarnation))
+                witness.told_vote(me, message.term, Replica(to, envelope.incarnation))
                 self.world.aim(self, weather.crash_after_vote)
             elif isinstance(message, RequestVote) and not message.pre:
-                witness.told_vote(self.me, message.term, self.me)
+                witness.told_vote(me, message.term, me)
                 self.world.aim(self, weather.crash_after_vote)
             elif isinstance(message, AppendReply) and message.match_index:
-                witness.told_match(self.me, message.term, message.match_index)
+                witness.told_match(me, message.term, message.match_index)
                 self.world.aim(self, weather.crash_after_ack)
+
+    def is_home_of(self, replica: Replica) -> bool:
+        """Whether it is this host's, in whatever life."""
+        return self.me is not None and replica.life_of(self.me) is not None
+
+    def watched(self) -> dict[GroupId, "WatchedReplica"]:
+        """The replicas that were looked at last."""
+        return self._watched
 
     def _thread(self, name: str) -> SimThread:
         return SimThread(

@@ -66,10 +66,19 @@ class Graves:
         self._group = group
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
+        """Of a life that has ended, nothing is left that counts."""
+        for host in self._world.hosts:
+            if host.is_home_of(replica) and host.is_assembled:
+                return host.disk if host.node._assembly.replica(self._group) == replica else None
         return self._world.disk_of(replica)
 
     def running(self, replica: Replica) -> Watched | None:
-        for host in self._world.hosts:
-            if host.me == replica and host.is_assembled:
-                return next((one for one in host.members() if one.consensus.group == self._group), None)
-        return None
+        members = [
+            one
+            for host in self._world.hosts
+            if host.is_home_of(replica) and host.is_assembled
+            for one in host.members()
+        ]
+        return next(
+            (one for one in members if one.consensus.group == self._group and one.me == replica), None
+        )
