@@ -3,6 +3,7 @@
 /health     200 as long as the process answers: restart it when it does not
 /ready      200 when the node can serve, else 503: send traffic elsewhere meanwhile
 /metrics    Prometheus text
+/v1/push    a WebSocket: see `push`
 /v1/...     the cluster: see `cluster`; topics, records and groups: see `api`
 """
 
@@ -12,12 +13,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from penstock.node import Node
 from penstock.web.api import api_routes
 from penstock.web.cluster import ClusterPages
 from penstock.web.metrics import CONTENT_TYPE, render
+from penstock.web.push import push_routes
 from penstock.web.source import Source, take_snapshot
 
 PATHS = ["/health", "/ready", "/metrics", "/v1", "/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"]
@@ -27,7 +29,7 @@ CODES = {404: "not_found", 405: "method_not_allowed"}
 def build_app(source: Source) -> Starlette:
     """The ASGI application for one node. Whoever stops it sets `state.stopping`: what waits should end then."""
     pages = Pages(source)
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/", pages.index),
         Route("/health", pages.health),
         Route("/ready", pages.ready),
@@ -35,7 +37,7 @@ def build_app(source: Source) -> Starlette:
         *ClusterPages(source).routes(),
     ]
     if isinstance(source, Node):  # what is figures only, in a test, cannot be asked
-        routes += api_routes(source)
+        routes += [*api_routes(source), *push_routes(source)]
     app = Starlette(routes=routes, exception_handlers={HTTPException: explain, Exception: explain_bug})
     app.state.stopping = asyncio.Event()
     return app

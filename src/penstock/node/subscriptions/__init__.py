@@ -1,0 +1,34 @@
+"""Push: subscribers that are connected, and the places that are kept for them.
+
+`manager` knows who is attached; `attachment` serves one subscriber, by what its core (`penstock.queue.subscription`)
+decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps places as committed offsets.
+"""
+
+from penstock.node.subscriptions.attachment import Attachment, place_told
+from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.values import (
+    Bounds,
+    Elsewhere,
+    Encoder,
+    Ending,
+    Notice,
+    Reader,
+    Refused,
+    Rows,
+    Wish,
+)
+
+__all__ = [
+    "Attachment",
+    "Bounds",
+    "Elsewhere",
+    "Encoder",
+    "Ending",
+    "Notice",
+    "Reader",
+    "Refused",
+    "Rows",
+    "Subscriptions",
+    "Wish",
+    "place_told",
+]

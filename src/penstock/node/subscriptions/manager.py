@@ -1,0 +1,217 @@
+"""Who is attached to which subscription, at the subscription's home.
+
+The home is the node that coordinates the group of the subscription's name: it alone can write down its places, and so
+it alone serves it. One connection at a time: a second is refused, or takes over when it says so; then the first one is
+ended, and what it has acked is durable, before the second begins.
+
+When the home moves, its subscribers are sent away and find the new one. A home that was cut off goes on pushing for the
+moment that it takes to find out; what is acked to it then is not stored, and comes again.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.cluster import Topic
+from penstock.errors import KafkaError, PenstockError
+from penstock.node.subscriptions.attachment import MOVED, Attachment
+from penstock.node.subscriptions.feeds import Feeds
+from penstock.node.subscriptions.store import SubscriptionStore
+from penstock.node.subscriptions.values import Elsewhere, Encoder, Ending, Reader, Refused, Wish
+from penstock.queue.subscription import Place
+from penstock.types import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.node import Node
+
+MAX_PARTITIONS = 2_000
+"""Of one subscriber: each costs a long poll and a few kilobytes."""
+LOOK_SECONDS = 1.0
+"""How often a home looks whether it still is one, and whether topics have grown or gone."""
+
+log = logging.getLogger("penstock.subscriptions")
+
+
+class Subscriptions:
+    """All subscribers that are connected to one node. Lives on its event loop."""
+
+    def __init__(self, node: "Node", reader: Reader, encoders: Mapping[str, Encoder]) -> None:
+        self._node = node
+        self._reader = reader
+        self._encoders = encoders
+        self.feeds = Feeds(reader, encoders, self._topic_id)
+        self.store = SubscriptionStore(node.groups, node.clock, node.config.limits)
+        self._attached: dict[str, Attachment] = {}
+        self._locks: dict[str, _Lock] = {}
+        self._loop = asyncio.get_running_loop()
+        self._epoch_ms = node.clock.wall_ms() - int(self._loop.time() * 1000)
+        self._watching: asyncio.Task[None] | None = None
+
+    def now_ms(self) -> int:
+        """Wall time that never jumps back."""
+        return self._epoch_ms + int(self._loop.time() * 1000)
+
+    def attached(self) -> Iterator[Attachment]:
+        return iter(list(self._attached.values()))
+
+    def home_of(self, name: str) -> int:
+        """The node that a subscription is at home at; KafkaError while nobody knows."""
+        return self._node.view.coordinator(name).node_id
+
+    # --- coming and going
+
+    async def attach(self, wish: Wish) -> tuple[Attachment, bool]:
+        """The subscriber, and whether it goes on where it was. Refused or Elsewhere if it cannot be served here."""
+        try:
+            await self._node.groups.ensure_topic()
+            home = self.home_of(wish.name)
+            if home != self._node.node_id:
+                raise Elsewhere(home)
+            async with self._alone(wish.name):
+                return await self._attach(wish)
+        except (Refused, Elsewhere):
+            raise
+        except PenstockError as trouble:
+            raise Refused(MOVED, f"{trouble}; try again in a moment") from trouble
+
+    async def _attach(self, wish: Wish) -> tuple[Attachment, bool]:
+        topics = self._topics(wish)
+        await self._make_way(wish)
+        stored = self.store.load(wish.name)
+        places = await self._places(wish, topics, stored)
+        resumed = any(place.key in stored for place in places)
+        attachment = Attachment(
+            wish,
+            places,
+            {topic.name: topic.topic_id for topic in topics},
+            feeds=self.feeds,
+            encoder=self._encoders[wish.encoding],
+            store=self.store,
+            now_ms=self.now_ms,
+        )
+        # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
+        keep_ms = wish.ttl_ms + 2 * attachment.touch_ms
+        await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=keep_ms)
+        self._attached[wish.name] = attachment
+        if self._watching is None:
+            self._watching = self._loop.create_task(self._watch())
+        return attachment, resumed
+
+    async def _make_way(self, wish: Wish) -> None:
+        other = self._attached.get(wish.name)
+        if other is None:
+            return
+        if not wish.take_over and other.ending is None:
+            message = f"{wish.name!r} has a subscriber; say take_over to have it sent away"
+            raise Refused("already_active", message)
+        other.end(Ending("taken_over", f"another subscriber has taken over {wish.name!r}"))
+        await other.closed()
+
+    async def detach(self, attachment: Attachment) -> None:
+        """Returns when the subscriber's last acks are durable, and the next one may come."""
+        try:
+            await attachment.close()
+        finally:
+            if self._attached.get(attachment.wish.name) is attachment:
+                del self._attached[attachment.wish.name]
+            if not self._attached and self._watching is not None:
+                self._watching.cancel()
+                self._watching = None
+
+    async def forget(self, attachment: Attachment) -> None:
+        """Its subscription ends for good. The attachment has been told so."""
+        name = attachment.wish.name
+        await self.detach(attachment)
+        async with self._alone(name):
+            if name not in self._attached:  # somebody else may have taken it over, and wants it
+                await self.store.forget(name)
+
+    @asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """One after the other, for each name."""
+        lock = self._locks.setdefault(name, _Lock())
+        lock.users += 1
+        try:
+            async with lock.lock:
+                yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                del self._locks[name]
+
+    # --- where it begins
+
+    def _topics(self, wish: Wish) -> list[Topic]:
+        known = self._node.metadata.state.topics
+        found = []
+        for name in dict.fromkeys(wish.topics):
+            topic = known.get(name)
+            if topic is None or topic.internal:
+                raise Refused("unknown_topic", f"there is no topic {name!r}: create it before you subscribe")
+            found.append(topic)
+        count = sum(topic.partitions for topic in found)
+        if count > MAX_PARTITIONS:
+            message = f"{count} partitions: expected at most {MAX_PARTITIONS} in one subscription"
+            raise Refused("too_many_partitions", message)
+        return found
+
+    async def _places(
+        self, wish: Wish, topics: list[Topic], stored: Mapping[TopicPartition, Place]
+    ) -> list[Place]:
+        places = []
+        for topic in topics:
+            keys = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
+            if any(key in stored for key in keys):
+                # Partitions that are new since then are new altogether.
+                places += [stored.get(key, Place(key, 0)) for key in keys]
+            else:
+                bounds = await self._reader.bounds(topic.name, range(topic.partitions))
+                for key in keys:
+                    start, end = bounds[key.partition]
+                    places.append(Place(key, start if wish.read_old else end))
+        return places
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self._node.metadata.state.topics.get(name)
+        return topic.topic_id if topic is not None else None
+
+    # --- looking after those who are attached
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now_ms = self.now_ms()
+            for attachment in self.attached():
+                if attachment.ending is None:
+                    self._look_after(attachment, now_ms)
+
+    def _look_after(self, attachment: Attachment, now_ms: int) -> None:
+        try:
+            self.store.check_home(attachment.wish.name)
+        except KafkaError as moved:
+            attachment.end(Ending(MOVED, f"{moved.message}; subscribe again", is_home=False))
+            return
+        for topic, topic_id in list(attachment.topic_ids.items()):
+            if self._topic_id(topic) != topic_id:
+                attachment.drop_topic(topic)
+            else:
+                self._grow(attachment, topic)
+        if now_ms - attachment.touched_ms >= attachment.touch_ms:
+            attachment.touch()
+
+    def _grow(self, attachment: Attachment, topic: str) -> None:
+        count = self._node.metadata.state.topics[topic].partitions
+        for index in range(count - 1, -1, -1):
+            key = TopicPartition(topic, index)
+            if attachment.core.position(key) is not None:
+                break
+            attachment.add_partition(key)
+
+
+class _Lock:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0

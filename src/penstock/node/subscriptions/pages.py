@@ -1,0 +1,113 @@
+"""Pages: what was read of a partition, opened once for all subscribers that come by.
+
+Sixteen subscribers at the end of a partition get the same page, and the same frame made of it. A page is what one read
+brings: up to 64 KiB of stored batches, or one that is larger.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from penstock.batch import Record, iter_headers, read_records
+from penstock.errors import BatchError
+from penstock.node.queues.notes import times_of
+from penstock.node.subscriptions.values import Encoder, Outcome
+from penstock.queue.subscription import Times
+from penstock.types import TopicPartition
+
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""One batch: a few kilobytes can hold a hundred megabytes."""
+FRAME_BYTES = 256 * 1024
+"""One frame, unless a single message is larger: clients accept a megabyte if they are not told otherwise."""
+ROW_BYTES = 120
+"""What a message costs here beside its body."""
+
+
+class Page:
+    """The records from `first` up to `end`. Rows are numbered from 0."""
+
+    __slots__ = (
+        "_cuts",
+        "_frame",
+        "_span",
+        "bodies",
+        "data",
+        "end",
+        "first",
+        "key",
+        "offsets",
+        "size",
+        "times",
+    )
+
+    def __init__(self, key: TopicPartition, first: int, end: int, data: bytes) -> None:
+        self.key = key
+        self.first = first
+        self.end = end
+        self.data = data
+        self.offsets: list[int] = []
+        self.bodies: list[bytes] = []
+        self.times: dict[int, Times] = {}
+        self.size = 0
+        self._cuts: list[int] = []
+        self._span: tuple[int, int] | None = None
+        self._frame = b""
+
+    def seal(self) -> None:
+        """All is in: weighs it, and says where frames are to be cut."""
+        sizes = [len(body) for body in self.bodies]
+        self.size = sum(sizes) + len(self.data) + ROW_BYTES * len(self.offsets)
+        full = 0
+        for row, total in enumerate(accumulate(sizes)):
+            if total - full > FRAME_BYTES:
+                self._cuts.append(max(row, (self._cuts[-1] if self._cuts else 0) + 1))
+                full = total - sizes[row]
+
+    def row_from(self, offset: int) -> int:
+        """The first row at or behind this offset."""
+        return bisect_left(self.offsets, offset)
+
+    def cut_after(self, row: int) -> int:
+        """Where a frame that begins with this row has to end."""
+        at = bisect_right(self._cuts, row)
+        return self._cuts[at] if at < len(self._cuts) else len(self.offsets)
+
+    def frame(self, encoder: Encoder, rows: Sequence[int]) -> bytes:
+        """The last one is kept: whoever is at the end of the log wants the same."""
+        first, last = rows[0], rows[-1]
+        if last - first + 1 != len(rows):
+            return encoder.frame(self, rows)
+        if self._span != (first, last):
+            self._frame = encoder.frame(self, rows)
+            self._span = first, last
+        return self._frame
+
+
+def open_page(key: TopicPartition, data: bytes, first: int, encoder: Encoder) -> Page | Outcome:
+    """The records of `data` from `first` on. What cannot be opened ends the page before it, or is the outcome."""
+    page = Page(key, first, first, data if encoder.keeps_batches else b"")
+    for position, header in iter_headers(data):
+        if header.next_offset <= page.end:
+            continue
+        try:
+            records = [] if header.control else read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+        except BatchError as trouble:
+            if page.end == first:
+                return Outcome(unreadable_to=header.next_offset, reason=str(trouble))
+            break
+        for record in records:
+            if record.offset >= first:
+                _put(page, record, encoder)
+        page.end = header.next_offset
+    page.seal()
+    return page
+
+
+def _put(page: Page, record: Record, encoder: Encoder) -> None:
+    page.offsets.append(record.offset)
+    if not encoder.keeps_batches:
+        page.bodies.append(encoder.body(page.key, record))
+    if record.headers:
+        times = times_of(record)
+        if times.due_ms is not None or times.expires_ms is not None:
+            page.times[record.offset] = Times(times.due_ms, times.expires_ms)

@@ -1,0 +1,112 @@
+"""Where subscriptions are kept: as the committed offsets of the group of their name. Every Kafka tool shows their lag.
+
+A subscription has no members, which is why Kafka's own rules for groups do the rest: whoever commits without being a
+member may do so while there are none; and an offset that was committed with a retention of its own goes when that is
+over. The retention is the subscription's TTL, renewed while it is attached. Nobody has to keep watch for it, and no
+failover forgets it.
+"""
+
+from collections.abc import Iterable
+
+from penstock.config import Limits
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
+from penstock.node.clock import Clock
+from penstock.node.groups import GroupManager
+from penstock.node.subscriptions.values import Refused
+from penstock.queue.subscription import Place
+from penstock.queue.subscription_storage import decode_done, encode_mark
+from penstock.types import TopicPartition
+
+TRANSIENT = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+
+
+class SubscriptionStore:
+    """Reads and writes subscriptions at this node, which must be their home."""
+
+    def __init__(self, groups: GroupManager, clock: Clock, limits: Limits) -> None:
+        self._groups = groups
+        self._clock = clock
+        self._limits = limits
+
+    def load(self, name: str) -> dict[TopicPartition, Place]:
+        """Where it was, in all topics that it ever read; nothing if it is new, or its TTL is over. KafkaError if this
+        node cannot know; Refused if the name is a consumer group's that has members."""
+        committed = self._groups.committed(name)
+        self._check_unused(name)
+        now_ms = self._clock.wall_ms()
+        return {key: _place(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
+
+    def _check_unused(self, name: str) -> None:
+        group = self._groups.describe(name)
+        if group is not None and group.members:
+            message = (
+                f"{name!r} is a consumer group with {len(group.members)} members: a subscription needs a name of "
+                "its own, or that these leave"
+            )
+            raise Refused("group_in_use", message)
+
+    def check_home(self, name: str) -> None:
+        """KafkaError if this node is not, or not for sure, the subscription's home."""
+        self._groups.committed(name, ())
+
+    async def save(
+        self, name: str, places: Iterable[Place], *, ttl_ms: int, keep_ms: int
+    ) -> list[TopicPartition]:
+        """Returns when they are durable, with the partitions that are there no more. They are kept for `keep_ms` from
+        now on."""
+        offsets = tuple(self._offset(place, ttl_ms) for place in places)
+        if not offsets:
+            return []
+        result = await self._groups.commit(
+            CommitRequest(group_id=name, offsets=offsets, retention_ms=keep_ms)
+        )
+        gone = []
+        for key, code in result.errors.items():
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                gone.append(key)
+            elif code != ErrorCode.NONE:
+                raise _refusal(name, key, code)
+        return gone
+
+    def _offset(self, place: Place, ttl_ms: int) -> OffsetToCommit:
+        most = self._limits.max_offset_metadata_bytes
+        return OffsetToCommit(
+            topic=place.key.topic,
+            partition=place.key.partition,
+            offset=place.offset,
+            metadata=encode_mark(ttl_ms, place.offset, place.done, most),
+        )
+
+    async def forget(self, name: str) -> None:
+        """Returns when it is as if it had never been."""
+        codes = await self._groups.delete([name])
+        for code in codes.values():
+            if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                raise KafkaError(
+                    code, f"{name!r} could not be forgotten: {code.name.replace('_', ' ').lower()}"
+                )
+
+
+def _place(key: TopicPartition, committed: CommittedOffset) -> Place:
+    return Place(key, committed.offset, tuple(decode_done(committed.offset, committed.metadata)))
+
+
+def _is_over(committed: CommittedOffset, now_ms: int) -> bool:
+    return 0 <= committed.expire_timestamp_ms <= now_ms
+
+
+def _refusal(name: str, key: TopicPartition, code: ErrorCode) -> KafkaError | Refused:
+    if code in TRANSIENT:
+        return KafkaError(code, f"{name!r} is coordinated elsewhere by now, or not at all")
+    if code == ErrorCode.UNKNOWN_MEMBER_ID:
+        return Refused("group_in_use", f"{name!r} has become a consumer group with members")
+    return Refused(
+        code.name.lower(), f"the place in {key} was not stored: {code.name.replace('_', ' ').lower()}"
+    )

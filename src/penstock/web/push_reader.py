@@ -1,0 +1,46 @@
+"""Reading for subscribers, by the same requests that Kafka's consumers send: whoever leads a partition is asked."""
+
+from collections.abc import Mapping, Sequence
+
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.node.subscriptions import Bounds
+from penstock.types import TopicPartition
+from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
+
+
+class InnerReader:
+    """Asks on behalf of one node."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+
+    async def read(self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int) -> bytes:
+        topic, partition = key
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        )
+        leader = self._client.leader_of(topic, partition)
+        answer = await self._client.ask(ApiKey.FETCH, request, FetchResponse, to=leader, wait_ms=wait_ms)
+        found = answer.responses[0].partitions[0]
+        if found.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(found.error_code), f"{key} cannot be read now")
+        records = found.records or b""
+        return b"".join(records) if isinstance(records, list | tuple) else bytes(records)
+
+    async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        starts = await find_offsets(self._client, topic, partitions, EARLIEST, patient=True)
+        ends = await find_offsets(self._client, topic, partitions, LATEST, patient=True)
+        return {one: Bounds(_known(starts[one]), _known(ends[one])) for one in partitions}
+
+
+def _known(found: int | PenstockError) -> int:
+    if isinstance(found, PenstockError):
+        raise found
+    return found
