@@ -141,9 +141,9 @@ def test_thousands_of_members_of_one_mind_cost_one_look_at_each_topic() -> None:
 
 def test_nobody_is_looked_after_once_all_have_left() -> None:
     scene = ShareScene()
-    ann = scene.member("ann")
-    ann.reports()
-    ann.leaves()
+    ann, bob = scene.member("ann"), scene.member("bob")
+    ann.reports(), bob.reports()
+    ann.leaves(), bob.leaves()
     scene.cluster.looked_up = 0
     scene.puts("orders", 5)
     assert scene.cluster.looked_up == 0

@@ -5,6 +5,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from confluent_kafka import Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock import Broker
@@ -325,6 +326,38 @@ def test_members_are_told_their_groups_own_interval(
     member.joined()
     alter(admin, member.group, entry("share.heartbeat.interval.ms", "1500"))
     assert member.reports().heartbeat_interval_ms == 1_500
+
+
+# --- a real client
+
+
+def receive(broker: Broker, group: str, topic: str, count: int) -> list[bytes]:
+    """What a share consumer gets that acknowledges everything and leaves."""
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    while len(values) < count:
+        messages = consumer.poll(PATIENCE_SECONDS)
+        assert messages, f"{len(values)} of {count} in {PATIENCE_SECONDS} s"
+        values += [message.value() or b"" for message in messages]
+    consumer.commit_sync(PATIENCE_SECONDS)
+    consumer.close()
+    return sorted(values)
+
+
+def test_a_group_that_was_deleted_begins_anew(
+    broker: Broker, admin: AdminClient, client: RawClient, orders: str, unique: Unique
+) -> None:
+    group, sent = unique("workers"), [b"%d" % number for number in range(10)]
+    alter(admin, group, entry("share.auto.offset.reset", "earliest"))
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in sent:
+        producer.produce(orders, value)
+    producer.flush(PATIENCE_SECONDS)
+    assert receive(broker, group, orders, len(sent)) == sent
+    assert describe(client, group).group_state == "Empty"
+    assert delete(client, group) == ErrorCode.NONE
+    assert receive(broker, group, orders, len(sent)) == sent
 
 
 # --- a cluster
