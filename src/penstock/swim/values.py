@@ -117,7 +117,7 @@ class Refusal(Enum):
     VERSION = "another version of the gossip protocol"
     KEY = "a wrong or missing cluster key, or a key where none is set"
     REPLAYED = "a packet that was seen before, or is too old to tell"
-    RIVAL = "another process of a node that is connected: a copied data folder, or a node id used twice"
+    RIVAL = "another process of a node that is connected"
     MISDIRECTED = "meant for another node"
     FOREIGN_CLUSTER = "a node of another cluster"
     TOO_MANY_MEMBERS = "more members than gossip.max_members"
