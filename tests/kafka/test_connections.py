@@ -1,0 +1,169 @@
+"""What handlers may ask of a connection: to hear of its end, and to hold what comes behind a request."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock import Broker
+from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.server import listener as listening
+from penstock.kafka.server.connection import Connection
+from penstock.kafka.wire import ApiKey, RequestHeader, encode_request, join
+from penstock.kafka.wire.messages.metadata import MetadataRequest
+from penstock.kafka.wire.messages.produce import ProduceRequest
+from tests.kafka.raw import RawClient
+
+
+class Listener:
+    """Notes which requests were started; answers none until told to."""
+
+    def __init__(self) -> None:
+        self.scratch = memoryview(bytearray(65536))
+        self.limits = SimpleNamespace(
+            max_request_bytes=65536, max_in_flight_requests_per_connection=100, max_client_id_bytes=100
+        )
+        self.metrics = SimpleNamespace(bytes_in=0, bytes_out=0, request_done=lambda *_: None)
+        self.now = 1.0
+        self.node = None
+        self.loop = asyncio.get_running_loop()
+        self.started: list[int] = []
+        self.contexts: list[RequestContext] = []
+
+    def admit(self, connection: Connection) -> bool:
+        return True
+
+    def forget(self, connection: Connection) -> None: ...
+
+    def dispatch(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview
+    ) -> Coroutine[None, None, None]:
+        self.started.append(header.correlation_id)
+        self.contexts.append(context)
+        return self._never_ends()
+
+    async def _never_ends(self) -> None:
+        await self.loop.create_future()
+
+
+def play(scene: Callable[[Listener, Connection], None]) -> None:
+    async def run() -> None:
+        listener: Any = Listener()
+        connection = Connection(listener)
+        scene(listener, connection)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def arrive(connection: Connection, *numbers: int) -> None:
+    data = b"".join(
+        join(encode_request(ApiKey.PRODUCE, 9, number, "c", ProduceRequest())) for number in numbers
+    )
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def test_produces_start_while_those_before_them_wait_unless_one_holds_them() -> None:
+    def scene(listener: Listener, connection: Connection) -> None:
+        arrive(connection, 1, 2)
+        assert listener.started == [1, 2]
+        let_go = listener.contexts[1].connection.hold()
+        arrive(connection, 3, 4)
+        assert listener.started == [1, 2]
+        let_go()
+        assert listener.started == [1, 2, 3, 4]
+
+    play(scene)
+
+
+def test_letting_go_twice_lets_go_of_one_hold_only() -> None:
+    def scene(listener: Listener, connection: Connection) -> None:
+        arrive(connection, 1)
+        first, second = connection.hold(), connection.hold()
+        arrive(connection, 2)
+        first()
+        first()
+        assert listener.started == [1]
+        second()
+        assert listener.started == [1, 2]
+
+    play(scene)
+
+
+def test_letting_go_after_the_connection_has_ended_starts_nothing() -> None:
+    def scene(listener: Listener, connection: Connection) -> None:
+        arrive(connection, 1)
+        let_go = connection.hold()
+        arrive(connection, 2)
+        connection.connection_lost(None)
+        let_go()
+        assert listener.started == [1]
+
+    play(scene)
+
+
+def test_the_end_of_a_connection_is_told_once_to_each_and_a_failure_of_one_keeps_it_from_no_other() -> None:
+    async def run() -> None:
+        failures: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        listener: Any = Listener()
+        connection, told = Connection(listener), list[str]()
+
+        def fails() -> None:
+            raise RuntimeError("a bug")
+
+        connection.when_closed(fails)
+        connection.when_closed(lambda: told.append("a"))
+        await asyncio.sleep(0)
+        assert told == []
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        connection.when_closed(lambda: told.append("late"))
+        await asyncio.sleep(0)
+        assert told == ["a", "late"]
+        assert [str(one["exception"]) for one in failures] == ["a bug"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["client", "violation", "stop"])
+def test_whoever_ends_a_connection_its_end_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Connection] = []
+
+    class Watched(Connection):
+        __slots__ = ("told",)
+
+        def __init__(self, listener: Any) -> None:
+            super().__init__(listener)
+            self.told = asyncio.Event()
+            self.when_closed(self.told.set)
+            made.append(self)
+
+    monkeypatch.setattr(listening, "Connection", Watched)
+    with Broker(http=None) as broker:
+        with RawClient(broker) as client:
+            client.call(ApiKey.METADATA, 8, MetadataRequest(topics=[]))
+            [connection] = made
+            assert isinstance(connection, Watched)
+            assert not connection.told.is_set()
+            if how == "violation":
+                client.send(b"\xff\xff\xff\xff")
+                assert client.is_closed_by_broker()
+            elif how == "stop":
+                broker.close()
+        service = broker._thread.service
+        if how != "stop":
+            waited = asyncio.run_coroutine_threadsafe(connection.told.wait(), _loop_of(service))
+            waited.result(20)
+    assert connection.told.is_set()
+
+
+def _loop_of(service: Any) -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = service.node.flusher._loop
+    return loop
