@@ -81,9 +81,10 @@ class Gate:
     def _check_fresh(self, envelope: Envelope) -> None:
         sender, epoch, sequence = envelope.sender, envelope.epoch, envelope.sequence
         if self._guard.rival(sender, epoch) is not None:
-            raise PacketError(
-                Refusal.RIVAL, f"node {sender.node}, started twice; stop the one at this address"
+            why = (
+                "a copied data folder, an id used twice, or a restart whose former connection has yet to end"
             )
+            raise PacketError(Refusal.RIVAL, f"node {sender.node}: {why}")
         if not self._guard.accept(sender, epoch, sequence):
             raise PacketError(Refusal.REPLAYED, f"sequence {sequence} of node {sender}")
 
