@@ -138,10 +138,10 @@ def outcome_unknown(reason: str) -> Problem:
 
 def misfit(trouble: Exception) -> Problem:
     """What msgspec says of a request that does not fit its struct, with the field that it speaks of."""
-    said = str(trouble)
-    place = _PLACE.search(said)
+    told = str(trouble)
+    place = _PLACE.search(told)
+    said = _PLACE.sub("", told)
     field = place.group(1) if place else ""
-    named = _NAMED.search(said)
-    if named:
+    if named := _NAMED.search(said):
         field = f"{field}.{named.group(1)}" if field else named.group(1)
-    return Problem(400, "invalid_field" if field else "invalid_body", _PLACE.sub("", said), field or None)
+    return Problem(400, "invalid_field" if field else "invalid_body", said, field or None)

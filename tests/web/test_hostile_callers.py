@@ -1,0 +1,277 @@
+"""Callers that mean harm, or are merely broken: each limit of the web API crossed, and others served on."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Broker
+from penstock.config import Limits
+from penstock.web import port
+from penstock.web.api.bodies import Ledger
+from penstock.web.api.problems import Problem
+from penstock.web.api.routing import SegmentRoute
+
+Unique = Callable[[str], str]
+JSON = {"content-type": "application/json"}
+MEBIBYTE = 1024 * 1024
+PUBLISH = "/v1/topics/anything/records"
+
+
+@contextmanager
+def limited(**limits: int) -> Iterator[httpx.Client]:
+    """A broker with these limits, and somebody who calls it."""
+    with (
+        Broker(limits=Limits(**limits)) as broker,
+        httpx.Client(base_url=broker.http_url, timeout=30) as client,
+    ):
+        yield client
+
+
+def connect(client: httpx.Client) -> socket.socket:
+    sock = socket.socket()
+    sock.settimeout(30)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # the system should not read for the caller
+    sock.connect((client.base_url.host, client.base_url.port or 80))
+    return sock
+
+
+def answer_of(sock: socket.socket) -> tuple[int, Any]:
+    """Status and body of the answer that comes next."""
+    text = b""
+    while b"\r\n\r\n" not in text:
+        text += sock.recv(65536)
+    head, _, body = text.partition(b"\r\n\r\n")
+    [length] = [
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length")
+    ]
+    while len(body) < length:
+        body += sock.recv(65536)
+    return int(head.split()[1]), json.loads(body)
+
+
+def head(path: str, length: int, method: str = "POST") -> bytes:
+    lines = (
+        f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}"
+    )
+    return f"{lines}\r\n\r\n".encode()
+
+
+# --- bodies
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_body"),
+        (b"nothing", "invalid_body"),
+        (b"\xff\xfe", "invalid_body"),
+        (b'{"records": [{"value": NaN}]}', "invalid_body"),
+        (b'{"records": [{"value": Infinity}]}', "invalid_body"),
+        (b'{"records": [{"value": 1}]', "invalid_body"),
+        (b'{"records": [{"value": 1}]} {}', "invalid_body"),
+        (b'{"records": [{"value": "\\ud800"}]}', "invalid_body"),
+        (b'{"records": [{"value": "\xff"}]}', "invalid_field"),
+        (b'{"records": [{"value": ["\xed\xa0\x80"]}]}', "invalid_field"),
+        (b'{"records": [{"value": 1, "key": "\\udfff"}]}', "invalid_body"),
+        (b"[" * 1_000_000, "invalid_body"),
+        (b'{"records": [{"value": ' + b"[" * 50_000 + b"]" * 50_000 + b"}]}", "invalid_body"),
+        (b'{"records": [{"value": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}]}", "invalid_body"),
+        (b'{"records": {"value": 1}}', "invalid_field"),
+        (b'{"records": null}', "invalid_field"),
+        (b'{"records": [null]}', "invalid_field"),
+        (b'{"records": [[1]]}', "invalid_field"),
+    ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
+)
+def test_a_body_that_is_no_request_is_400_and_stores_nothing(
+    http: httpx.Client, unique: Unique, body: bytes, code: str
+) -> None:
+    topic = unique("untouched")
+    refused = http.post(f"/v1/topics/{topic}/records", content=body, headers=JSON)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == code
+    assert http.get(f"/v1/topics/{topic}").status_code == 404
+
+
+def test_pairs_of_surrogates_are_one_character(http: httpx.Client, unique: Unique) -> None:
+    topic = unique("smile")
+    body = b'{"records": [{"value": "\\ud83d\\ude00", "key": "\\ud83d\\ude00"}], "encoding": "text"}'
+    assert http.post(f"/v1/topics/{topic}/records", content=body, headers=JSON).status_code == 200
+    [found] = http.get(f"/v1/topics/{topic}/partitions/0/records?encoding=text").json()["records"]
+    assert (found["value"], found["key"]) == ("😀", "😀")
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+def test_types_that_a_browser_sends_for_anybodys_page_are_415(http: httpx.Client, kind: str) -> None:
+    refused = http.post(PUBLISH, content=b'{"records": [{"value": 1}]}', headers={"content-type": kind})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+def test_binary_bodies_are_for_publishing_only(http: httpx.Client) -> None:
+    refused = http.post("/v1/topics", content=b"{}", headers={"content-type": "application/octet-stream"})
+    assert refused.status_code == 415
+
+
+def test_a_body_that_announces_too_much_is_refused_before_it_comes() -> None:
+    with limited(max_http_body_bytes=MEBIBYTE) as client, connect(client) as sock:
+        sock.sendall(head(PUBLISH, MEBIBYTE + 1))
+        status, said = answer_of(sock)
+        assert (status, said["error"]["code"]) == (413, "body_too_large")
+        assert "max_http_body_bytes" in said["error"]["message"]
+
+
+def test_a_body_in_chunks_is_refused_when_it_has_grown_too_large() -> None:
+    with limited(max_http_body_bytes=MEBIBYTE) as client:
+        chunks = (b"x" * 65536 for _ in range(64))
+        refused = client.post(PUBLISH, content=chunks, headers=JSON)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "body_too_large")
+        assert client.get("/v1/topics").status_code == 200
+
+
+def test_the_largest_body_is_taken() -> None:
+    with limited(max_http_body_bytes=MEBIBYTE) as client:
+        wish = {"name": "large", "configs": {"max.message.bytes": 2 * MEBIBYTE}}
+        client.post("/v1/topics", json=wish).raise_for_status()
+        value = bytes(MEBIBYTE)
+        path = "/v1/topics/large/records"
+        kind = {"content-type": "application/octet-stream"}
+        assert client.post(path, content=value, headers=kind).status_code == 200
+        assert client.post(path, content=value + b"!", headers=kind).status_code == 413
+        [found] = client.get("/v1/topics/large/partitions/0/records?encoding=base64").json()["records"]
+        assert len(found["value"]) == -(-MEBIBYTE // 3) * 4
+
+
+def test_a_body_that_does_not_end_is_not_waited_for() -> None:
+    with limited(http_body_timeout_ms=100) as client, connect(client) as sock:
+        sock.sendall(head(PUBLISH, 100) + b'{"records"')
+        status, said = answer_of(sock)
+        assert (status, said["error"]["code"]) == (408, "body_too_slow")
+
+
+def test_a_caller_that_goes_in_the_middle_of_its_body_harms_nobody() -> None:
+    with limited() as client:
+        with connect(client) as sock:
+            sock.sendall(head(PUBLISH, 100) + b'{"records"')
+        assert client.get("/v1/topics").json() == {"topics": []}
+
+
+def ledger_of(broker: Broker) -> Ledger:
+    web: Any = broker._thread.service._web
+    return next(route.endpoint._ledger for route in web._app.routes if isinstance(route, SegmentRoute))
+
+
+def until_held(broker: Broker, wanted: Callable[[int], bool]) -> None:
+    ledger = ledger_of(broker)
+    while not wanted(ledger.held):
+        threading.Event().wait(0.01)
+
+
+def test_callers_that_hold_too_much_together_are_told_to_come_back() -> None:
+    limits = Limits(max_http_memory_bytes=MEBIBYTE, max_http_body_bytes=2 * MEBIBYTE)
+    with Broker(limits=limits) as broker, httpx.Client(base_url=broker.http_url, timeout=30) as client:
+        assert client.get("/v1/topics").status_code == 200
+        body = b"y" * 200_000
+        with connect(client) as holder:
+            holder.sendall(head(PUBLISH, MEBIBYTE) + b"x" * (MEBIBYTE - 100))
+            until_held(broker, lambda held: held == MEBIBYTE - 100)
+            refused = client.post(PUBLISH, content=body, headers=JSON)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_busy")
+            assert refused.headers["retry-after"] == "1"
+            assert client.get("/v1/topics").status_code == 200
+        until_held(broker, lambda held: held == 0)
+        assert client.post(PUBLISH, content=body, headers=JSON).status_code == 400
+
+
+def test_the_ledger_gives_back_what_was_taken() -> None:
+    ledger = Ledger(10)
+    ledger.take(10)
+    with pytest.raises(Problem, match="max_http_memory_bytes=10"):
+        ledger.take(1)
+    ledger.give_back(10)
+    ledger.take(1)
+    assert ledger.held == 1
+
+
+# --- answers
+
+
+def test_a_caller_that_does_not_read_its_answer_is_cut_off_and_its_memory_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(port, "IDLE_SECONDS", 1.0)
+    with Broker(limits=Limits(max_http_memory_bytes=12 * MEBIBYTE)) as broker:
+        url = broker.http_url
+        wish = {"name": "large", "configs": {"max.message.bytes": 8 * MEBIBYTE}}
+        httpx.post(f"{url}/v1/topics", json=wish).raise_for_status()
+        kind = {"content-type": "application/octet-stream"}
+        large = bytes(4 * MEBIBYTE)
+        httpx.post(f"{url}/v1/topics/large/records", content=large, headers=kind).raise_for_status()
+        path = "/v1/topics/large/partitions/0/records?encoding=base64"
+        with httpx.Client(base_url=url) as client, connect(client) as sock:
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            until_held(broker, lambda held: held > 9 * MEBIBYTE)  # as it was read, and as it is to be sent
+            until_held(broker, lambda held: held == 0)
+        assert len(httpx.get(url + path).json()["records"][0]["value"]) > 5 * MEBIBYTE
+
+
+def until_waited_for(broker: Broker, topic: str, wanted: bool) -> None:
+    """Returns when somebody waits for the topic's records, or nobody does."""
+    node: Any = broker._thread.service.node
+    while bool(node.partitions.get(topic, 0)._waiters) is not wanted:
+        threading.Event().wait(0.01)
+
+
+def test_a_reader_that_leaves_while_it_waits_is_forgotten(
+    http: httpx.Client, broker: Broker, unique: Unique
+) -> None:
+    topic = unique("left")
+    http.post("/v1/topics", json={"name": topic}).raise_for_status()
+    with connect(http) as sock:
+        path = f"/v1/topics/{topic}/partitions/0/records?wait_ms=30000"
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        until_waited_for(broker, topic, True)
+    until_waited_for(broker, topic, False)
+
+
+def test_a_broker_that_stops_tells_those_who_wait() -> None:
+    with Broker() as broker:
+        url = broker.http_url
+        httpx.post(f"{url}/v1/topics", json={"name": "quiet"}).raise_for_status()
+        path = "/v1/topics/quiet/partitions/0/records?wait_ms=30000"
+        found: list[httpx.Response] = []
+        reader = threading.Thread(target=lambda: found.append(httpx.get(url + path, timeout=30)))
+        reader.start()
+        until_waited_for(broker, "quiet", True)
+    reader.join(20)
+    assert (found[0].status_code, found[0].json()["error"]["code"]) == (503, "not_ready")
+
+
+# --- connections
+
+
+def test_connections_are_limited_by_the_files_that_the_process_may_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(port.resource, "getrlimit", lambda kind: (1024, 4096))
+    assert port._files_for_connections() == 128
+    monkeypatch.setattr(port.resource, "getrlimit", lambda kind: (100, 100))
+    assert port._files_for_connections() == 64
+
+
+def test_a_node_that_is_not_ready_says_so(http: httpx.Client, broker: Broker) -> None:
+    node: Any = broker._thread.service.node
+    node.ready = False
+    try:
+        refused = http.get("/v1/topics")
+    finally:
+        node.ready = True
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+    assert refused.headers["retry-after"] == "1"
