@@ -65,6 +65,22 @@ class DedupIndex:
         offset = self._offsets.get(digest)
         return offset if offset is not None and offset >= self._floor else None
 
+    def firsts(self, ids: Iterable[MessageId]) -> dict[int, int | None]:
+        """The deltas of records in a batch that are duplicates, and where the first ones are; None: earlier in the same
+        batch."""
+        offsets, floor = self._offsets, self._floor
+        firsts: dict[int, int | None] = {}
+        seen: set[bytes] = set()
+        for delta, digest in ids:
+            offset = offsets.get(digest, -1)
+            if offset >= floor:
+                firsts[delta] = offset
+            elif digest in seen:
+                firsts[delta] = None
+            else:
+                seen.add(digest)
+        return firsts
+
     def expire(self, now_ms: int, window_ms: int) -> None:
         """To be called before `find`. A clock that goes back makes nothing older."""
         self._now_ms = max(self._now_ms, now_ms)

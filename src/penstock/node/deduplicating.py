@@ -151,7 +151,7 @@ class Memory:
         self.index.expire(now_ms, self.window_ms)
         if _is_repeated(partition, header):
             return self._repeated(partition.append(batch, header), header, ids)
-        firsts = self._firsts(ids)
+        firsts = self.index.firsts(ids)
         if not firsts:
             appended = partition.append(batch, header)
         elif len(firsts) < header.record_count:
@@ -159,24 +159,12 @@ class Memory:
             appended = partition.append(kept, kept_header)._replace(duplicate=True)
         else:
             return self._all_known(batch, header, firsts)
-        new = [one for one in ids if one.delta not in firsts]
+        new = [one for one in ids if one.delta not in firsts] if firsts else ids
         self.index.note(now_ms, self.window_ms, appended.base_offset, new)
         self._next_offset = partition.log.end_offset
         if new:
             self._warn(header, now_ms)
         return appended
-
-    def _firsts(self, ids: Sequence[MessageId]) -> dict[int, int | None]:
-        """The deltas of records that are duplicates, and where the first ones are; None: earlier in this batch."""
-        firsts: dict[int, int | None] = {}
-        seen: set[bytes] = set()
-        for delta, digest in ids:
-            if (offset := self.index.find(digest)) is not None:
-                firsts[delta] = offset
-            elif digest in seen:
-                firsts[delta] = None
-            seen.add(digest)
-        return firsts
 
     def _all_known(self, batch: memoryview, header: BatchHeader, firsts: dict[int, int | None]) -> Appended:
         """Every record is a duplicate. Of two in one batch the first would not be: all are in the log."""
