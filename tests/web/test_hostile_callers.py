@@ -36,7 +36,9 @@ def limited(**limits: int) -> Iterator[httpx.Client]:
 def connect(client: httpx.Client) -> socket.socket:
     sock = socket.socket()
     sock.settimeout(30)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # the system should not read for the caller
+    sock.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024
+    )  # the system should not read for the caller
     sock.connect((client.base_url.host, client.base_url.port or 80))
     return sock
 

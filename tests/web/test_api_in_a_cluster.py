@@ -1,0 +1,297 @@
+"""Any node of a cluster answers any call, whoever leads, coordinates or decides."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import offsets_partition
+from penstock.kafka.handlers import inner_client
+from penstock.kafka.handlers.inner_client import InnerClient, NoAnswer
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.web.api import publishing
+
+from .web_trio import WebTrio
+
+Unique = Callable[[str], str]
+NODES = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[WebTrio]:
+    with WebTrio() as running:
+        yield running
+
+
+@pytest.fixture
+def callers(trio: WebTrio) -> Iterator[dict[int, httpx.Client]]:
+    with ExitStack() as stack:
+        yield {node: stack.enter_context(trio.caller(node)) for node in NODES}
+
+
+def make(trio: WebTrio, callers: dict[int, httpx.Client], name: str, at: int = 1, partitions: int = 3) -> str:
+    """A topic whose partition n is led by node n + 1."""
+    wish = {"name": name, "partitions": partitions, "replication_factor": 3}
+    answer = callers[at].post("/v1/topics", json=wish)
+    assert answer.status_code == 201, answer.text
+    for index in range(partitions):
+        trio.hand_over(name, index % 3 + 1, index)
+        trio.leader(name, index)
+    return name
+
+
+@pytest.fixture
+def topic(trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique) -> str:
+    return make(trio, callers, unique("spread"))
+
+
+def read(client: httpx.Client, topic: str, partition: int, **query: Any) -> Any:
+    answer = client.get(f"/v1/topics/{topic}/partitions/{partition}/records", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def read_all(client: httpx.Client, topic: str) -> list[Any]:
+    """The values in partition 0, page by page: a page may end where a leader's reign did."""
+    values: list[Any] = []
+    page = {"next_offset": 0, "high_watermark": 1}
+    while page["next_offset"] < page["high_watermark"]:
+        page = read(client, topic, 0, offset=page["next_offset"])
+        values += [row["value"] for row in page["records"]]
+    return values
+
+
+# --- every call on every node
+
+
+@pytest.mark.parametrize("at", NODES)
+def test_topics_are_created_altered_grown_and_deleted_on_any_node(
+    trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique, at: int
+) -> None:
+    name = make(trio, callers, unique("everywhere"), at)
+    here = callers[at]
+    described = here.get(f"/v1/topics/{name}").json()
+    assert [row["leader"] for row in described["partitions"]] == [1, 2, 3]
+    assert [row["leader_address"] for row in described["partitions"]] == trio.bootstrap_servers.split(",")
+    assert all(sorted(row["replicas"]) == [1, 2, 3] for row in described["partitions"])
+    assert all(row["latest_offset"] == 0 for row in described["partitions"])
+    changed = here.patch(f"/v1/topics/{name}/configs", json={"set": {"retention.ms": 5000}})
+    assert changed.json()["configs"]["retention.ms"] == {"value": "5000", "inherited": False}
+    assert here.post(f"/v1/topics/{name}/partitions", json={"count": 4}).status_code == 200
+    assert len(here.get(f"/v1/topics/{name}").json()["partitions"]) == 4
+    assert here.delete(f"/v1/topics/{name}").status_code == 204
+    assert here.get(f"/v1/topics/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("at", NODES)
+def test_records_are_published_and_read_on_any_node(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str, at: int
+) -> None:
+    records = [{"value": number, "partition": number % 3} for number in range(9)]
+    answer = callers[at].post(f"/v1/topics/{topic}/records", json={"records": records})
+    assert answer.status_code == 200, answer.text
+    told = [(row["partition"], row["offset"]) for row in answer.json()["records"]]
+    assert told == [(number % 3, number // 3) for number in range(9)]
+    for node in NODES:
+        for partition in range(3):
+            found = read(callers[node], topic, partition)
+            assert [row["value"] for row in found["records"]] == [partition, partition + 3, partition + 6]
+            assert found["next_offset"] == found["high_watermark"] == 3
+    ends = [row["latest_offset"] for row in callers[at].get(f"/v1/topics/{topic}").json()["partitions"]]
+    assert ends == [3, 3, 3]
+
+
+def test_kafka_clients_and_callers_of_any_node_read_each_others_records(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str
+) -> None:
+    for node in NODES:
+        callers[node].post(f"/v1/topics/{topic}/records", json={"records": [{"value": node, "partition": 0}]})
+    producer = Producer({"bootstrap.servers": trio.bootstrap_servers})
+    producer.produce(topic, b"4", partition=0)
+    assert producer.flush(20) == 0
+    consumer = Consumer({"bootstrap.servers": trio.bootstrap_servers, "group.id": "any"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert [one.value() for one in consumer.consume(4, 20)] == [b"1", b"2", b"3", b"4"]
+    consumer.close()
+    for node in NODES:
+        assert [row["value"] for row in read(callers[node], topic, 0)["records"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", NODES)
+def test_a_reader_may_wait_at_a_node_that_does_not_lead(
+    callers: dict[int, httpx.Client], topic: str, at: int
+) -> None:
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.append(read(callers[at], topic, 0, wait_ms=30_000)))
+    reader.start()
+    callers[2].post(f"/v1/topics/{topic}/records", json={"records": [{"value": "come", "partition": 0}]})
+    reader.join(20)
+    assert [row["value"] for row in found[0]["records"]] == ["come"]
+
+
+@pytest.mark.parametrize("at", NODES)
+def test_groups_are_listed_described_moved_and_deleted_on_any_node(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str, unique: Unique, at: int
+) -> None:
+    here = callers[at]
+    records = [{"value": number, "partition": number % 3} for number in range(9)]
+    here.post(f"/v1/topics/{topic}/records", json={"records": records}).raise_for_status()
+    groups = [unique("group") for _ in range(4)]
+    for group in groups:
+        moved = here.post(f"/v1/groups/{group}/offsets", json={"topic": topic, "to": 1})
+        assert moved.status_code == 200, moved.text
+    for node in NODES:
+        listed = callers[node].get("/v1/groups").json()
+        assert set(groups) <= {row["group"] for row in listed["groups"]}
+        assert listed["unanswered"] == []
+        facts = callers[node].get(f"/v1/groups/{groups[0]}").json()
+        assert facts["lag"] == 6
+        assert facts["coordinator"] == home(trio, groups[0])
+    for group in groups:
+        assert here.delete(f"/v1/groups/{group}").status_code == 204
+    assert not set(groups) & {row["group"] for row in here.get("/v1/groups").json()["groups"]}
+
+
+def home(trio: WebTrio, group: str) -> int:
+    count = trio.node(1).metadata.state.topics["__consumer_offsets"].partitions
+    return trio.leader("__consumer_offsets", offsets_partition(group, count))
+
+
+def test_a_topic_that_is_used_is_made_also_at_a_node_that_does_not_decide(
+    trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique
+) -> None:
+    at = next(node for node in NODES if node != trio.controller())
+    name = unique("used")
+    answer = callers[at].post(f"/v1/topics/{name}/records", json={"records": [{"value": 1}]})
+    assert answer.status_code == 200, answer.text
+
+
+# --- when nodes do not answer
+
+
+def test_a_leader_that_moves_is_found_again(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str
+) -> None:
+    for to in (2, 3, 1):
+        trio.hand_over(topic, to)
+        answer = callers[1].post(
+            f"/v1/topics/{topic}/records", json={"records": [{"value": to, "partition": 0}]}
+        )
+        assert answer.status_code == 200, answer.text
+    assert read_all(callers[2], topic) == [2, 3, 1]
+
+
+def test_a_node_that_is_cut_off_says_what_to_do(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (inner_client, publishing):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(inner_client, "ANSWER_MS", 200)
+    monkeypatch.setattr(publishing, "COMMIT_MS", 200)
+    with trio.cut_off(1):
+        for partition in (0, 1):
+            records = {"records": [{"value": 1, "partition": partition}]}
+            refused = callers[1].post(f"/v1/topics/{topic}/records", json=records)
+            assert refused.status_code == 503, refused.text
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["message"]
+    for index in range(3):
+        trio.leader(topic, index)
+
+
+def test_a_node_that_never_answers_leaves_the_outcome_open(
+    trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inner_client, "ANSWER_MS", 100)
+    monkeypatch.setattr(publishing, "COMMIT_MS", 0)
+    leader = trio.node(2)
+    assert leader.links is not None
+    handlers = leader.links.rpc._handlers
+    usual = handlers[inner_client.ASK]
+    handlers[inner_client.ASK] = _silence
+    try:
+        refused = callers[1].post(
+            f"/v1/topics/{topic}/records", json={"records": [{"value": 1, "partition": 1}]}
+        )
+    finally:
+        handlers[inner_client.ASK] = usual
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "outcome_unknown")
+    assert "may have been done" in refused.json()["error"]["message"]
+
+
+async def _silence(sender: int, frame: memoryview) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+# --- limits between nodes
+
+
+def test_questions_to_one_node_are_limited_so_that_the_cluster_keeps_its_own(trio: WebTrio) -> None:
+    client = InnerClient(trio.node(1))
+    client._most = 2
+
+    async def scenario() -> list[bool]:
+        client._waiting[2] = 2
+        with pytest.raises(NoAnswer, match="2 questions already wait for node 2") as refused:
+            await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=2)
+        client._waiting[2] = 1
+        await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=2)
+        return [refused.value.sent, client._waiting[2] == 1]
+
+    assert trio.run(scenario()) == [False, True]
+
+
+@pytest.mark.parametrize("what", ["a request", "an answer"])
+def test_what_does_not_fit_between_nodes_is_refused_by_name(
+    trio: WebTrio, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    client = InnerClient(trio.node(1))
+    usual = inner_client.check_size
+
+    def check(node: Any, size: int, checked: str) -> None:
+        usual(node, size + 2**40 * (checked == what), checked)
+
+    monkeypatch.setattr(inner_client, "check_size", check)
+
+    async def scenario() -> None:
+        await client.ask(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(), DescribeConfigsResponse, to=3)
+
+    with pytest.raises(KafkaError, match=what) as refused:
+        trio.run(scenario())
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_node_that_is_not_ready_does_not_answer_others(trio: WebTrio) -> None:
+    client = InnerClient(trio.node(1))
+
+    async def scenario() -> None:
+        trio.node(3).ready = False
+        try:
+            await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=3)
+        finally:
+            trio.node(3).ready = True
+
+    with pytest.raises(KafkaError, match="starting or stopping"):
+        trio.run(scenario())
+
+
+def test_groups_of_a_node_that_does_not_answer_are_told_to_be_missing(
+    trio: WebTrio, callers: dict[int, httpx.Client]
+) -> None:
+    def set_ready(ready: bool) -> None:
+        trio.node(3).ready = ready
+
+    trio.call(lambda: set_ready(False))
+    try:
+        assert callers[1].get("/v1/groups").json()["unanswered"] == [3]
+    finally:
+        trio.call(lambda: set_ready(True))
