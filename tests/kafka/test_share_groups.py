@@ -388,6 +388,15 @@ def test_only_the_coordinator_answers(trio: Trio, topic: str, unique: Unique) ->
                 assert describe(client, group).error_code == ErrorCode.NOT_COORDINATOR
 
 
+def test_its_members_are_counted_in_the_metrics(trio: Trio, topic: str, unique: Unique) -> None:
+    group = unique("workers")
+    at = home(trio, group)
+    with trio.client(at) as client:
+        Member(client, group, topic).joined()
+    counts = {row.group_id: row.member_count for row in trio.node(at).groups.summaries()}
+    assert counts[group] == 1
+
+
 def test_the_next_coordinator_knows_the_group_and_takes_its_members_in_again(
     trio: Trio, topic: str, unique: Unique
 ) -> None:
