@@ -18,6 +18,7 @@ from penstock.cluster import (
     next_moves,
     plan_rebalance,
     register_node,
+    reassign,
     remove_empty_nodes,
     start_moves,
     watch_nodes,
@@ -224,6 +225,18 @@ def test_a_decommissioned_node_is_emptied_and_then_removed() -> None:
     apply(state, remove_empty_nodes(state))
     assert sorted(state.nodes) == [1, 3, 4]
     assert next_moves(state) == []
+
+
+def test_a_node_that_an_overtaken_move_may_have_reached_stays_until_the_group_has_said_where_it_is() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "orders", [1, 2, 3])
+    apply(state, reassign(state, "orders", 0, [1, 2, 4]))
+    apply(state, decommission_node(state, 4))
+    apply(state, reassign(state, "orders", 0, [1, 2, 3]))  # its leader may have changed the group already
+    assert 4 not in assignment(state, "orders").shown
+    assert remove_empty_nodes(state) == []
+    finish(state, group("orders"))
+    assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
 
 
 def test_decommissioning_is_refused_if_the_factor_could_not_be_kept() -> None:

@@ -130,7 +130,12 @@ def _check_room_without(state: ClusterState, node_id: int) -> None:
 
 def remove_empty_nodes(state: ClusterState, voting: Collection[int] = ()) -> list[MetadataRecord]:
     """Nodes that were to be emptied and are. `voting` are the nodes in the metadata group's present configuration:
-    one that still votes there stays until it has been replaced."""
+    one that still votes there stays until it has been replaced.
+
+    While anything moves, nobody is removed: a move may have taken the place of another one whose target its group had
+    reached already, and a leader that is cut off from the metadata would never give the partition back."""
+    if any(assignment.target is not None for _, _, assignment in state.groups()):
+        return []
     needed = {node for _, _, assignment in state.groups() for node in assignment.shown}
     needed.update(voting, (voter.node for voter in state.metadata_voters))
     return [
