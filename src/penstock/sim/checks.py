@@ -68,6 +68,10 @@ class Grave(Protocol):
 
     def disk_of(self, replica: Replica) -> SimDisk | None: ...
 
+    def folders_of(self, replica: Replica, folder: str) -> list[str]:
+        """Where its files are: in the group's folder, or where they were moved to when it ended."""
+        ...
+
     def running(self, replica: Replica) -> Watched | None: ...
 
 
@@ -364,7 +368,11 @@ class Witness:
         disk = self._graves.disk_of(replica)
         if disk is None:
             return False
-        names = [name for name in disk.durable_names(self._folder) if name.endswith(LOG_SUFFIX)]
+        folders = self._graves.folders_of(replica, self._folder)
+        return any(self._holds(disk, folder, entry) for folder in folders)
+
+    def _holds(self, disk: SimDisk, folder: str, entry: Entry) -> bool:
+        names = [name for name in disk.durable_names(folder) if name.endswith(LOG_SUFFIX)]
         bases = [int(name.removesuffix(LOG_SUFFIX)) for name in names]
         number = bisect_right(bases, entry.offset)
         if bases and number == 0:
@@ -372,7 +380,7 @@ class Witness:
             return True
         # A control entry may stand at the end of the segment before.
         return any(
-            entry.data in disk.durable_content(f"{self._folder}/{name}")
+            entry.data in disk.durable_content(f"{folder}/{name}")
             for name in reversed(names[max(number - 2, 0) : number])
         )
 

@@ -147,6 +147,9 @@ class GroupWorld:
             return self._graves[replica]
         return next((machine.disk for machine in self.machines if machine.me == replica), None)
 
+    def folders_of(self, replica: Replica, folder: str) -> list[str]:
+        return [folder]
+
     def running(self, replica: Replica) -> Machine | None:
         return next((one for one in self.machines if one.running and one.me == replica), None)
 

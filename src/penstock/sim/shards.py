@@ -1,8 +1,10 @@
 """The partitions of a simulated cluster, each with its clients, and where the replicas of a group are."""
 
+import posixpath
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.node.partitions import ORPHANS
 from penstock.sim.checks import Watched, Witness
 from penstock.sim.clients import KeyedReader, PlainProducer, Producer, Reader
 from penstock.sim.disk import SimDisk
@@ -66,11 +68,17 @@ class Graves:
         self._group = group
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
-        """Of a life that has ended, nothing is left that counts."""
-        for host in self._world.hosts:
-            if host.is_home_of(replica) and host.is_assembled:
-                return host.disk if host.node._assembly.replica(self._group) == replica else None
         return self._world.disk_of(replica)
+
+    def folders_of(self, replica: Replica, folder: str) -> list[str]:
+        """What a replica had acknowledged before it was made anew counted, as what a lost node had does."""
+        host = next((one for one in self._world.hosts if one.is_home_of(replica)), None)
+        if host is None or (host.is_assembled and host.node._assembly.replica(self._group) == replica):
+            return [folder]
+        name = posixpath.basename(folder)
+        aside = [one for one in host.disk.durable_names(ORPHANS) if one.startswith(f"{name}.")]
+        earlier = [posixpath.join(ORPHANS, one) for one in aside]
+        return earlier if host.is_assembled else [folder, *earlier]
 
     def running(self, replica: Replica) -> Watched | None:
         members = [
