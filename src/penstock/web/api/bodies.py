@@ -41,15 +41,15 @@ class Holding:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._bytes = 0
+        self.bytes = 0
 
     def take(self, count: int) -> None:
         self._ledger.take(count)
-        self._bytes += count
+        self.bytes += count
 
     def give_back(self) -> None:
-        self._ledger.give_back(self._bytes)
-        self._bytes = 0
+        self._ledger.give_back(self.bytes)
+        self.bytes = 0
 
 
 def media_type(request: Request) -> str:

@@ -175,10 +175,10 @@ class Publishing:
             rows = [_binary_row(params, call.binary, now_ms)]
         else:
             _check_no_query(params)
-            rows = await aside(len(call.body.records) * 100, _json_rows, call.body, now_ms)
+            rows = await aside(call.holding.bytes, _json_rows, call.body, now_ms)
         count = await self._partitions(params.topic)
         placed = self._placed(rows, count, "records[{}].partition" if call.binary is None else "partition")
-        batches = await aside(_size(rows), _batches, placed)
+        batches = await aside(call.holding.bytes, _batches, placed)
         outcomes = await self._produce(params.topic, batches)
         return _receipt(params.topic, placed, outcomes)
 
@@ -359,10 +359,6 @@ def _check_no_query(params: PublishParams) -> None:
     for name in PublishParams.__struct_fields__:
         if name != "topic" and getattr(params, name) is not UNSET:
             raise wrong(name, "for a body of type application/octet-stream; in JSON each record has its own")
-
-
-def _size(rows: Sequence[_Row]) -> int:
-    return sum(len(row.record.value or b"") for row in rows)
 
 
 def _batches(rows: Sequence[_Row]) -> dict[int, bytes]:

@@ -313,9 +313,15 @@ class Topics:
             ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message)
-        # The controller has them for certain; this node may hear of them a moment later.
+        return ConfigList(configs=await self._configs_as_decided(name))
+
+    async def _configs_as_decided(self, topic: str) -> dict[str, ConfigFacts]:
+        """The controller has them for certain; this node may hear of them a moment later."""
         controller = self._client.node.view.controller_id
-        return ConfigList(configs=await self._configs(name, to=controller if controller >= 0 else None))
+        try:
+            return await self._configs(topic, to=controller)
+        except PenstockError:
+            return await self._configs(topic)
 
     async def add_partitions(self, call: Call[TopicParams, MorePartitions]) -> PartitionCount:
         name, count = call.params.topic, call.body.count
