@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from penstock.batch import Record, read_records
+from penstock.batch import Record, iter_headers, read_records
 from penstock.config import TopicConfig
 from penstock.errors import CorruptLog, DiskFull
 from penstock.log import Disk, Log, MemoryDisk
@@ -359,3 +359,23 @@ def test_a_hundred_thousand_keys() -> None:
     left = [r for r in records(log) if r.key != b"seal"]
     assert len(left) == 100_000
     assert {r.key: r.value for r in left} == {b"key%d" % n: b"%d" % (n + 100_000) for n in range(100_000)}
+
+
+def test_no_reader_is_given_a_control_entry_that_compaction_has_left_at_a_segments_beginning(
+    disk: Disk,
+) -> None:
+    """The first record of a segment went, and a term begins behind it: for its offset the index has no entry."""
+    log = Log.open(disk, FOLDER, compacted())
+    put(log, "kept", "v")
+    seal(log)
+    first = log._chain.bases[-1]
+    assert put(log, "gone", "old") > first, "what sealed the last segment is in this one, and goes too"
+    put(log, "gone", "new", term=2)
+    seal(log)
+    put(log, "gone", "newest", term=2)
+    seal(log)
+    assert compact(log)
+    assert first in log._chain.bases
+    for offset in range(log.end_offset):
+        data = log.read(Offset(offset), 1, limit=log.end_offset)
+        assert not any(header.is_zero_width for _, header in iter_headers(data)), offset

@@ -314,8 +314,10 @@ class Segment:
         `no_control`: no control entry stands at this offset, so an index entry for it can be believed unseen. (With one
         there, and its batch gone by compaction, the entry would be the control entry's.)
         """
-        entry_offset, position = self.load_index().floor(offset - self.base_offset)
-        if no_control and entry_offset + self.base_offset == offset:
+        index = self.load_index()
+        entry_offset, position = index.floor(offset - self.base_offset)
+        # A segment's beginning without an entry is no batch's: compaction may have put a control entry there.
+        if no_control and entry_offset + self.base_offset == offset and index.first_at(entry_offset) is not None:
             return position
         end, window, at = self.size, b"", 0
         while position < end:
