@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Broker
 from penstock.config import Limits
+from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.web import port
 from penstock.web.api.bodies import Ledger
 from penstock.web.api.problems import Problem
@@ -277,3 +278,24 @@ def test_a_node_that_is_not_ready_says_so(http: httpx.Client, broker: Broker) ->
         node.ready = True
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
     assert refused.headers["retry-after"] == "1"
+
+
+def test_a_bug_is_told_as_one_in_the_same_form(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("not supposed to happen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InnerClient, "ask", fail)
+        answer = http.get("/v1/topics")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "not supposed" not in answer.text
+    assert http.get("/v1/topics").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/nothing", "/v1/topics/", "/v1/topics/a/b", "/v1/groups//offsets", "/v1/topics/%2F"]
+)
+def test_a_path_that_is_not_served_is_refused_in_the_same_form(http: httpx.Client, path: str) -> None:
+    refused = http.get(path)
+    assert refused.status_code in (400, 404)
+    assert set(refused.json()["error"]) == {"code", "message", "field"}

@@ -1,4 +1,4 @@
-"""The HTTP port: health, readiness, metrics, and the cluster. The web API will grow here."""
+"""The HTTP port: health, readiness, metrics, the cluster, and the web API (`api`)."""
 
 from penstock.web.port import WebPort
 

@@ -83,6 +83,7 @@ async def explain(request: Request, problem: Exception) -> Response:
 
 
 async def explain_bug(request: Request, bug: Exception) -> Response:
-    """It is raised again after this, and logged by uvicorn."""
+    """It is raised again after this; uvicorn logs it and ends the connection."""
     message = "a bug in answering this: the node's log has the traceback"
-    return JSONResponse({"error": {"code": "internal_error", "message": message, "field": None}}, 500)
+    facts = {"error": {"code": "internal_error", "message": message, "field": None}}
+    return JSONResponse(facts, 500, {"connection": "close"})

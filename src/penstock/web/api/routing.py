@@ -103,17 +103,16 @@ class SegmentRoute(Route):
         if scope["type"] != "http":
             return Match.NONE, {}
         sent = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].split(b"/")
-        found = self._found([unquote_to_bytes(segment).decode("utf-8", "replace") for segment in sent])
+        found = self._found(sent) if len(sent) == len(self._segments) else None
         if found is None:
             return Match.NONE, {}
         known = scope["method"] in (self.methods or ())
         return Match.FULL if known else Match.PARTIAL, {"endpoint": self.endpoint, "path_params": found}
 
-    def _found(self, sent: list[str]) -> dict[str, str] | None:
-        if len(sent) != len(self._segments):
-            return None
+    def _found(self, sent: list[bytes]) -> dict[str, str] | None:
         found = {}
-        for wanted, segment in zip(self._segments, sent, strict=True):
+        for wanted, raw in zip(self._segments, sent, strict=True):
+            segment = unquote_to_bytes(raw).decode("utf-8", "replace")
             if wanted.startswith("{") and segment:
                 found[wanted[1:-1]] = segment
             elif wanted != segment:

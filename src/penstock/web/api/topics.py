@@ -152,7 +152,9 @@ class Topics:
         self._client = client
 
     def operations(self) -> list[Operation]:
-        one = "/v1/topics/{topic}"
+        return [*self._of_all(), *self._of_one("/v1/topics/{topic}")]
+
+    def _of_all(self) -> list[Operation]:
         return [
             Operation(
                 method="GET",
@@ -177,9 +179,13 @@ class Topics:
                 refusals=(409,),
                 tag="topics",
             ),
+        ]
+
+    def _of_one(self, path: str) -> list[Operation]:
+        return [
             Operation(
                 method="GET",
-                path=one,
+                path=path,
                 name="describeTopic",
                 summary="Configs, and who leads and holds each partition",
                 handler=self.describe,
@@ -190,7 +196,7 @@ class Topics:
             ),
             Operation(
                 method="DELETE",
-                path=one,
+                path=path,
                 name="deleteTopic",
                 summary="Delete a topic and all that is in it",
                 handler=self.delete,
@@ -201,7 +207,7 @@ class Topics:
             ),
             Operation(
                 method="PATCH",
-                path=one + "/configs",
+                path=path + "/configs",
                 name="alterTopicConfigs",
                 summary="Set and unset configs of a topic; the others stay",
                 handler=self.alter_configs,
@@ -213,7 +219,7 @@ class Topics:
             ),
             Operation(
                 method="POST",
-                path=one + "/partitions",
+                path=path + "/partitions",
                 name="addPartitions",
                 summary="Give a topic more partitions; keys may go to others from then on",
                 handler=self.add_partitions,
