@@ -40,6 +40,7 @@ from penstock.node.no_network import NoNetwork
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
 from penstock.node.queues.burial import Graveyard
+from penstock.node.queues.desk import QueueDesk
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.overview import QueueOverview
 from penstock.node.queues.store import QueueStore
@@ -76,6 +77,7 @@ class Node:
     courier: Courier
     queues: QueueManager
     queue_overview: QueueOverview
+    queue_desk: QueueDesk
     flusher: Flusher
     view: ClusterView
     status: StatusBoard
@@ -278,6 +280,14 @@ class Node:
             view=self.view,
             partitions=self.partitions,
             store=self._queue_store,
+            queues=self.queues,
+            rpc=rpc,
+        )
+        self.queue_desk = QueueDesk(
+            node_id=self.node_id,
+            state=state,
+            view=self.view,
+            partitions=self.partitions,
             queues=self.queues,
             rpc=rpc,
         )

@@ -161,6 +161,10 @@ class QueuePartition:
         times = [each for each in (self._leases.next_ms, self._board.due.next_ms) if each is not None]
         return min(times, default=None)
 
+    def held_by(self, member: str) -> int:
+        """How many offsets are in a member's hands."""
+        return sum(lease.held for lease in self._leases.of(member))
+
     def wants_more(self, max_records: int) -> bool:
         """Whether reading on would help somebody who asks for this many. The limits may be overrun by one read."""
         board, settings = self._board, self._settings

@@ -221,6 +221,7 @@ class _Attempt:
         self._node = context.node
         self._request = request
         self._session = session
+        self._who = f"client {context.client_id!r} at {context.connection.peer}"
         self._rows: dict[Place, PartitionData] = {}
         self._drivers: list[QueueDriver] = []
         limit = self._node.config.limits.fetch_max_bytes
@@ -234,7 +235,7 @@ class _Attempt:
         while not self._rows and not self._session.closed:
             consumer = Consumer()
             for driver in self._drivers:
-                driver.wait(consumer)
+                driver.wait(consumer, self._session.member_id)
             try:
                 async with asyncio.timeout_at(deadline):
                     await consumer.wait()
@@ -267,6 +268,7 @@ class _Attempt:
             self._records_left,
             self._room,
             whole_batches=self._request.share_acquire_mode != RECORD_LIMIT_MODE,
+            who=self._who,
         )
         if not delivery.acquired:
             return

@@ -1,10 +1,12 @@
 """Queues at work: share groups on the partitions that this node leads, and where they keep what must survive.
 
 `store` keeps their state in an internal topic, on whichever node leads it; `driver` runs one queue on one partition;
-`notes` reads what records say about their own delivery; `burial` copies dead letters; `manager` finds the rest.
+`exclusive` keeps all but one consumer away where that is wanted; `notes` reads what records say about their own
+delivery; `burial` copies dead letters; `manager` finds the drivers, `overview` and `desk` those on other nodes too.
 """
 
-from penstock.node.queues.driver import Acknowledgement, Consumer, Delivery, QueueDriver
+from penstock.node.queues.desk import QueueDesk
+from penstock.node.queues.driver import Acknowledgement, Consumer, Delivery, NotLeased, QueueDriver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.overview import QueueOverview, QueuePicture
 from penstock.node.queues.sessions import ShareSession, ShareSessions
@@ -13,6 +15,8 @@ __all__ = [
     "Acknowledgement",
     "Consumer",
     "Delivery",
+    "NotLeased",
+    "QueueDesk",
     "QueueDriver",
     "QueueManager",
     "QueueOverview",

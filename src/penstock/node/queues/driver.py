@@ -10,6 +10,8 @@ Invariants:
  2. One save is under way at a time; what is acknowledged meanwhile goes into the next one. A thousand small
     acknowledgements so cost a few writes.
  3. Nobody is served by a driver whose partition has lost its lease or its term.
+ 4. An exclusive queue hands out records only to whoever has its seat (`exclusive`). The others stand by: they are woken
+    when the seat is free, and by nothing else.
 """
 
 import asyncio
@@ -22,11 +24,12 @@ from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
+from penstock.node.queues.exclusive import Holder, Seat
 from penstock.node.queues.notes import read_notes
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
 from penstock.node.waiter import FetchWaiter
-from penstock.queue import Acquired, DeadLetter, QueuePartition, QueueSettings, RetryBackoff
+from penstock.queue import AckKind, Acquired, DeadLetter, QueuePartition, QueueSettings, RetryBackoff
 from penstock.types import Offset, Term
 
 log = logging.getLogger("penstock.queues")
@@ -51,6 +54,15 @@ class Acknowledgement(NamedTuple):
     last: int
     kinds: bytes
     delay_ms: int | None = None
+
+
+class NotLeased(KafkaError):
+    """Ranges that are not, or no more, in the hands of whoever spoke of them. All others were taken, and are durable
+    when this is raised."""
+
+    def __init__(self, code: ErrorCode, message: str, ranges: Sequence[tuple[int, int]]) -> None:
+        super().__init__(code, message)
+        self.ranges = list(ranges)
 
 
 class Delivery(NamedTuple):
@@ -99,7 +111,10 @@ class QueueDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._waiting: dict[Consumer, None] = {}
-        self._acks: dict[asyncio.Future[None], None] = {}
+        self._standing_by: dict[Consumer, None] = {}
+        self._seat = Seat()
+        self._acks: dict[asyncio.Future[None], KafkaError | None] = {}
+        """Acknowledgements that wait for a save, and what to say of them then."""
         self._bell = _Bell(self._rung)
         self._record_bytes = 1024
         """The usual size of a record here, so that no more is read than will be sent."""
@@ -126,7 +141,7 @@ class QueueDriver:
         core = self.core
         return (
             self._loop.time() - self._asked_at > IDLE_SECONDS
-            and not (self._waiting or self._saving or self._burying)
+            and not (self._waiting or self._standing_by or self._saving or self._burying)
             and not (core.leased_count or core.dying_count)
         )
 
@@ -191,7 +206,7 @@ class QueueDriver:
             if not future.done():
                 future.set_exception(why)
                 future.exception()
-        for consumer in self._waiting:
+        for consumer in (*self._waiting, *self._standing_by):
             consumer.set()
         self._on_end(self)
 
@@ -210,13 +225,23 @@ class QueueDriver:
     # --- what consumers ask for
 
     def deliver(
-        self, member: str, max_records: int, max_bytes: int, *, whole_batches: bool = False
+        self,
+        member: str,
+        max_records: int,
+        max_bytes: int,
+        *,
+        whole_batches: bool = False,
+        who: str = "",
+        seat_ms: int | None = None,
     ) -> Delivery:
-        """Records for a consumer, leased to it from now on; NOTHING if there are none."""
+        """Records for a consumer, leased to it from now on; NOTHING if there are none, or somebody else has the seat.
+        `who` is how others are told of it; `seat_ms`, how long its word holds the seat: by default until `release`."""
         self._check_leads()
         self._asked_at = self._loop.time()
         now_ms = self.now_ms
         self._tick(now_ms)
+        if self.config.exclusive and not self._seat.take(member, who, now_ms, seat_ms):
+            return NOTHING
         others = len(self._waiting)
         self._read_ahead(now_ms, max_records * (others + 1))
         fair = max(1, -(-self.core.available_count // (others + 1)))
@@ -231,12 +256,14 @@ class QueueDriver:
         return delivery
 
     def acknowledge(self, member: str, batches: Sequence[Acknowledgement]) -> asyncio.Future[None]:
-        """Done when it is durable; KafkaError when it is not, or when a range is not (any more) this member's."""
+        """Done when it is durable; KafkaError when it is not. NotLeased: some ranges are not (any more) this member's;
+        the others are durable by then."""
         self._check_leads()
         now_ms = self.now_ms
         self._tick(now_ms)
+        self._seat.prolong(member, now_ms)
         future: asyncio.Future[None] = self._loop.create_future()
-        wrong: KafkaError | None = None
+        refused: list[tuple[ErrorCode, Acknowledgement]] = []
         waits = False
         for batch in batches:
             result = self.core.acknowledge(
@@ -244,30 +271,70 @@ class QueueDriver:
             )
             waits = waits or result.waits
             if result.error != ErrorCode.NONE:
-                wrong = _refused(result.error, batch)
-        if wrong is not None:
-            future.set_exception(wrong)
-            future.exception()
-        elif not waits:
-            future.set_result(None)
-        else:
-            self._acks[future] = None
+                refused.append((result.error, batch))
+        wrong = _refused(refused) if refused else None
+        if waits:
+            self._acks[future] = wrong
             future.add_done_callback(lambda done: self._acks.pop(done, None))
+        else:
+            _answer(future, wrong)
         self._after()
         return future
+
+    async def accept_one(self, member: str, offset: int) -> None:
+        """Says that a message is done which nobody was handed. NotLeased if it is done already, or somebody's."""
+        await self._read_to(offset)
+        now_ms = self.now_ms
+        acquired = self.core.acquire(now_ms, member, self.config.max_record_locks, below=offset + 1)
+        for given in acquired:
+            if given.first < offset:
+                self.core.hand_back(now_ms, member, given.first, min(given.last, offset - 1))
+        await self.acknowledge(member, [Acknowledgement(offset, offset, bytes([AckKind.ACCEPT]))])
+
+    async def _read_to(self, offset: int) -> None:
+        """Learns of everything up to and with this offset, as far as the limits let it."""
+        while True:
+            self._check_leads()
+            before = self.core.next_offset
+            if before > offset:
+                return
+            self._read_ahead(self.now_ms, self.config.max_record_locks)
+            if self.core.next_offset == before:
+                return
+            await asyncio.sleep(0)
+
+    def held_by(self, member: str) -> int:
+        """How many messages are in its hands."""
+        return self.core.held_by(member) if self.is_open else 0
+
+    def other_holder(self, member: str) -> Holder | None:
+        """Who has the seat of an exclusive queue, if it is somebody else."""
+        return self._seat.other_than(member, self.now_ms) if self.config.exclusive else None
 
     def release(self, member: str) -> None:
         """A consumer has gone: others get what it held."""
         if self.is_open:
             self.core.release_member(self.now_ms, member)
+            self._seat.leave(member)
             self._after()
 
-    def wait(self, consumer: Consumer) -> None:
+    def hand_back(self, member: str, first: int, last: int) -> None:
+        """What was handed out just now did not reach anybody: it is as if it had not been."""
+        self._check_leads()
+        self.core.hand_back(self.now_ms, member, first, last)
+        self._after()
+
+    def wait(self, consumer: Consumer, member: str = "") -> None:
         """Wakes the consumer when there may be something for it, those that came first before the others."""
-        self._waiting[consumer] = None
+        if self.other_holder(member) is not None:
+            self._standing_by[consumer] = None
+            self._set_timer()
+        else:
+            self._waiting[consumer] = None
 
     def forget(self, consumer: Consumer) -> None:
         self._waiting.pop(consumer, None)
+        self._standing_by.pop(consumer, None)
 
     # --- inside
 
@@ -330,13 +397,25 @@ class QueueDriver:
         """What follows from any change: saves, burials, the alarm, and those who wait."""
         self._start_saving()
         self._start_burying()
+        self._let_in()
         self._set_timer()
         if self._waiting and self._has_more:
             self._wake()
 
+    def _let_in(self) -> None:
+        """The seat is free: whoever stands by and comes first has it."""
+        if self._standing_by and self.other_holder("") is None:
+            for consumer in self._standing_by:
+                consumer.set()
+            self._standing_by.clear()
+
     @property
     def _has_more(self) -> bool:
+        """Whether anybody could be given anything: not when as much is leased as may be, or those who wait would wake
+        each other for ever."""
         core = self.core
+        if core.leased_count >= core.settings.max_leased:
+            return False
         return core.available_count > 0 or (
             core.next_offset < self.partition.high_watermark and core.wants_more(1)
         )
@@ -359,6 +438,8 @@ class QueueDriver:
 
     def _set_timer(self) -> None:
         due_ms = self.core.next_due_ms
+        if self._standing_by and self._seat.until_ms is not None:
+            due_ms = self._seat.until_ms if due_ms is None else min(due_ms, self._seat.until_ms)
         if due_ms == self._timer_due_ms:
             return
         if self._timer is not None:
@@ -394,7 +475,7 @@ class QueueDriver:
             self._saving = False
         for token in self.core.saved(number):
             if isinstance(token, asyncio.Future) and not token.done():
-                token.set_result(None)
+                _answer(token, self._acks.get(token))
         self._start_saving()
 
     async def _save(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -453,14 +534,23 @@ def _next_offset(data: bytes) -> int:
     return end
 
 
-def _refused(code: ErrorCode, batch: Acknowledgement) -> KafkaError:
+def _answer(future: asyncio.Future[None], wrong: KafkaError | None) -> None:
+    if wrong is None:
+        future.set_result(None)
+    else:
+        future.set_exception(wrong)
+        future.exception()
+
+
+def _refused(refused: Sequence[tuple[ErrorCode, Acknowledgement]]) -> NotLeased:
+    code, first = refused[-1]
     if code == ErrorCode.INVALID_REQUEST:
         message = (
-            f"{batch.first} to {batch.last}: expected a range, and for it one kind of 0 to 4 or one for each"
+            f"{first.first} to {first.last}: expected a range, and for it one kind of 0 to 4 or one for each"
         )
     else:
-        message = f"{batch.first} to {batch.last} are not, or no more, leased to this consumer"
-    return KafkaError(code, message)
+        message = f"{first.first} to {first.last} are not, or no more, leased to this consumer"
+    return NotLeased(code, message, [(batch.first, batch.last) for _, batch in refused])
 
 
 def _settings(config: GroupConfig) -> QueueSettings:

@@ -6,12 +6,13 @@ know, and are asked for. A leader that cannot be reached leaves that part of the
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.cluster import ClusterState, Topic
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.leaders import NO_LEADER
 from penstock.node.partitions import PartitionTable
 from penstock.node.queues.manager import QueueManager
@@ -34,6 +35,8 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
 
     place: Place
     start_offset: int
+    is_opened: bool = False
+    """Whether the queue is to be brought to life, so that it can be counted."""
 
 
 class QueuePicture(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class QueuePicture(msgspec.Struct, frozen=True, kw_only=True):
     """For an earlier message of their key."""
     dying: int | None = None
     consumers: int | None = None
+    holder: str | None = None
+    """Who has it, of an exclusive queue."""
 
 
 class QueueOverview:
@@ -83,10 +88,11 @@ class QueueOverview:
             rpc.handle(LOOK, self._serve_look)
             rpc.handle(END, self._serve_end)
 
-    async def pictures(self, group_id: str | None = None) -> list[QueuePicture]:
-        """Of one group, or of all. KafkaError if what is stored cannot be read now."""
+    async def pictures(self, group_id: str | None = None, *, opened: bool = False) -> list[QueuePicture]:
+        """Of one group, or of all; `opened`, complete also where nobody has asked the leader for anything so far.
+        KafkaError if what is stored cannot be read now."""
         starts = await self._store.starts(group_id)
-        asked = [self._picture(queue, start) for queue, start in starts.items()]
+        asked = [self._picture(queue, start, opened) for queue, start in starts.items()]
         found = await asyncio.gather(*asked)
         return sorted(
             (one for one in found if one is not None),
@@ -114,7 +120,7 @@ class QueueOverview:
 
     # --- asking the partitions' leaders
 
-    async def _picture(self, queue: QueueKey, start_offset: int) -> QueuePicture | None:
+    async def _picture(self, queue: QueueKey, start_offset: int, opened: bool) -> QueuePicture | None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return None
@@ -126,7 +132,7 @@ class QueueOverview:
             leader=leader,
             start_offset=start_offset,
         )
-        question = msgspec.msgpack.encode(Look(Place.of(queue), start_offset))
+        question = msgspec.msgpack.encode(Look(Place.of(queue), start_offset, opened))
         if leader == self._node_id:
             answer: bytes | memoryview = await self._serve_look(self._node_id, memoryview(question))
         elif leader == NO_LEADER or self._rpc is None:
@@ -162,7 +168,16 @@ class QueueOverview:
 
     async def _serve_look(self, sender: NodeId, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=Look)
+        if wish.is_opened:
+            with suppress(PenstockError):
+                await self._bring_to_life(wish.place.queue)
         return msgspec.msgpack.encode(self._look(wish.place.queue, wish.start_offset))
+
+    async def _bring_to_life(self, queue: QueueKey) -> None:
+        topic = self._state.topic_by_id(queue.topic_id)
+        if topic is not None:
+            partition = self._partitions.get(topic.name, queue.partition)
+            await self._queues.driver(queue.group_id, queue.topic_id, partition)
 
     def _look(self, queue: QueueKey, start_offset: int) -> QueuePicture | None:
         topic = self._state.topic_by_id(queue.topic_id)
@@ -201,6 +216,7 @@ class QueueOverview:
             waiting=seen.waiting,
             dying=seen.dying,
             consumers=seen.members,
+            holder=str(holder) if (holder := driver.other_holder("")) is not None else None,
         )
 
     async def _serve_end(self, sender: NodeId, question: memoryview) -> bytes:
