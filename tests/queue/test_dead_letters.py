@@ -97,6 +97,18 @@ def test_a_rejection_survives_a_restart_and_is_copied_by_the_next_leader() -> No
     assert scene.queue.take_dead_letters() == []
 
 
+def test_what_is_buried_before_it_is_read_again_need_not_be_read() -> None:
+    scene = Scene(messages=3)
+    scene.gets("ann", 3)
+    scene.says("ann", REJECT, 1)
+    scene.saves()
+    scene.crashes()
+    scene.reads(1)
+    assert scene.queue.next_offset == 1
+    scene.queue.buried(1, 1)
+    assert scene.queue.next_offset == 2
+
+
 def test_what_had_its_last_delivery_when_the_leader_died_goes_to_the_dead_letters() -> None:
     """It may be what brought the leader down."""
     scene = Scene(messages=3, delivery_limit=1)

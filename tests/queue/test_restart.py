@@ -141,6 +141,28 @@ def test_a_large_change_takes_several_writes_and_is_answered_after_the_last() ->
     assert scene.queue.available_count == chunks * (CHUNK_SIZE - 1)
 
 
+def test_a_round_of_writes_keeps_to_the_start_offset_that_it_began_with() -> None:
+    """[1] The head of the round says it; what lies above it must be in the chunks, even if it is passed meanwhile."""
+    chunks = MAX_CHUNKS_PER_WRITE + 3
+    scene = Scene(messages=chunks * CHUNK_SIZE, max_leased=10**7, delivery_limit=0)
+    scene.gets("ann", chunks * CHUNK_SIZE)
+    last = (chunks - 1) * CHUNK_SIZE
+    for number in range(chunks):
+        scene.says("ann", ACCEPT, number * CHUNK_SIZE + 9, token=number)
+    first = scene.writes()
+    assert first is not None
+    scene.queue.saved(first)
+    scene.queue.trimmed(scene.now_ms, last + CHUNK_SIZE)
+    second = scene.writes()
+    assert second is not None
+    assert scene.queue.saved(second) == list(range(chunks))
+    scene.crashes()
+    scene.queue.extend(scene.now_ms, last)
+    scene.reads(1)
+    offsets = scene.gets("ben", chunks * CHUNK_SIZE)
+    assert not {number * CHUNK_SIZE + 9 for number in range(chunks)} & set(offsets)
+
+
 def test_reading_goes_on_after_a_restart_with_more_chunks_than_the_limit() -> None:
     """Chunks that are only remembered do not count, or a queue at its limit would never read again."""
     scene = Scene(max_chunks=4)
