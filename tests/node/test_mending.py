@@ -11,13 +11,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from penstock.cluster import Assignment, report_damaged
+from penstock.config import ClusterSettings
 from penstock.errors import StorageError
 from penstock.node import Partition
 from penstock.types import GroupId, Offset
+from tests.faults.patience import eventually
 from tests.kafka.asking import create
 from tests.kafka.trio import PATIENCE_SECONDS, LastingDisk, Trio
 
 RECORDS = 60
+BETWEEN_WRITES_SECONDS = 0.01
+"""The nodes share this process with their client."""
+PATIENT = ClusterSettings(election_timeout_ms=1000, heartbeat_interval_ms=100, auto_rebalance=False)
+"""A machine that is busy with something else shall not look like one without a leader."""
 SEGMENTS = {"internal_segment_bytes": "2000"}
 ROTTEN_BYTE = 150
 """Within the first record of a segment's first batch: behind its header of 61 bytes, and a control entry of 74."""
@@ -36,7 +42,7 @@ FIELDS = {
 
 @pytest.fixture
 def trio() -> Iterator[Trio]:
-    with Trio() as running:
+    with Trio(replication=PATIENT) as running:
         yield running
 
 
@@ -53,18 +59,30 @@ def topic(trio: Trio) -> str:
 # --- clients
 
 
-def produce(trio: Trio, topic: str, numbers: range) -> None:
-    problems: list[KafkaError] = []
+class Writer:
+    """Sends one record after the other, each when the one before is acked."""
 
-    def told(problem: KafkaError | None, message: Message) -> None:
+    def __init__(self, trio: Trio, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer(
+            {"bootstrap.servers": trio.bootstrap_servers, "acks": "all", "linger.ms": 0, "log_level": 0}
+        )
+        self._problems: list[KafkaError] = []
+
+    def write(self, number: int) -> None:
+        self._producer.produce(self._topic, value(number), on_delivery=self._told)
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
+        assert not self._problems
+
+    def _told(self, problem: KafkaError | None, message: Message) -> None:
         if problem is not None:
-            problems.append(problem)
+            self._problems.append(problem)
 
-    producer = Producer({"bootstrap.servers": trio.bootstrap_servers, "acks": "all", "linger.ms": 0})
+
+def produce(trio: Trio, topic: str, numbers: range) -> None:
+    writer = Writer(trio, topic)
     for number in numbers:
-        producer.produce(topic, value(number), on_delivery=told)
-        producer.flush(PATIENCE_SECONDS)
-    assert not problems
+        writer.write(number)
 
 
 def value(number: int) -> bytes:
@@ -78,8 +96,9 @@ def under_load(trio: Trio, topic: str, first: int) -> Iterator[Callable[[], rang
 
     def load() -> None:
         try:
-            while not ended.is_set():
-                produce(trio, topic, range(acked[0], acked[0] + 1))
+            writer = Writer(trio, topic)
+            while not ended.wait(BETWEEN_WRITES_SECONDS):
+                writer.write(acked[0])
                 acked[0] += 1
         except BaseException as problem:  # noqa: BLE001 - raised below
             problems.append(problem)
@@ -177,7 +196,7 @@ def wait_renewed(trio: Trio, topic: str, *node_ids: int) -> None:
         lives = [life(trio, one, topic) for one in node_ids]
         return replica is not None and lives == [1] * len(node_ids) and len(replica.in_sync_nodes()) == 3
 
-    trio.eventually(done)
+    eventually(lambda: trio.call(done), f"{topic} is made anew on {node_ids}")
     assert all(trio.call(lambda one=one: is_whole(trio.replica(one, topic))) for one in trio.running)
 
 
