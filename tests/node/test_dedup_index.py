@@ -82,6 +82,20 @@ def test_a_million_ids_are_forgotten_at_once_and_removed_a_few_at_a_time() -> No
     assert len(index) == 1_000_000 - SWEEP
 
 
+def test_an_id_that_comes_again_before_its_forgotten_entry_was_removed_stays() -> None:
+    index = DedupIndex(10_000)
+    names = [f"id {number}" for number in range(3 * SWEEP)]
+    index.note(0, WINDOW_MS, 0, ids(*names))
+    index.expire(WINDOW_MS, WINDOW_MS)
+    last = names[-1].encode()
+    assert (index.find(last), len(index)) == (None, 2 * SWEEP)
+    index.note(WINDOW_MS, WINDOW_MS, 1_000, ids(names[-1]))
+    assert index.find(last) == 1_000
+    for _ in range(3):
+        index.expire(WINDOW_MS, WINDOW_MS)
+    assert (index.find(last), len(index)) == (1_000, 1)
+
+
 def test_a_clock_that_goes_back_makes_nothing_older() -> None:
     index = DedupIndex(100)
     index.note(5_000, WINDOW_MS, 0, ids("a"))

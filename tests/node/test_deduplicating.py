@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from inspect import isawaitable
 
 import pytest
@@ -23,12 +24,17 @@ from penstock.kafka.wire.messages.produce import (
 from penstock.log import Log
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import Node, Partition, deduplicating
-from penstock.types import Offset
+from penstock.node.message_ids import DIGEST_SIZE
+from penstock.types import Offset, Term
 
 NAME = "penstock-message-id"
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 3_600_000
 PATIENCE_SECONDS = 10.0
+
+
+def digest_of(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=DIGEST_SIZE).digest()
 
 
 class HandClock:
@@ -272,9 +278,10 @@ def test_a_producer_that_repeats_a_batch_gets_the_answer_that_it_missed() -> Non
         for _ in range(2):
             assert await act.send("a", producer_id=1, sequence=0) == 0  # wholly a duplicate
             assert await act.send("b", "a", producer_id=1, sequence=1) == 2  # in part
-            assert await act.send("", producer_id=1, sequence=3) == 4  # not at all
-        assert act.stored() == [(0, "a"), (2, "b"), (4, "")]
-        assert act.partition.log.end_offset == 5
+            assert await act.send("a", "c", producer_id=1, sequence=3) == 4
+            assert await act.send("", producer_id=1, sequence=5) == 6  # not at all
+        assert act.stored() == [(0, "a"), (2, "b"), (5, "c"), (6, "")]
+        assert act.partition.log.end_offset == 7
 
     play(scene)
 
@@ -435,11 +442,25 @@ def test_when_a_window_is_set_later_or_grows_what_the_log_holds_counts_too() -> 
         assert await act.send("a") == 1
         await act.configure(dedup_window_ms="1000")
         assert await act.send("a") == 0
-        act.clock.now_ms += deduplicating.CLOCKS_APART_MS + 1000
+        act.clock.now_ms += 1000
+        assert await act.send("b") == 2
+        assert act.node.dedup.of(act.partition).index.find(digest_of("a")) is None
         await act.configure(dedup_window_ms=str(WINDOW_MS))
         assert await act.send("a") == 0
 
     play(scene, dedup_window_ms="0")
+
+
+def test_what_is_remembered_belongs_to_one_term() -> None:
+    async def scene(act: Scene) -> None:
+        await act.send("a")
+        memory = act.node.dedup.of(act.partition)
+        assert act.node.dedup.of(act.partition) is memory
+        act.partition.term = Term(act.partition.term + 1)
+        assert act.node.dedup.of(act.partition) is not memory
+        assert await act.send("a") == 0
+
+    play(scene)
 
 
 def test_batches_that_came_by_another_way_are_read_before_the_next_is_judged() -> None:

@@ -53,7 +53,7 @@ class DedupIndex:
         be there twice; the later one is in `_offsets`."""
         self._runs: deque[_Run] = deque()
         self._floor = 0
-        """All offsets below are forgotten."""
+        """All offsets below are forgotten. What the limit took is removed at once."""
         self._now_ms = 0
 
     def __len__(self) -> int:
@@ -115,9 +115,7 @@ class DedupIndex:
 
     def _limit(self) -> None:
         while len(self._places) > self.max_ids:
-            if self._places[0] >= self._floor:
-                self.limited = True
-                self._floor = self._places[0] + 1
+            self.limited = self.limited or self._places[0] >= self._floor
             self._drop()
 
     def _sweep(self, most: int) -> None:
