@@ -295,3 +295,18 @@ def test_groups_of_a_node_that_does_not_answer_are_told_to_be_missing(
         assert callers[1].get("/v1/groups").json()["unanswered"] == [3]
     finally:
         trio.call(lambda: set_ready(True))
+
+
+def test_when_a_node_is_gone_the_others_serve_what_it_led(unique: Unique) -> None:
+    with WebTrio() as trio, ExitStack() as stack:
+        callers = {node: stack.enter_context(trio.caller(node)) for node in NODES}
+        topic = make(trio, callers, unique("inherited"))
+        publish_to_all = {"records": [{"value": number, "partition": number} for number in range(3)]}
+        assert callers[3].post(f"/v1/topics/{topic}/records", json=publish_to_all).status_code == 200
+        trio.stop(3)
+        for node in (1, 2):
+            answer = callers[node].post(f"/v1/topics/{topic}/records", json=publish_to_all)
+            assert answer.status_code == 200, answer.text
+        assert read(callers[1], topic, 2)["high_watermark"] == 3
+        refused = callers[3].get("/v1/topics")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
