@@ -87,7 +87,7 @@ class Subscriber:
 
 @contextmanager
 def subscriber(http_url: str, **options: Any) -> Iterator[Subscriber]:
-    with connect(push_url(http_url), **options) as socket:
+    with connect(push_url(http_url), close_timeout=1, **options) as socket:
         yield Subscriber(socket)
 
 

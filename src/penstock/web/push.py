@@ -108,12 +108,9 @@ class PushEndpoint:
 
     def _refusal(self, socket: WebSocket) -> Response | None:
         """What is to be said before the upgrade: not now, not for you, or not here."""
-        if not self._node.ready:
-            return _denied(503, "not_ready", "this node is starting or stopping; ask another one")
-        origin = socket.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
-            message = f"a page of {origin} may not subscribe here: let it ask its own server, or put both behind one"
-            return _denied(403, "foreign_origin", message)
+        refusal = refuse_socket(self._node, socket)
+        if refusal is not None:
+            return refusal
         name = socket.query_params.get("subscription")
         home = self._home(name) if name else None
         if home is None or home == self._node.node_id or name is None:
@@ -137,7 +134,7 @@ class _Connection:
         self._node = node
         self._subscriptions = subscriptions
         self._socket = socket
-        self._pace = _Pace(FRAMES_PER_SECOND)
+        self._pace = Pace(FRAMES_PER_SECOND)
 
     async def serve(self) -> None:
         try:
@@ -275,7 +272,7 @@ class _Connection:
                 await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)
 
 
-class _Pace:
+class Pace:
     """Lets through so much in a second, and makes wait what comes beyond it."""
 
     def __init__(self, per_second: int) -> None:
@@ -300,6 +297,19 @@ def home_url(node: Node, node_id: int) -> str | None:
     # A port that is open on all addresses is reached where clients reach the node.
     host = known.kafka.host if known.http.host in WILDCARDS else known.http.host
     return f"ws://{Address(host, known.http.port)}{PATH}"
+
+
+def refuse_socket(node: Node, socket: WebSocket) -> Response | None:
+    """What is to be said before the upgrade of any WebSocket: not now, or not for you."""
+    if not node.ready:
+        return _denied(503, "not_ready", "this node is starting or stopping; ask another one")
+    origin = socket.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
+        message = (
+            f"a page of {origin} may not subscribe here: let it ask its own server, or put both behind one"
+        )
+        return _denied(403, "foreign_origin", message)
+    return None
 
 
 def _named(url: str, name: str) -> str:

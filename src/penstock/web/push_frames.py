@@ -88,7 +88,11 @@ def decode_frame(text: str | None) -> AnyFrame:
     try:
         return _decoder.decode(text)
     except msgspec.ValidationError as trouble:
-        raise misfit(trouble) from None
+        problem = misfit(trouble)
+        code = problem.code if problem.field else "invalid_frame"
+        raise Problem(
+            400, code, f"{problem.field or 'the frame'}: {problem.message}", problem.field
+        ) from None
     except (msgspec.DecodeError, UnicodeError) as trouble:
         raise Problem(400, "invalid_frame", f"not JSON: {trouble}") from None
     except RecursionError:

@@ -32,6 +32,8 @@ SAVE_SECONDS = 0.05
 writes as there are messages."""
 TOUCHES_PER_TTL = 3
 TOUCH_MS_MAX = 3_600_000
+SLACK_MS = 5_000
+"""How late a busy node may be to renew a TTL."""
 
 INACTIVE = "inactive"
 MOVED = "unavailable"
@@ -56,6 +58,8 @@ class Attachment:
         self.topic_ids = topic_ids
         self.ending: Ending | None = None
         self.touch_ms = min(max(wish.ttl_ms // TOUCHES_PER_TTL, 1), TOUCH_MS_MAX)
+        self.keep_ms = wish.ttl_ms + 2 * self.touch_ms + SLACK_MS
+        """While it is attached. Should the node die, the TTL is longer by that; it is never shorter."""
         self._feeds = feeds
         self._encoder = encoder
         self._store = store
@@ -361,7 +365,7 @@ class Attachment:
             changes = self.core.take_changes()
             places = self.core.places() if self._touching else changes
             self._touching = False
-            if not await self._write(places, keep_ms=self.wish.ttl_ms + 2 * self.touch_ms):
+            if not await self._write(places, keep_ms=self.keep_ms):
                 return
             if changes:
                 self.tell({"type": "acked", "positions": [place_told(place) for place in changes]})

@@ -93,8 +93,7 @@ class Subscriptions:
             now_ms=self.now_ms,
         )
         # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
-        keep_ms = wish.ttl_ms + 2 * attachment.touch_ms
-        await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=keep_ms)
+        await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=attachment.keep_ms)
         self._attached[wish.name] = attachment
         if self._watching is None:
             self._watching = self._loop.create_task(self._watch())

@@ -1,0 +1,253 @@
+"""Subscribers that say wrong things, too much, or nothing. Each is told why, and nobody else notices."""
+
+import json
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from penstock import Broker
+from penstock.web import push, sockets
+from tests.web.pushing import create, produce, push_url, subscriber, values
+
+Unique = Callable[[str], str]
+
+SUBSCRIBE = {"type": "subscribe", "subscription": "x", "topics": ["x"]}
+
+
+@pytest.fixture
+def topic(broker: Broker, unique: Unique) -> str:
+    name = unique("hostile")
+    create(broker.bootstrap_servers, name)
+    return name
+
+
+def still_serves(broker: Broker, topic: str, unique: Unique) -> bool:
+    with subscriber(broker.http_url) as other:
+        other.subscribe(unique("other"), topic)
+        produce(broker.bootstrap_servers, topic, ["alive"])
+        return values(other.take(1)) == ["alive"]
+
+
+# --- the first frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ("", "invalid_frame"),
+        ("nonsense", "invalid_frame"),
+        ("[" * 100_000, "invalid_frame"),
+        ("null", "invalid_frame"),
+        ("[]", "invalid_frame"),
+        ("{}", "invalid_field"),
+        ('{"type": "dance"}', "invalid_field"),
+        ('{"type": 7}', "invalid_field"),
+        ('{"type": "ack", "topic": "t", "partition": 0, "offset": 0}', "not_subscribed"),
+        ('{"type": "subscribe", "topics": ["x"]}', "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "topics": []}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "topics": ["x"] * 1001}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "topics": [7]}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "topics": ["../x"]}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "subscription": ""}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "subscription": "n" * 250}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "credit": 0}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "credit": 10**30}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "credit": "many"}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "read_old": "yes"}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "ack_timeout_ms": -1}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "encoding": "morse"}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "credits": 5}), "invalid_field"),
+        (json.dumps({**SUBSCRIBE, "topics": ["there-is-no-such-topic"]}), "unknown_topic"),
+        (json.dumps({**SUBSCRIBE, "topics": ["__consumer_offsets"]}), "unknown_topic"),
+    ],
+)
+def test_a_first_frame_that_cannot_be_is_refused_with_what_is_wrong(
+    broker: Broker, frame: str, code: str
+) -> None:
+    with subscriber(broker.http_url) as one:
+        one.socket.send(frame)
+        told = one.hear()
+        assert (told["type"], told["code"]) == ("error", code)
+        assert told["message"]
+        assert one.closed()[1] == code
+
+
+def test_a_binary_frame_is_refused(broker: Broker) -> None:
+    with subscriber(broker.http_url) as one:
+        one.socket.send(b'{"type": "subscribe"}')
+        assert one.hear()["code"] == "invalid_frame"
+
+
+def test_who_says_nothing_is_sent_away(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "FIRST_FRAME_SECONDS", 0.2)
+    with subscriber(broker.http_url) as one:
+        assert one.hear()["code"] == "no_frame"
+
+
+# --- later frames
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ("nonsense", "invalid_frame"),
+        ('{"type": "ack"}', "invalid_field"),
+        ('{"type": "ack", "topic": "t", "partition": -1, "offset": 0}', "invalid_field"),
+        ('{"type": "ack", "topic": "t", "partition": 0, "offset": 1.5}', "invalid_field"),
+        ('{"type": "credit", "credit": 0}', "invalid_field"),
+        (json.dumps(SUBSCRIBE), "already_subscribed"),
+    ],
+)
+def test_a_later_frame_that_cannot_be_ends_the_connection_and_not_the_subscription(
+    broker: Broker, topic: str, unique: Unique, frame: str, code: str
+) -> None:
+    name = unique("later")
+    with subscriber(broker.http_url) as one:
+        one.subscribe(name, topic)
+        one.socket.send(frame)
+        assert one.hear_of("error")["code"] == code
+    with subscriber(broker.http_url) as one:
+        assert one.subscribe(name, topic, take_over=True)["resumed"] is True
+
+
+@pytest.mark.parametrize("offset", [3, 4, 2**62])
+def test_an_ack_of_what_was_not_sent_is_an_error_and_acks_nothing(
+    broker: Broker, topic: str, unique: Unique, offset: int
+) -> None:
+    name = unique("liar")
+    produce(broker.bootstrap_servers, topic, range(10))
+    with subscriber(broker.http_url) as one:
+        one.subscribe(name, topic, read_old=True, credit=3)
+        one.take(3)
+        one.say(type="ack", topic=topic, partition=0, offset=offset)
+        assert one.hear_of("error")["code"] == "not_sent"
+    with subscriber(broker.http_url) as one:
+        assert one.subscribe(name, topic, take_over=True)["positions"][0]["offset"] == 0
+
+
+def test_acks_of_other_peoples_partitions_mean_nothing(broker: Broker, topic: str, unique: Unique) -> None:
+    with subscriber(broker.http_url) as one:
+        one.subscribe(unique("stranger"), topic)
+        one.say(type="ack", topic="another-topic", partition=99, offset=5)
+        one.say(type="ping")
+        assert one.hear()["type"] == "pong"
+
+
+# --- too much
+
+
+def test_a_frame_that_is_too_long_is_refused(broker: Broker, topic: str, unique: Unique) -> None:
+    with subscriber(broker.http_url) as one:
+        one.socket.send(json.dumps({**SUBSCRIBE, "topics": ["x" * 600_000]}))
+        assert one.hear()["code"] == "frame_too_large"
+    assert still_serves(broker, topic, unique)
+
+
+def test_a_message_beyond_all_limits_ends_the_connection(broker: Broker, topic: str, unique: Unique) -> None:
+    with subscriber(broker.http_url) as one:
+        one.socket.send("x" * (sockets.MAX_MESSAGE_BYTES + 1))
+        assert one.closed()[0] == 1009
+    assert still_serves(broker, topic, unique)
+
+
+def test_a_message_of_endless_empty_pieces_ends_the_connection(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
+    with subscriber(broker.http_url) as one:
+        one.socket.send([""] * (sockets.MAX_FRAGMENTS + 10))
+        assert one.closed()[0] == 1009
+    assert still_serves(broker, topic, unique)
+
+
+def test_pings_that_are_never_read_fill_no_memory(broker: Broker, topic: str, unique: Unique) -> None:
+    """Megabytes of pings from somebody who does not take the pongs."""
+    ping = bytes([0x89, 0x80 | 125]) + bytes(4) + bytes(125)
+    with upgraded(broker) as raw:
+        raw.settimeout(10)
+        for _ in range(1000):
+            raw.sendall(ping * 100)
+        assert still_serves(broker, topic, unique)
+        service: Any = broker._thread.service
+        held = [
+            one.transport.get_write_buffer_size() for one in service._web._server.server_state.connections
+        ]
+        assert 0 < max(held) < 1024 * 1024  # the limit, and what one read of the socket adds to it
+
+
+def test_a_flood_of_frames_is_read_slowly_and_the_others_are_served(
+    broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "FRAMES_PER_SECOND", 50)
+    with subscriber(broker.http_url) as one:
+        one.subscribe(unique("flood"), topic)
+        for _ in range(80):
+            one.say(type="ping")
+        assert still_serves(broker, topic, unique)
+        for _ in range(80):  # and each of its frames is answered in the end
+            one.hear_of("pong")
+
+
+def test_who_does_not_read_is_sent_away_after_a_while(
+    broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "SLOW_SECONDS", 0.3)
+    name = unique("deaf")
+    with subscriber(broker.http_url, max_queue=1) as one:
+        one.subscribe(name, topic, credit=100_000)
+        produce(broker.bootstrap_servers, topic, ["x" * 20_000] * 1000)
+        while True:  # until it has gone, somebody else is refused
+            with subscriber(broker.http_url) as other:
+                told = other.subscribe(name, topic)
+                if told["type"] == "subscribed":
+                    break
+                assert told["code"] == "already_active"
+    assert told["positions"][0]["offset"] == 0
+
+
+# --- before the upgrade
+
+
+def upgraded(broker: Broker) -> socket.socket:
+    """A WebSocket without a client."""
+    where = urlsplit(broker.http_url)
+    raw = socket.create_connection((where.hostname, where.port), 10)
+    raw.sendall(
+        f"GET /v1/push HTTP/1.1\r\nHost: {where.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += raw.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 101")
+    return raw
+
+
+def test_a_frame_that_is_not_masked_ends_the_connection(broker: Broker) -> None:
+    with upgraded(broker) as raw:
+        raw.sendall(bytes([0x81, 2]) + b"{}")
+        frame = raw.recv(100)
+    assert frame[0] == 0x88
+    assert struct.unpack(">H", frame[2:4])[0] == 1002
+
+
+def test_a_page_of_another_site_may_not_subscribe(broker: Broker, topic: str, unique: Unique) -> None:
+    url = push_url(broker.http_url)
+    with pytest.raises(InvalidStatus) as refused, connect(url, origin="http://elsewhere.example"):
+        pass
+    assert refused.value.response.status_code == 403
+    with connect(url, origin=broker.http_url) as own:  # a page that this port has served itself
+        own.send('{"type": "ping"}')
+        assert json.loads(own.recv(10))["code"] == "not_subscribed"
+
+
+def test_whoever_does_not_ask_for_a_websocket_is_told_so(http: httpx.Client) -> None:
+    answer = http.get("/v1/push")
+    assert answer.status_code == 426
+    assert answer.json()["error"]["code"] == "upgrade_required"
