@@ -38,6 +38,8 @@ class Mender:
         self._reports: dict[GroupId, asyncio.Task[None]] = {}
         self._said: dict[TopicPartition, str] = {}
         """What was told people last of each damaged replica, so that it is told once."""
+        self._sound: dict[GroupId, Assignment] = {}
+        """Replicas that were what they should be, by the assignment that said so: most, in nearly every round."""
 
     def reports(self) -> Collection[asyncio.Task[None]]:
         """Those under way."""
@@ -45,13 +47,20 @@ class Mender:
 
     def look(self) -> None:
         """One round."""
-        for name, group, found in list(self._partitions.replicas()):
+        replicas = list(self._partitions.replicas())
+        for name, group, found in replicas:
+            known = self._sound.get(group)
+            if known is not None and known is self._state.assignment(group) and not _is_damaged(found):
+                continue
+            self._sound.pop(group, None)
             try:
                 self._mind(name, group, found)
             except StorageError as trouble:
                 self._say(name, f"cannot be made anew now: {trouble}")
             except Exception:
                 log.exception("%s: a bug in mending it; the others go on", name)
+        if len(self._sound) > len(replicas):
+            self._sound.clear()
         for partition in self._partitions.own():
             # The metadata log: there is nobody to make it anew, but others may lead.
             if partition.damage is not None:
@@ -64,6 +73,7 @@ class Mender:
             return
         if assigned == self._partitions.replica(group) and not assignment.damaged and not _is_damaged(found):
             self._said.pop(name, None)
+            self._sound[group] = assignment
             return
         wanted, life = assigned.life_of(self._me), self._partitions.replica(group).life_of(self._me)
         if wanted is None or life is None:
@@ -81,9 +91,15 @@ class Mender:
     def _renew(
         self, name: TopicPartition, found: Partition | Offline, assignment: Assignment, life: int
     ) -> None:
-        if isinstance(found, Partition) and found.leads:
-            self._hand_over(found, assignment.damaged_nodes)
-            return
+        if isinstance(found, Partition):
+            if found.leads:
+                self._hand_over(found, assignment.damaged_nodes)
+                return
+            # Others may have failed since this was decided: a rotten replica that takes part is better than none.
+            obstacle = why_not_renewed(self._state, assignment, found.me)
+            if obstacle is not None:
+                self._say(name, f"damaged, and not made anew now: {obstacle}")
+                return
         topic = self._state.topics[name.topic]
         log.warning("%s is made anew from the other replicas", name)
         self._partitions.renew(name, life, topic.config)
