@@ -303,6 +303,17 @@ def test_sequence_numbers_are_known_after_a_restart_although_their_records_were_
     play(after, disk=disk)
 
 
+def test_the_latest_record_by_time_is_found_although_empty_batches_came_later() -> None:
+    async def scene(act: Scene) -> None:
+        await act.send("a")
+        act.clock.now_ms += 1000
+        await act.send("a", producer_id=1, sequence=0)
+        log = act.partition.log
+        assert log.max_timestamp(log.end_offset) == (NOW_MS, 0, act.partition.term)
+
+    play(scene)
+
+
 # --- never earlier than the first one is committed
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.batch import BatchHeader, Record, build_batch, check_batch, read_records
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.message_ids import MAX_ID_BYTES, read_ids, without_records
+from penstock.node.message_ids import MAX_ID_BYTES, emptied, read_ids, without_records
 
 NAME = "penstock-message-id"
 PLENTY = 10**6
@@ -84,13 +84,14 @@ def test_a_batch_without_some_records_keeps_its_range_and_its_producer(codec: in
     assert [getattr(kept_header, one) for one in same] == [getattr(header, one) for one in same]
 
 
-def test_a_batch_without_any_of_its_records_is_a_sound_header() -> None:
+def test_a_batch_without_any_of_its_records_is_a_sound_header_with_a_time() -> None:
     rows = [record(i) for i in range(3)]
-    batch, header = opened(build_batch(rows, compression=2, producer_id=7, producer_epoch=1, base_sequence=2))
-    empty, empty_header = without_records(batch, header, {0, 1, 2}, 0)
+    _, header = opened(build_batch(rows, compression=2, producer_id=7, producer_epoch=1, base_sequence=2))
+    empty, empty_header = emptied(header, 999)
     assert check_batch(empty) == empty_header
     assert read_records(empty) == []
     assert (empty_header.record_count, empty_header.last_sequence) == (0, 4)
+    assert (empty_header.base_timestamp, empty_header.max_timestamp) == (999, 999)
 
 
 def test_what_a_producer_put_in_place_of_the_offset_does_not_matter() -> None:

@@ -27,9 +27,10 @@ from collections.abc import Iterator, Sequence
 from penstock.batch import BatchHeader, iter_headers
 from penstock.errors import CorruptLog, KafkaError, StorageError
 from penstock.log import Appended
+from penstock.log.segment import newest_timestamp
 from penstock.node.clock import Clock
 from penstock.node.dedup import DedupIndex
-from penstock.node.message_ids import MessageId, read_ids, without_records
+from penstock.node.message_ids import MessageId, emptied, read_ids, without_records
 from penstock.node.partition import Partition
 from penstock.types import NO_TIMESTAMP, Offset
 
@@ -60,6 +61,9 @@ class Memory:
         self._warned: set[str] = set()
         self._next_offset: Offset | None = None
         """All that the log holds below is known, as far as it is recent."""
+        self._newest_ms = -1
+        """The latest timestamp of a record. Empty batches get none that is later: whoever looks for the latest record
+        by its time must find one."""
 
     @property
     def is_current(self) -> bool:
@@ -127,7 +131,9 @@ class Memory:
             ids = read_ids(batch, header, STORED_INFLATION).ids
         except KafkaError:
             return  # it was stored when nobody looked at ids: it has none
-        newest = max(header.max_timestamp, header.base_timestamp)
+        newest = newest_timestamp(header)
+        if header.record_count:
+            self._newest_ms = max(self._newest_ms, newest)
         came_ms = min(self._clock.wall_ms(), newest + CLOCKS_APART_MS)
         self.index.note(came_ms, self.window_ms, header.base_offset, ids)
 
@@ -155,23 +161,24 @@ class Memory:
         if not firsts:
             appended = partition.append(batch, header)
         elif len(firsts) < header.record_count:
-            kept, kept_header = without_records(batch, header, set(firsts), max_bytes)
-            appended = partition.append(kept, kept_header)._replace(duplicate=True)
+            batch, header = without_records(batch, header, firsts, max_bytes)
+            appended = partition.append(batch, header)._replace(duplicate=True)
         else:
-            return self._all_known(batch, header, firsts)
+            return self._all_known(header, firsts)
         new = [one for one in ids if one.delta not in firsts] if firsts else ids
         self.index.note(now_ms, self.window_ms, appended.base_offset, new)
         self._next_offset = partition.log.end_offset
+        self._newest_ms = max(self._newest_ms, newest_timestamp(header))
         if new:
             self._warn(header, now_ms)
         return appended
 
-    def _all_known(self, batch: memoryview, header: BatchHeader, firsts: dict[int, int | None]) -> Appended:
+    def _all_known(self, header: BatchHeader, firsts: dict[int, int | None]) -> Appended:
         """Every record is a duplicate. Of two in one batch the first would not be: all are in the log."""
         offsets = [Offset(offset) for offset in firsts.values() if offset is not None]
         if header.producer_id < 0:
             return Appended(offsets[0], max(offsets), NO_TIMESTAMP, True)
-        empty, empty_header = without_records(batch, header, set(firsts), 0)
+        empty, empty_header = emptied(header, min(newest_timestamp(header), self._newest_ms))
         appended = self.partition.append(empty, empty_header)
         self._next_offset = self.partition.log.end_offset
         return Appended(offsets[0], appended.last_offset, NO_TIMESTAMP, True)
@@ -186,7 +193,7 @@ class Memory:
 
     def _warn(self, header: BatchHeader, now_ms: int) -> None:
         """Once each in a term: the log must not fill with them."""
-        newest = max(header.max_timestamp, header.base_timestamp)
+        newest = newest_timestamp(header)
         stamps = self.partition.config.message_timestamp_log_append
         if self.index.limited and "limited" not in self._warned:
             self._warned.add("limited")

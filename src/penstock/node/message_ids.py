@@ -7,7 +7,7 @@ An id is kept as a digest of 16 bytes. Two ids with one digest do not happen by 
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from hashlib import blake2b
 from struct import Struct
@@ -16,7 +16,6 @@ from typing import NamedTuple
 from penstock.batch import (
     HEADER_SIZE,
     BatchHeader,
-    Record,
     build_batch,
     decompress,
     read_header,
@@ -24,6 +23,7 @@ from penstock.batch import (
     stamp,
 )
 from penstock.batch._scan import scan
+from penstock.batch.header import HEADER, MIN_BATCH_LENGTH, seal
 from penstock.errors import ErrorCode, KafkaError
 
 MESSAGE_ID = b"penstock-message-id"
@@ -86,24 +86,41 @@ def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int) -> MessageI
 
 
 def without_records(
-    batch: memoryview, header: BatchHeader, dropped: set[int], max_bytes: int
+    batch: memoryview, header: BatchHeader, dropped: Collection[int], max_bytes: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch without the records at these deltas. It keeps its range of offsets and of sequence numbers, as one that
-    compaction has thinned: the offsets of all other records are those that its producer counts on."""
-    kept: list[Record] = []
-    if len(dropped) < header.record_count:
-        copy = bytearray(batch)
-        stamp(copy, 0, 0, 0)  # a producer may have put anything there
-        kept = [row for row in read_records(copy, max_bytes=max_bytes) if row.offset not in dropped]
+    """The batch without the records at these deltas, of which others are left. It keeps its range of offsets and of
+    sequence numbers, as one that compaction has thinned: the offsets of all other records are those that its producer
+    counts on."""
+    copy = bytearray(batch)
+    stamp(copy, 0, 0, 0)  # a producer may have put anything there
     rebuilt = build_batch(
-        kept,
+        [row for row in read_records(copy, max_bytes=max_bytes) if row.offset not in dropped],
         compression=header.compression,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         last_offset_delta=header.last_offset_delta,
     )
-    view = memoryview(bytearray(rebuilt))
+    return _with_header(bytearray(rebuilt))
+
+
+def emptied(header: BatchHeader, timestamp_ms: int) -> tuple[memoryview, BatchHeader]:
+    """The batch without any of its records, but with a time: retention goes by it."""
+    bare = header._replace(
+        base_offset=0,
+        batch_length=MIN_BATCH_LENGTH,
+        attributes=0,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        record_count=0,
+    )
+    batch = bytearray(HEADER_SIZE)
+    HEADER.pack_into(batch, 0, *bare)
+    return _with_header(bytearray(seal(batch)))
+
+
+def _with_header(batch: bytearray) -> tuple[memoryview, BatchHeader]:
+    view = memoryview(batch)
     return view, read_header(view)
 
 
