@@ -523,6 +523,21 @@ def test_while_ids_are_read_back_producers_wait_and_nothing_overtakes_them(
     play(after, disk=disk)
 
 
+def test_what_is_deleted_while_ids_are_read_back_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(act: Scene) -> None:
+        for one in "abcdef":
+            await act.send(one)
+        act.node.dedup.stop()
+        monkeypatch.setattr(deduplicating, "RECORDS_PER_TURN", 1)
+        monkeypatch.setattr(deduplicating, "READ_BYTES", 1)
+        asked = act.ask("f")
+        assert isawaitable(asked)
+        act.partition.delete_records(Offset(4))
+        assert (await act.answer(asked)).base_offset == 5
+
+    play(scene)
+
+
 def test_a_producer_whose_patience_ends_first_is_asked_to_come_back() -> None:
     async def scene(act: Scene) -> None:
         await act.send("a")

@@ -109,6 +109,7 @@ class Memory:
         try:
             offset = self._first_offset() if self._next_offset is None else self._next_offset
             while offset < stored.end_offset:
+                offset = max(offset, stored.start_offset)  # retention may have been here
                 chunk = stored.read(offset, READ_BYTES, limit=stored.end_offset)
                 for position, header in iter_headers(chunk):
                     self._learn(memoryview(chunk)[position : position + header.size], header)
@@ -241,7 +242,10 @@ class Deduplication:
 
     def role_changed(self, partition: Partition) -> None:
         """A new leader reads at once: producers will come."""
-        self.tidy()
+        memory = self._memories.get(partition)
+        if memory is not None and not memory.is_current:
+            memory.stop()
+            del self._memories[partition]
         if partition.serves and partition.config.dedup_window_ms > 0:
             try:
                 self.of(partition)
