@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from penstock.config.address import Address
 from penstock.config.definitions import TOPIC_CONFIGS, Definition
 from penstock.config.kinds import ConfigSource, Kind, boolean, integer, long, text, words
 from penstock.config.node import NodeConfig
@@ -71,6 +72,7 @@ _FACTS = (
         integer(1),
         "The replicas of the topic that holds committed offsets.",
     ),
+    _fact("penstock.http.url", text(), "Where the node's HTTP port is reached; empty if it has none."),
     _fact("process.roles", words(), "Every Penstock node is broker and controller in one."),
     _fact("socket.request.max.bytes", integer(1024), "The largest request that a client may send."),
 )
@@ -88,7 +90,17 @@ BROKER_CONFIGS: dict[str, Definition] = {
     for definition in sorted((*_FACTS, *_topic_defaults()), key=lambda definition: definition.name)
 }
 
-IDENTITY = frozenset({"advertised.listeners", "broker.id", "listeners", "log.dir", "log.dirs", "node.id"})
+IDENTITY = frozenset(
+    {
+        "advertised.listeners",
+        "broker.id",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "node.id",
+        "penstock.http.url",
+    }
+)
 """What a node always says of itself: these have a value that it was started with, never a default."""
 
 _ROUNDED_DOWN = {
@@ -199,10 +211,19 @@ def _facts(config: NodeConfig) -> dict[str, str]:
         "offsets.retention.minutes": groups.offsets_retention_minutes,
         "offsets.topic.num.partitions": groups.offsets_topic_partitions,
         "offsets.topic.replication.factor": config.usual_replication_factor,
+        "penstock.http.url": _http_url(config),
         "process.roles": "broker,controller",
         "socket.request.max.bytes": limits.max_request_bytes,
     }
     return {name: str(fact) for name, fact in facts.items()}
+
+
+def _http_url(config: NodeConfig) -> str:
+    """A port that is open on all addresses is reached where clients reach the node."""
+    if config.http is None:
+        return ""
+    host = config.advertised.host if config.http.host in ("", "0.0.0.0", "::") else config.http.host
+    return f"http://{Address(host, config.http.port)}"
 
 
 _DEFAULT_FACTS = _facts(NodeConfig())
