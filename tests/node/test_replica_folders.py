@@ -14,6 +14,7 @@ from penstock.cluster import Snapshot, TopicWish, decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node import Node
+from penstock.sim import SimDisk
 from penstock.types import Offset
 
 Scene = Callable[[Node], Awaitable[None]]
@@ -171,3 +172,24 @@ def test_a_topic_that_was_deleted_leaves_nothing_behind(tmp_path: Path) -> None:
     on_node(tmp_path, scene)
     assert not list((tmp_path / "topics").glob("t-0*"))
     assert not (tmp_path / "orphans").exists()
+
+
+def test_what_was_moved_aside_is_there_after_a_power_cut() -> None:
+    """Into a folder that did not exist a moment before."""
+    disk = SimDisk(7)
+
+    async def run() -> None:
+        node = Node(NodeConfig(data_dir="data", kafka=Address("127.0.0.1", 1)), disk=disk)
+        await node.start()
+        await create(node, "t")
+        await append(node, "t", b"perhaps still wanted")
+        nothing = Snapshot(topics=[], node_configs=[], next_producer_id=0)
+        await node.metadata.change(lambda state: [nothing])
+        assert not disk.durable_names("topics/t-0")
+        await node.stop()
+
+    asyncio.run(run())
+    [aside] = disk.durable_names("orphans")
+    names = disk.durable_names(f"orphans/{aside}")
+    stored = b"".join(bytes(disk.durable_content(f"orphans/{aside}/{name}")) for name in names)
+    assert b"perhaps still wanted" in stored

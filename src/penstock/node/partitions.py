@@ -264,6 +264,8 @@ class PartitionTable:
 
     def _move_aside(self, folder: str, why: str = "belongs to no topic") -> None:
         self._disk.make_dir(ORPHANS)
+        # Its own name must be on the disk before anything is moved there: what is aside is all that is left of it.
+        self._disk.sync_dir("")
         self._disk.rename(f"{self._topics_dir}/{folder}", f"{ORPHANS}/{folder}.{self._clock.wall_ms()}")
         for changed in (ORPHANS, self._topics_dir):
             self._disk.sync_dir(changed)
