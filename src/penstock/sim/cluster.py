@@ -122,7 +122,7 @@ class ClusterWorld:
     def run(self) -> None:
         with (
             seeded_system(self.chance("system")),
-            listening(self.scheduler, self.found_bug),
+            listening(self.scheduler, self.found_bug, self._found_rot),
             warnings.catch_warnings(),
         ):
             try:
@@ -347,6 +347,10 @@ class ClusterWorld:
             self.scheduler.note("log", f"{message}: {problem}", b"")
         else:
             self._bug = self._bug or Violation("a bug", f"{message}: {problem!r}")
+
+    def _found_rot(self, message: str) -> None:
+        if self._rotten is None:
+            self._bug = self._bug or Violation("a crash never looks like rot", message)
 
     def bury(self, loop: NodeLoop) -> None:
         self._morgue.append(loop)

@@ -38,7 +38,7 @@ READ_BYTES = 4096
 COMPACTION_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX)
 OPERATIONS_OF_A_SWAP = 12
 """About: two renames, two or three syncs, and some files that go."""
-SWAPS = 8
+SWAPS = 15
 """How much likelier a crash is there."""
 
 

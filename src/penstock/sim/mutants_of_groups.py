@@ -11,7 +11,7 @@ GROUP_MUTANTS = (
         "a coordinator tells of what it has only appended",
         (Change(coordinating.CoordinatorDriver, "_persist", "if committed is None:", "if True:"),),
         level=NODE,
-        seeds=100,
+        seeds=80,
     ),
     Mutant(
         "assignments told at once",
@@ -47,7 +47,7 @@ GROUP_MUTANTS = (
             ),
         ),
         level=NODE,
-        seeds=50,
+        seeds=80,
     ),
     Mutant(
         "sessions end with their coordinator",
@@ -61,6 +61,6 @@ GROUP_MUTANTS = (
             ),
         ),
         level=NODE,
-        seeds=100,
+        seeds=200,
     ),
 )
