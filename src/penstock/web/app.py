@@ -4,6 +4,7 @@
 /ready      200 when the node can serve, else 503: send traffic elsewhere meanwhile
 /metrics    Prometheus text
 /v1/push    a WebSocket: see `push`
+/v1/work    a WebSocket: see `work`
 /v1/...     the cluster: see `cluster`; topics, records and groups: see `api`
 """
 
@@ -21,6 +22,7 @@ from penstock.web.cluster import ClusterPages
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.push import push_routes
 from penstock.web.source import Source, take_snapshot
+from penstock.web.work import work_routes
 
 PATHS = ["/health", "/ready", "/metrics", "/v1", "/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"]
 CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -37,7 +39,7 @@ def build_app(source: Source) -> Starlette:
         *ClusterPages(source).routes(),
     ]
     if isinstance(source, Node):  # what is figures only, in a test, cannot be asked
-        routes += [*api_routes(source), *push_routes(source)]
+        routes += [*api_routes(source), *push_routes(source), *work_routes(source)]
     app = Starlette(routes=routes, exception_handlers={HTTPException: explain, Exception: explain_bug})
     app.state.stopping = asyncio.Event()
     return app

@@ -2,8 +2,8 @@
 
 The first who asks for records has the seat until it goes. A consumer that is connected goes when its connection does.
 One that comes and goes with every request has the seat for some time after its last word, which is never less than what
-it was handed is leased for. Having a seat is nothing that outlives the driver: under the next leader, the first who asks
-has it. Invariant 2 of `queue.partition` holds without it; the seat adds that nobody else works meanwhile.
+it was handed is leased for. Having a seat is nothing that outlives the driver: under the next leader, the first who
+asks has it. Invariant 2 of `queue.partition` holds without it; the seat adds that nobody else works meanwhile.
 """
 
 from datetime import UTC, datetime

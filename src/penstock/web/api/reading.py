@@ -6,10 +6,11 @@ UNPACKED_BYTES_MAX each.
 """
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from starlette.requests import Request
 
 from penstock.batch import BatchHeader, Record, iter_headers, read_records
 from penstock.errors import BatchError, ErrorCode
@@ -34,6 +35,8 @@ MAX_WAIT_MS = 30_000
 """Less than most proxies wait for an answer."""
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 """One batch: a few kilobytes can hold a hundred megabytes, and many may be asked for at once."""
+
+T = TypeVar("T")
 
 WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -90,7 +93,7 @@ class Reading:
         self._client.topic_of(params.topic, params.partition)
         offset = await self._start(params)
         work = asyncio.ensure_future(self._fetch(params, offset))
-        found = await _while_wanted(call, work)
+        found = await while_wanted(call.request, work)
         data = _bytes(found)
         call.holding.take(len(data))
         return Answer(200, await aside(ASIDE_FROM_BYTES if data else 0, _told, params, offset, found, data))
@@ -139,11 +142,11 @@ class Reading:
         return refused(ErrorCode.OFFSET_OUT_OF_RANGE, message, "offset")
 
 
-async def _while_wanted(call: Call[ReadParams, None], work: "asyncio.Task[PartitionData]") -> PartitionData:
+async def while_wanted(request: Request, work: "asyncio.Task[T]") -> T:
     """The outcome of the work, which ends with its caller, and when the node stops: nobody else would read what it
     waits for."""
-    gone = asyncio.ensure_future(_gone(call))
-    stopping = asyncio.ensure_future(call.request.app.state.stopping.wait())
+    gone = asyncio.ensure_future(_gone(request))
+    stopping = asyncio.ensure_future(request.app.state.stopping.wait())
     try:
         await asyncio.wait({work, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -154,8 +157,8 @@ async def _while_wanted(call: Call[ReadParams, None], work: "asyncio.Task[Partit
             task.cancel()
 
 
-async def _gone(call: Call[ReadParams, None]) -> None:
-    while (await call.request.receive())["type"] != "http.disconnect":
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
         pass
 
 

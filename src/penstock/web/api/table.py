@@ -9,9 +9,12 @@ from starlette.routing import Route
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.version import VERSION
+from penstock.web.api.dead_letters import DeadLetters
 from penstock.web.api.groups import Groups
 from penstock.web.api.openapi import describe
 from penstock.web.api.publishing import Publishing
+from penstock.web.api.queue_jobs import QueueJobs
+from penstock.web.api.queues import Queues
 from penstock.web.api.reading import Reading
 from penstock.web.api.routing import Answer, Call, NoParams, Operation, routes
 from penstock.web.api.topics import Topics
@@ -49,7 +52,15 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 def operations(client: InnerClient) -> list[Operation]:
     """Every family's, in the order of the document."""
-    families = (Topics(client), Publishing(client), Reading(client), Groups(client))
+    families = (
+        Topics(client),
+        Publishing(client),
+        Reading(client),
+        Groups(client),
+        Queues(client),
+        QueueJobs(client),
+        DeadLetters(client),
+    )
     return [operation for family in families for operation in family.operations()]
 
 

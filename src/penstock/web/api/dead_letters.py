@@ -1,0 +1,369 @@
+"""Dead letters: what died in a queue, and the way back.
+
+They are records of a topic (`node.queues.burial` says how they are marked). Which of them were dealt with is kept by a
+queue of the broker's own on that topic, KEEPER: what is done in it is not listed any more. Sending one back publishes
+it to where it came from, as a new record without the marks, and then says in that queue that it is done. A node that
+fails between the two leaves it listed, and it may be sent back twice.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.batch import Record, build_batch
+from penstock.cluster import Topic
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node.queues import burial
+from penstock.node.queues.desk import At, Look, Seen
+from penstock.web.api.jobs import open_jobs
+from penstock.web.api.payloads import Encoding, RecordOut, record_out
+from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, Operation, aside
+from penstock.web.api.topics import TopicName
+
+KEEPER = "penstock.dead-letters"
+"""The queue that knows which dead letters were dealt with."""
+MARK = "penstock-dead-"
+PAGE_RECORDS = 1_000
+PAGES_MAX = 64
+"""Of one answer: letters of other queues lie between, and are looked at as well."""
+MAX_LETTERS = 1_000
+
+QueueName = Annotated[
+    str, Meta(min_length=1, max_length=249, description="A queue's name: the group id of its consumers.")
+]
+PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+OffsetNumber = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class QueueParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    queue: QueueName
+
+
+class LettersParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`topic` is the dead letters' own. `next` of the last answer says where to go on."""
+
+    queue: QueueName
+    topic: TopicName | UnsetType = UNSET
+    partition: PartitionNumber | UnsetType = UNSET
+    offset: OffsetNumber | UnsetType = UNSET
+    max_records: Annotated[int, Meta(ge=1, le=MAX_LETTERS)] = 100
+    encoding: Encoding = "json"
+
+
+class LetterParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    queue: QueueName
+    topic: TopicName
+    partition: PartitionNumber
+    offset: OffsetNumber
+    encoding: Encoding = "json"
+
+
+class LetterPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a dead letter lies."""
+
+    topic: TopicName
+    partition: PartitionNumber
+    offset: OffsetNumber
+
+
+class LetterOut(RecordOut, frozen=True, kw_only=True):
+    """The record as it is stored, and what its headers say of its death."""
+
+    topic: str
+    partition: int
+    reason: str | None
+    from_topic: str | None
+    from_partition: int | None
+    from_offset: int | None
+    deliveries: int | None
+    died_at_ms: int | None
+
+
+class LetterList(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is where to go on; null: these are all."""
+
+    queue: str
+    dead_letters: list[LetterOut]
+    next: LetterPlace | None
+
+
+class SendBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """These, or with `all` up to a thousand of those that there are."""
+
+    letters: Annotated[list[LetterPlace], Meta(max_length=MAX_LETTERS)] = []
+    all: bool = False
+
+
+class SentBack(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a dead letter lay, and where it is now."""
+
+    letter: LetterPlace
+    topic: str
+    partition: int
+    offset: int
+
+
+class NotSentBack(msgspec.Struct, frozen=True, kw_only=True):
+    letter: LetterPlace
+    error: ErrorFacts
+
+
+class SendBackDone(msgspec.Struct, frozen=True, kw_only=True):
+    """`more`: there were others than these."""
+
+    queue: str
+    sent_back: list[SentBack]
+    refused: list[NotSentBack]
+    more: bool
+
+
+class Letter(NamedTuple):
+    """A dead letter that nobody has dealt with."""
+
+    place: LetterPlace
+    record: Record
+
+    def mark(self, name: str) -> str | None:
+        for header, value in self.record.headers:
+            if header == name and value is not None:
+                return value.decode("utf-8", "replace")
+        return None
+
+    def number(self, name: str) -> int | None:
+        text = self.mark(name)
+        return (
+            int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
+        )
+
+
+class DeadLetters:
+    """Answers about dead letters."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._node = client.node
+        self._beginning = asyncio.Lock()
+
+    def operations(self) -> list[Operation]:
+        all_of = "/v1/queues/{queue}/dead-letters"
+        return [
+            Operation(
+                method="GET",
+                path=all_of,
+                name="listDeadLetters",
+                summary="What died in a queue and was not sent back",
+                handler=self.list_some,
+                params=LettersParams,
+                answer=LetterList,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+            Operation(
+                method="GET",
+                path=all_of + "/{topic}/{partition}/{offset}",
+                name="showDeadLetter",
+                summary="One dead letter",
+                handler=self.show,
+                params=LetterParams,
+                answer=LetterOut,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+            Operation(
+                method="POST",
+                path=all_of + "/send-back",
+                name="sendBackDeadLetters",
+                summary="Publish dead letters to where they came from, to be tried again",
+                handler=self.send_back,
+                params=QueueParams,
+                body=SendBack,
+                answer=SendBackDone,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+        ]
+
+    # --- what there is
+
+    async def list_some(self, call: Call[LettersParams, None]) -> LetterList:
+        params = call.params
+        _check_place(params)
+        found: list[LetterOut] = []
+        async for letter in self._letters(call, params):
+            if isinstance(letter, LetterPlace):
+                return LetterList(queue=params.queue, dead_letters=found, next=letter)
+            if len(found) == params.max_records:
+                return LetterList(queue=params.queue, dead_letters=found, next=letter.place)
+            found.append(_told(letter, params.encoding))
+        return LetterList(queue=params.queue, dead_letters=found, next=None)
+
+    async def show(self, call: Call[LetterParams, None]) -> LetterOut:
+        params = call.params
+        place = LetterPlace(topic=params.topic, partition=params.partition, offset=params.offset)
+        return _told(await self._find(params.queue, place), params.encoding)
+
+    async def _letters(
+        self, call: Call[LettersParams, None] | Call[QueueParams, SendBack], params: LettersParams
+    ) -> AsyncIterator[Letter | LetterPlace]:
+        """Letters in the order of topic, partition and offset; a place, and no more, if there would be too many pages
+        to look through."""
+        known = await self._kept()
+        pages = 0
+        for topic, partition, first in await self._places(params):
+            at = first
+            while at >= 0:
+                if pages == PAGES_MAX:
+                    yield LetterPlace(topic=topic.name, partition=partition, offset=at)
+                    return
+                pages += 1
+                seen = await self._peek(topic, partition, at, PAGE_RECORDS, known)
+                call.holding.take(len(seen.records))
+                for letter in await aside(
+                    ASIDE_FROM_BYTES if seen.records else 0, _opened, topic.name, partition, seen
+                ):
+                    if letter.mark(burial.GROUP) == params.queue:
+                        yield letter
+                at = seen.next_offset
+
+    async def _places(self, params: LettersParams) -> list[tuple[Topic, int, int]]:
+        """Partitions to look at, and from where."""
+        topics = self._node.metadata.state.topics
+        if params.topic is UNSET:
+            names = await self._graveyards(params.queue)
+        elif params.topic in topics:
+            names = [params.topic]
+        else:
+            raise _no_topic(params.topic)
+        found: list[tuple[Topic, int, int]] = []
+        for name in names:
+            first = params.partition if isinstance(params.partition, int) else 0
+            for partition in range(first, topics[name].partitions):
+                offset = params.offset if isinstance(params.offset, int) and partition == first else 0
+                found.append((topics[name], partition, offset))
+        return found
+
+    async def _graveyards(self, queue: str) -> list[str]:
+        """Where the dead letters of a queue go, as far as there is such a topic."""
+        pictures = await self._node.queue_overview.pictures(queue)
+        if not pictures:
+            raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
+        config = self._node.group_config(queue)
+        names = {config.dead_letter_topic_of(picture.topic) for picture in pictures}
+        return sorted(name for name in names if name in self._node.metadata.state.topics)
+
+    async def _kept(self) -> set[tuple[str, int]]:
+        """Partitions of which some letters were dealt with."""
+        pictures = await self._node.queue_overview.pictures(KEEPER)
+        return {(picture.topic, picture.partition) for picture in pictures}
+
+    async def _peek(
+        self, topic: Topic, partition: int, first: int, most: int, known: set[tuple[str, int]]
+    ) -> Seen:
+        is_new = (topic.name, partition) not in known
+        look = Look(KEEPER, At.of(topic.topic_id, partition), first, most, is_new)
+        return await self._node.queue_desk.peek(look)
+
+    async def _find(self, queue: str, place: LetterPlace) -> Letter:
+        topic = self._node.metadata.state.topics.get(place.topic)
+        if topic is None or place.partition >= topic.partitions:
+            raise _no_topic(place.topic)
+        seen = await self._peek(topic, place.partition, place.offset, 1, await self._kept())
+        for letter in _opened(place.topic, place.partition, seen):
+            if letter.place == place and letter.mark(burial.GROUP) == queue:
+                return letter
+        message = (
+            f"there is no dead letter of {queue!r} at {place.topic}-{place.partition}, offset {place.offset}"
+        )
+        raise Problem(404, "unknown_dead_letter", message, "offset")
+
+    # --- the way back
+
+    async def send_back(self, call: Call[QueueParams, SendBack]) -> SendBackDone:
+        queue, wish = call.params.queue, call.body
+        if bool(wish.letters) == wish.all:
+            raise wrong("letters", "expected `letters`, or `all`")
+        sent: list[SentBack] = []
+        refused: list[NotSentBack] = []
+        letters: Iterable[Letter | LetterPlace] = wish.letters
+        more = False
+        if wish.all:
+            letters, more = await self._all(call, queue)
+        for one in letters:
+            place = one.place if isinstance(one, Letter) else one
+            try:
+                letter = one if isinstance(one, Letter) else await self._find(queue, one)
+                sent.append(await self._send_back(letter))
+            except Problem as problem:
+                refused.append(NotSentBack(letter=place, error=problem.facts))
+            except PenstockError as trouble:
+                refused.append(NotSentBack(letter=place, error=as_problem(trouble).facts))
+        return SendBackDone(queue=queue, sent_back=sent, refused=refused, more=more)
+
+    async def _all(self, call: Call[QueueParams, SendBack], queue: str) -> tuple[list[Letter], bool]:
+        found: list[Letter] = []
+        async for letter in self._letters(call, LettersParams(queue=queue)):
+            if len(found) == MAX_LETTERS or isinstance(letter, LetterPlace):
+                return found, True
+            found.append(letter)
+        return found, False
+
+    async def _send_back(self, letter: Letter) -> SentBack:
+        name = letter.mark(burial.TOPIC) or ""
+        topic = self._node.metadata.state.topics.get(name)
+        if topic is None:
+            raise _no_topic(name)
+        partition = (letter.number(burial.PARTITION) or 0) % topic.partitions
+        offset = await self._node.courier.append(topic, partition, self._reborn(letter.record))
+        await self._dealt_with(letter.place)
+        return SentBack(letter=letter.place, topic=name, partition=partition, offset=offset)
+
+    def _reborn(self, record: Record) -> bytes:
+        """Its time is now: a time to live counts anew, and retention too."""
+        headers = tuple((name, value) for name, value in record.headers if not name.startswith(MARK))
+        return build_batch([record._replace(offset=0, timestamp=self._node.clock.wall_ms(), headers=headers)])
+
+    async def _dealt_with(self, place: LetterPlace) -> None:
+        topic = self._node.metadata.state.topics[place.topic]
+        async with self._beginning:
+            if (place.topic, place.partition) not in await self._kept():
+                await self._node.queue_overview.reset(KEEPER, topic, place.partition, 0)
+        try:
+            await self._node.queue_desk.accept(KEEPER, At.of(topic.topic_id, place.partition), place.offset)
+        except KafkaError as refused:
+            if refused.code != ErrorCode.INVALID_RECORD_STATE:  # somebody else was faster
+                raise
+
+
+def _check_place(params: LettersParams) -> None:
+    if params.partition is not UNSET and params.topic is UNSET:
+        raise wrong("partition", "of which topic? give `topic` as well")
+    if params.offset is not UNSET and params.partition is UNSET:
+        raise wrong("offset", "of which partition? give `topic` and `partition` as well")
+
+
+def _opened(topic: str, partition: int, seen: Seen) -> Iterator[Letter]:
+    handed = [(run.first, run.last, run.deliveries) for run in seen.runs]
+    for record, _ in open_jobs(seen.records, handed).jobs:
+        yield Letter(LetterPlace(topic=topic, partition=partition, offset=record.offset), record)
+
+
+def _told(letter: Letter, encoding: Encoding) -> LetterOut:
+    return LetterOut(
+        topic=letter.place.topic,
+        partition=letter.place.partition,
+        reason=letter.mark(burial.REASON),
+        from_topic=letter.mark(burial.TOPIC),
+        from_partition=letter.number(burial.PARTITION),
+        from_offset=letter.number(burial.OFFSET),
+        deliveries=letter.number(burial.DELIVERIES),
+        died_at_ms=letter.number(burial.AT),
+        **msgspec.structs.asdict(record_out(letter.record, encoding)),
+    )
+
+
+def _no_topic(name: str) -> Problem:
+    return Problem(404, "unknown_topic_or_partition", f"there is no such partition of {name!r}", "topic")

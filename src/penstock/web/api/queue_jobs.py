@@ -1,0 +1,300 @@
+"""Work from a queue, one request at a time: receive jobs, then say what became of each.
+
+A job comes with a *receipt*: what settles it, on any node. It is good until its lease ends, and of no use to anybody
+else. Whoever receives has no connection that could end, so jobs come back by time only; `/v1/work` is for those who
+want more than that.
+"""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+from uuid import UUID, uuid4
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node.queues.desk import At, Taken, Verdict, Verdicts, Wish
+from penstock.queue import AckKind
+from penstock.web.api.dead_letters import QueueParams
+from penstock.web.api.jobs import Range, open_jobs
+from penstock.web.api.payloads import Encoding, RecordOut, record_out
+from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
+from penstock.web.api.queues import unknown_queue
+from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
+from penstock.web.api.topics import TopicName
+
+MAX_JOBS = 1_000
+MAX_BYTES = 1024 * 1024
+MAX_PLACES = 10_000
+MAX_DELAY_MS = 7 * 24 * 3600 * 1000
+RECEIPT_VERSION = 1
+
+ConsumerName = Annotated[str, Meta(min_length=1, max_length=249)]
+ReceiptText = Annotated[str, Meta(min_length=1, max_length=1_000)]
+Receipts = Annotated[list[ReceiptText], Meta(max_length=MAX_JOBS)]
+
+
+class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Up to `max` jobs, after up to `wait_ms` for the first. Of all topics that the queue is on, if they are left out.
+    `consumer` is who has them: a name of your own, or the one that the first answer gave. `standby`: wait also while
+    somebody else has an exclusive queue."""
+
+    topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
+    max: Annotated[int, Meta(ge=1, le=MAX_JOBS)] = 10
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 1_000
+    encoding: Encoding = "json"
+    consumer: ConsumerName | None = None
+    standby: bool = False
+
+
+class JobOut(RecordOut, frozen=True, kw_only=True):
+    """`deliveries`: the how manieth this is."""
+
+    receipt: str
+    topic: str
+    partition: int
+    deliveries: int
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    consumer: str
+    lease_ms: int
+    jobs: list[JobOut]
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`delay_ms`: by default what the queue's settings say."""
+
+    receipt: ReceiptText
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+
+
+class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`accept`: done. `retry`: to be tried again. `reject`: to the dead letters. `renew`: the lease runs from now."""
+
+    accept: Receipts = []
+    retry: Annotated[list[Retry], Meta(max_length=MAX_JOBS)] = []
+    reject: Receipts = []
+    renew: Receipts = []
+
+
+class RefusedReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    receipt: str
+    error: ErrorFacts
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """How many are settled for good, and which are not."""
+
+    settled: int
+    refused: list[RefusedReceipt]
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True):
+    """What is in one."""
+
+    version: int
+    consumer: str
+    topic_id: bytes
+    partition: int
+    offset: int
+
+    @property
+    def place(self) -> At:
+        return At(self.topic_id, self.partition)
+
+    def encode(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
+
+
+class QueueJobs:
+    """Receiving and settling."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._node = client.node
+
+    def operations(self) -> list[Operation]:
+        one = "/v1/queues/{queue}"
+        return [
+            Operation(
+                method="POST",
+                path=one + "/receive",
+                name="receiveJobs",
+                summary="Take jobs from a queue; they come back unless they are settled in time",
+                handler=self.receive,
+                params=QueueParams,
+                body=Receive,
+                answer=Received,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+            Operation(
+                method="POST",
+                path=one + "/settle",
+                name="settleJobs",
+                summary="Say what became of jobs: done, to be tried again, to the dead letters, or still at it",
+                handler=self.settle,
+                params=QueueParams,
+                body=SettleJobs,
+                answer=Settled,
+                other_answers={207: Settled},
+                tag="queues",
+            ),
+        ]
+
+    # --- receiving
+
+    async def receive(self, call: Call[QueueParams, Receive]) -> Answer:
+        queue, wish = call.params.queue, call.body
+        places = await self._places(queue, wish.topics)
+        consumer = wish.consumer or f"http-{uuid4().hex}"
+        client = call.request.client
+        asked = Wish(
+            group_id=queue,
+            consumer=consumer,
+            who=f"{consumer!r} at {client.host}" if client is not None else "",
+            places=list(places),
+            max_records=wish.max,
+            max_bytes=MAX_BYTES,
+            wait_ms=wish.wait_ms,
+            standby=wish.standby,
+            ticket=0,
+        )
+        taken = await while_wanted(call.request, asyncio.ensure_future(self._node.queue_desk.take(asked)))
+        jobs = await self._opened(call, asked, places, taken)
+        lease_ms = self._node.group_config(queue).record_lock_duration_ms
+        answer = Received(queue=queue, consumer=consumer, lease_ms=lease_ms, jobs=jobs)
+        size = sum(len(row.records) for row in taken)
+        return Answer(200, await aside(size, msgspec.json.encode, answer))
+
+    async def _places(self, queue: str, topics: Sequence[str] | None) -> dict[At, str]:
+        """Partitions, and the names of their topics."""
+        names = topics
+        if names is None:
+            pictures = await self._node.queue_overview.pictures(queue)
+            names = list(dict.fromkeys(picture.topic for picture in pictures))
+            if not names:
+                raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
+        places: dict[At, str] = {}
+        for name in names:
+            topic = self._node.metadata.state.topics.get(name)
+            if topic is None:
+                message = f"there is no topic {name}"
+                raise Problem(404, "unknown_topic_or_partition", message, "topics")
+            places |= {At.of(topic.topic_id, index): name for index in range(topic.partitions)}
+        if len(places) > MAX_PLACES:
+            raise wrong("topics", f"they have {len(places)} partitions: at most {MAX_PLACES} at once")
+        return places
+
+    async def _opened(
+        self,
+        call: Call[QueueParams, Receive],
+        asked: Wish,
+        places: dict[At, str],
+        taken: Iterable[Taken],
+    ) -> list[JobOut]:
+        jobs: list[JobOut] = []
+        for row in taken:
+            call.holding.take(len(row.records))
+            opened = await aside(ASIDE_FROM_BYTES, open_jobs, row.records, row.acquired)
+            await self._settle_unreadable(asked, row.place, AckKind.REJECT, opened.unreadable)
+            await self._settle_unreadable(asked, row.place, AckKind.GAP, opened.missing)
+            for record, deliveries in opened.jobs:
+                receipt = Receipt(
+                    RECEIPT_VERSION, asked.consumer, row.place.topic_id, row.place.partition, record.offset
+                )
+                jobs.append(
+                    JobOut(
+                        receipt=receipt.encode(),
+                        topic=places[row.place],
+                        partition=row.place.partition,
+                        deliveries=deliveries,
+                        **msgspec.structs.asdict(record_out(record, call.body.encoding)),
+                    )
+                )
+        return jobs
+
+    async def _settle_unreadable(
+        self, asked: Wish, place: At, kind: AckKind, ranges: Sequence[Range]
+    ) -> None:
+        """In the name of the consumer, who cannot be shown it: it would come again and again."""
+        rows = [Verdict(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
+        if rows:
+            await self._node.queue_desk.settle(Verdicts(asked.group_id, asked.consumer, place, rows))
+
+    # --- settling
+
+    async def settle(self, call: Call[QueueParams, SettleJobs]) -> Answer:
+        queue = call.params.queue
+        told = _verdicts(call.body)
+        groups: dict[tuple[str, At], dict[int, tuple[str, Verdict]]] = {}
+        for text, receipt, kind, delay_ms in told:
+            offsets = groups.setdefault((receipt.consumer, receipt.place), {})
+            if receipt.offset in offsets:
+                raise wrong("accept", f"receipt {text} is there more than once")
+            offsets[receipt.offset] = text, Verdict(receipt.offset, kind, delay_ms)
+        work = (self._settle_some(queue, consumer, place, rows) for (consumer, place), rows in groups.items())
+        refused = [row for rows in await asyncio.gather(*work) for row in rows]
+        answer = Settled(settled=len(told) - len(refused), refused=refused)
+        return Answer(207 if refused else 200, answer)
+
+    async def _settle_some(
+        self, queue: str, consumer: str, place: At, rows: dict[int, tuple[str, Verdict]]
+    ) -> list[RefusedReceipt]:
+        verdicts = Verdicts(queue, consumer, place, [verdict for _, verdict in rows.values()])
+        try:
+            refused = await self._node.queue_desk.settle(verdicts)
+        except PenstockError as trouble:
+            facts = _unsettled(trouble)
+            return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
+        return [
+            RefusedReceipt(
+                receipt=rows[offset][0], error=ErrorFacts(code="lease_over", message=error.message)
+            )
+            for offset, error in sorted(refused.items())
+        ]
+
+
+def _unsettled(trouble: PenstockError) -> ErrorFacts:
+    if isinstance(trouble, KafkaError) and trouble.code == ErrorCode.UNKNOWN_TOPIC_ID:
+        return ErrorFacts(code="lease_over", message="its topic was deleted")
+    if isinstance(trouble, KafkaError):
+        return as_problem(trouble).facts
+    message = f"{trouble}; it may have been settled all the same: settle it again, at once"
+    return ErrorFacts(code="outcome_unknown", message=message)
+
+
+def _verdicts(body: SettleJobs) -> list[tuple[str, Receipt, AckKind, int | None]]:
+    rows: list[tuple[str, AckKind, int | None, str]]
+    rows = [(text, AckKind.ACCEPT, None, f"accept[{at}]") for at, text in enumerate(body.accept)]
+    rows += [
+        (one.receipt, AckKind.RELEASE, one.delay_ms, f"retry[{at}].receipt")
+        for at, one in enumerate(body.retry)
+    ]
+    rows += [(text, AckKind.REJECT, None, f"reject[{at}]") for at, text in enumerate(body.reject)]
+    rows += [(text, AckKind.RENEW, None, f"renew[{at}]") for at, text in enumerate(body.renew)]
+    if not rows:
+        raise wrong("accept", "nothing to settle: expected receipts in accept, retry, reject or renew")
+    return [(text, _receipt(text, field), kind, delay_ms) for text, kind, delay_ms, field in rows]
+
+
+def _receipt(text: str, field: str) -> Receipt:
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        receipt = msgspec.msgpack.decode(data, type=Receipt)
+        UUID(bytes=receipt.topic_id)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise wrong(field, "not a receipt: give back what `receive` gave") from None
+    if (
+        receipt.version != RECEIPT_VERSION
+        or not 0 <= receipt.partition < 2**31
+        or not 0 <= receipt.offset < 2**62
+    ):
+        raise wrong(field, "not a receipt of this version")
+    return receipt

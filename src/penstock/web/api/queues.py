@@ -1,0 +1,523 @@
+"""Queues: create, list, describe, look at, purge, delete. What is in them is taken by `queue_jobs`, what died in them
+is in `dead_letters`.
+
+A queue is a share group, so Kafka's share consumers see the same one. It is there when something is stored of it: that
+is what creating it does, and what its first consumer does.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.cluster import Topic
+from penstock.config import GroupConfig
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from penstock.kafka.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from penstock.node.queues import QueuePicture
+from penstock.node.queues.desk import At, Look, Seen
+from penstock.web.api.dead_letters import KEEPER, PartitionNumber, QueueName, QueueParams
+from penstock.web.api.jobs import open_jobs
+from penstock.web.api.offsets import LATEST, find_offsets
+from penstock.web.api.payloads import Encoding, RecordOut, record_out
+from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, Operation, aside
+from penstock.web.api.topics import SET, TOPIC_RESOURCE, Configs, Count, NewTopic, TopicName, Topics
+
+GROUP_RESOURCE = 32
+MAX_DURATION_MS = 7 * 24 * 3600 * 1000
+AT_ONCE = 32
+"""How many partitions are asked about at the same time."""
+PEEKED_MAX = 1_000
+EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
+
+
+class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`topic` is the queue's name if it is left out, and made if there is none. `start`: with what is in it already, or
+    with what comes. `point_to_point`: one partition, one producer and one consumer at a time. What else is left out is
+    as group configs have it by default; `configs` are others of them by name."""
+
+    queue: QueueName
+    topic: TopicName | None = None
+    partitions: Count | None = None
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767)] | None = None
+    start: Literal["earliest", "latest"] = "earliest"
+    point_to_point: bool = False
+    order: Literal["none", "key"] | None = None
+    lease_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] | None = None
+    delivery_limit: Annotated[int, Meta(ge=0, le=255)] | None = None
+    dead_letters: bool | None = None
+    dead_letter_topic: TopicName | None = None
+    retry_backoff_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
+    retry_backoff_max_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
+    configs: Configs = {}
+
+    def group_configs(self) -> dict[str, str]:
+        wishes = {
+            "share.auto.offset.reset": self.start,
+            "penstock.queue.exclusive": True if self.point_to_point else None,
+            "penstock.queue.order": self.order,
+            "share.record.lock.duration.ms": self.lease_ms,
+            "share.delivery.count.limit": self.delivery_limit,
+            "penstock.dead.letter.enable": self.dead_letters,
+            "penstock.dead.letter.topic": self.dead_letter_topic,
+            "penstock.retry.backoff.ms": self.retry_backoff_ms,
+            "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
+            **self.configs,
+        }
+        return {name: _text(value) for name, value in wishes.items() if value is not None}
+
+
+class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """`undone` and `leased` are sums of what is known: null when nobody has used the queue since its leaders lead."""
+
+    queue: str
+    topics: list[str]
+    partitions: int
+    undone: int | None
+    leased: int | None
+
+
+class QueueList(msgspec.Struct, frozen=True, kw_only=True):
+    queues: list[QueueSummary]
+
+
+class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
+    order: Literal["none", "key"]
+    exclusive: bool
+    lease_ms: int
+    delivery_limit: int
+    dead_letters: bool
+    dead_letter_topic: str | None
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    retry_backoff_factor: float
+
+
+class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything before `start_offset` is done. `waiting` are for an earlier message of their key, `dying` on their way
+    to the dead letters. Numbers are null while the partition's leader does not tell. `holder` has the seat of an
+    exclusive queue."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    start_offset: int
+    end_offset: int | None
+    undone: int | None
+    available: int | None
+    leased: int | None
+    deferred: int | None
+    waiting: int | None
+    dying: int | None
+    consumers: int | None
+    holder: str | None
+
+
+class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    settings: QueueSettingsOut
+    partitions: list[QueuePartitionFacts]
+
+
+class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one topic, of one partition of it, from an offset on: each only with the one before."""
+
+    queue: QueueName
+    topic: TopicName | msgspec.UnsetType = msgspec.UNSET
+    partition: PartitionNumber | msgspec.UnsetType = msgspec.UNSET
+    offset: Annotated[int, Meta(ge=0, le=2**62)] | msgspec.UnsetType = msgspec.UNSET
+    max_records: Annotated[int, Meta(ge=1, le=PEEKED_MAX)] = 10
+    encoding: Encoding = "json"
+
+
+class Peeked(RecordOut, frozen=True, kw_only=True):
+    """A message that is not done. `consumer` has it until `until_ms`, if it is leased."""
+
+    topic: str
+    partition: int
+    state: str
+    deliveries: int
+    consumer: str | None
+    until_ms: int | None
+
+
+class PeekedList(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    messages: list[Peeked]
+
+
+class Purge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of these topics; of all that the queue is on, if they are left out."""
+
+    topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
+
+
+class PurgedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    start_offset: int
+    """Everything before is done."""
+    purged: int | None
+    """How many messages were not done; null where nobody had counted them."""
+
+
+class PurgeDone(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    partitions: list[PurgedPartition]
+
+
+class Queues:
+    """Answers about queues."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+        self._node = client.node
+        self._topics = Topics(client)
+
+    def operations(self) -> list[Operation]:
+        one = "/v1/queues/{queue}"
+        return [
+            Operation(
+                method="GET",
+                path="/v1/queues",
+                name="listQueues",
+                summary="All queues",
+                handler=self.list_all,
+                params=NoParams,
+                answer=QueueList,
+                tag="queues",
+            ),
+            Operation(
+                method="POST",
+                path="/v1/queues",
+                name="createQueue",
+                summary="Create a queue on a topic, and the topic if there is none",
+                handler=self.create,
+                params=NoParams,
+                body=NewQueue,
+                status=201,
+                answer=QueueFacts,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+            Operation(
+                method="GET",
+                path=one,
+                name="describeQueue",
+                summary="Settings of a queue, and what there is to do on each partition",
+                handler=self.describe,
+                params=QueueParams,
+                answer=QueueFacts,
+                refusals=(404,),
+                tag="queues",
+            ),
+            Operation(
+                method="DELETE",
+                path=one,
+                name="deleteQueue",
+                summary="Forget a queue that has no members, and what is done in it; messages stay",
+                handler=self.delete,
+                params=QueueParams,
+                status=204,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+            Operation(
+                method="GET",
+                path=one + "/peek",
+                name="peekQueue",
+                summary="Look at messages that are not done, without taking them",
+                handler=self.peek,
+                params=PeekParams,
+                answer=PeekedList,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+            Operation(
+                method="POST",
+                path=one + "/purge",
+                name="purgeQueue",
+                summary="Everything that is in a queue now is done; other queues and groups keep it",
+                handler=self.purge,
+                params=QueueParams,
+                body=Purge,
+                answer=PurgeDone,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+        ]
+
+    # --- what there is
+
+    async def list_all(self, call: Call[NoParams, None]) -> QueueList:
+        found: dict[str, list[QueuePicture]] = {}
+        for picture in await self._node.queue_overview.pictures():
+            if picture.group_id != KEEPER:
+                found.setdefault(picture.group_id, []).append(picture)
+        return QueueList(queues=[_summary(name, found[name]) for name in sorted(found)])
+
+    async def describe(self, call: Call[QueueParams, None]) -> QueueFacts:
+        return await self._facts(call.params.queue)
+
+    async def _facts(self, queue: str) -> QueueFacts:
+        pictures = await self._pictures(queue, opened=True)
+        return QueueFacts(
+            queue=queue,
+            settings=_settings(self._node.group_config(queue)),
+            partitions=[_partition(picture) for picture in pictures],
+        )
+
+    async def _pictures(self, queue: str, *, opened: bool = False) -> list[QueuePicture]:
+        found = await self._node.queue_overview.pictures(queue, opened=opened)
+        if not found:
+            raise unknown_queue(queue)
+        return found
+
+    # --- looking
+
+    async def peek(self, call: Call[PeekParams, None]) -> PeekedList:
+        params = call.params
+        _check_place(params)
+        messages: list[Peeked] = []
+        for picture in await self._pictures(params.queue):
+            if not _is_meant(params, picture):
+                continue
+            first = params.offset if isinstance(params.offset, int) else 0
+            room = params.max_records - len(messages)
+            if room > 0:
+                messages += await self._peek_one(call, picture, first, room)
+        return PeekedList(queue=params.queue, messages=messages)
+
+    async def _peek_one(
+        self, call: Call[PeekParams, None], picture: QueuePicture, first: int, room: int
+    ) -> list[Peeked]:
+        """Page by page: a page may hold only a part of what fits."""
+        topic = self._node.metadata.state.topics[picture.topic]
+        place = At.of(topic.topic_id, picture.partition)
+        found: list[Peeked] = []
+        while first >= 0 and len(found) < room:
+            seen = await self._node.queue_desk.peek(
+                Look(call.params.queue, place, first, room - len(found), False)
+            )
+            call.holding.take(len(seen.records))
+            found += await aside(
+                ASIDE_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
+            )
+            first = seen.next_offset
+        return found
+
+    # --- what is to change
+
+    async def create(self, call: Call[NoParams, NewQueue]) -> QueueFacts:
+        wish = call.body
+        name = wish.topic or wish.queue
+        if wish.queue == KEEPER:
+            raise wrong("queue", f"{KEEPER} is the broker's own")
+        existing = await self._node.queue_overview.pictures(wish.queue)
+        if any(picture.topic == name for picture in existing):
+            raise Problem(409, "queue_exists", f"there is a queue {wish.queue!r} on {name} already", "queue")
+        topic = await self._topic(call, name)
+        await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs())
+        starts = dict.fromkeys(range(topic.partitions), 0)
+        if wish.start == "latest":
+            starts = await self._ends(name, range(topic.partitions))
+        await self._begin(wish.queue, topic, starts)
+        return await self._facts(wish.queue)
+
+    async def _topic(self, call: Call[NoParams, NewQueue], name: str) -> Topic:
+        wish = call.body
+        topics = self._node.metadata.state.topics
+        if name not in topics:
+            made = NewTopic(
+                name=_as_topic(name),
+                partitions=1 if wish.point_to_point else wish.partitions,
+                replication_factor=wish.replication_factor,
+                configs={EXCLUSIVE_PRODUCER: True} if wish.point_to_point else {},
+            )
+            await self._topics.create(call._replace(body=made))  # type: ignore[arg-type]
+            return topics[name]
+        topic = topics[name]
+        if wish.point_to_point and topic.partitions != 1:
+            message = f"topic {name} has {topic.partitions} partitions: point-to-point needs one that has 1"
+            raise Problem(409, "topic_unfit", message, "topic")
+        if wish.point_to_point:
+            await self._alter(TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
+        return topic
+
+    async def _alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:
+        changes = [
+            AlterableConfig(name=config, config_operation=SET, value=value)
+            for config, value in configs.items()
+        ]
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+        answer = await self._client.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            IncrementalAlterConfigsRequest(resources=[resource]),
+            IncrementalAlterConfigsResponse,
+        )
+        check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
+
+    async def _ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        found = await find_offsets(self._client, topic, partitions, LATEST, patient=True)
+        ends: dict[int, int] = {}
+        for partition, end in found.items():
+            if isinstance(end, PenstockError):
+                raise as_problem(end)
+            ends[partition] = end
+        return ends
+
+    async def _begin(self, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
+        """The queue has done everything before these offsets, and nothing behind them."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def begin(partition: int, start: int) -> None:
+            async with limit:
+                await self._node.queue_overview.reset(queue, topic, partition, start)
+
+        await asyncio.gather(*(begin(partition, start) for partition, start in starts.items()))
+
+    async def purge(self, call: Call[QueueParams, Purge]) -> PurgeDone:
+        queue, wanted = call.params.queue, call.body.topics
+        pictures = await self._pictures(queue, opened=True)
+        known = {picture.topic for picture in pictures}
+        for topic in wanted or ():
+            if topic not in known:
+                raise unknown_queue(queue, f"queue {queue!r} is not on topic {topic}", "topics")
+        done: list[PurgedPartition] = []
+        for name in sorted(known if wanted is None else known.intersection(wanted)):
+            rows = [picture for picture in pictures if picture.topic == name]
+            ends = await self._ends(name, [row.partition for row in rows])
+            await self._begin(queue, self._node.metadata.state.topics[name], ends)
+            done += [
+                PurgedPartition(
+                    topic=name, partition=row.partition, start_offset=ends[row.partition], purged=row.undone
+                )
+                for row in rows
+            ]
+        return PurgeDone(queue=queue, partitions=done)
+
+    async def delete(self, call: Call[QueueParams, None]) -> None:
+        queue = call.params.queue
+        await self._pictures(queue)
+        try:
+            answer = await self._client.ask_home(
+                lambda: self._client.coordinator_of(queue),
+                ApiKey.DELETE_GROUPS,
+                DeleteGroupsRequest(groups_names=[queue]),
+                DeleteGroupsResponse,
+                lambda answer: answer.results[0].error_code,
+            )
+            code = answer.results[0].error_code
+        except KafkaError as nobody:  # no group has ever been coordinated
+            code = nobody.code
+        if code == ErrorCode.NON_EMPTY_GROUP:
+            raise refused(code, f"queue {queue!r} has members: end its consumers first", "queue")
+        await self._node.queue_overview.forget(queue)
+
+
+def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Problem:
+    return Problem(404, "unknown_queue", message or f"there is no queue {queue!r}", field)
+
+
+def _as_topic(name: str) -> str:
+    """A queue's name may be anything, a topic's may not."""
+    try:
+        return msgspec.convert(name, TopicName)
+    except msgspec.ValidationError:
+        raise wrong("queue", f"no topic can be named {name!r}: name one with `topic`") from None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _summary(queue: str, pictures: Sequence[QueuePicture]) -> QueueSummary:
+    undone = [picture.undone for picture in pictures if picture.undone is not None]
+    leased = [picture.leased for picture in pictures if picture.leased is not None]
+    return QueueSummary(
+        queue=queue,
+        topics=sorted({picture.topic for picture in pictures}),
+        partitions=len(pictures),
+        undone=sum(undone) if undone else None,
+        leased=sum(leased) if leased else None,
+    )
+
+
+def _settings(config: GroupConfig) -> QueueSettingsOut:
+    return QueueSettingsOut(
+        order="key" if config.key_ordered else "none",
+        exclusive=config.exclusive,
+        lease_ms=config.record_lock_duration_ms,
+        delivery_limit=config.delivery_count_limit,
+        dead_letters=config.dead_letters,
+        dead_letter_topic=config.dead_letter_topic or None,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        retry_backoff_factor=config.retry_backoff_factor,
+    )
+
+
+def _partition(picture: QueuePicture) -> QueuePartitionFacts:
+    return QueuePartitionFacts(
+        topic=picture.topic,
+        partition=picture.partition,
+        leader=picture.leader if picture.leader >= 0 else None,
+        start_offset=picture.start_offset,
+        end_offset=picture.end_offset,
+        undone=picture.undone,
+        available=picture.available,
+        leased=picture.leased,
+        deferred=picture.deferred,
+        waiting=picture.waiting,
+        dying=picture.dying,
+        consumers=picture.consumers,
+        holder=picture.holder,
+    )
+
+
+def _check_place(params: PeekParams) -> None:
+    if params.partition is not msgspec.UNSET and params.topic is msgspec.UNSET:
+        raise wrong("partition", "of which topic? give `topic` as well")
+    if params.offset is not msgspec.UNSET and params.partition is msgspec.UNSET:
+        raise wrong("offset", "of which partition? give `topic` and `partition` as well")
+
+
+def _is_meant(params: PeekParams, picture: QueuePicture) -> bool:
+    return params.topic in (msgspec.UNSET, picture.topic) and params.partition in (
+        msgspec.UNSET,
+        picture.partition,
+    )
+
+
+def _peeked(picture: QueuePicture, seen: Seen, encoding: Encoding) -> list[Peeked]:
+    found: list[Peeked] = []
+    runs = iter(seen.runs)
+    run = next(runs, None)
+    handed = [(one.first, one.last, one.deliveries) for one in seen.runs]
+    for job in open_jobs(seen.records, handed).jobs:
+        while run is not None and run.last < job.record.offset:
+            run = next(runs, None)
+        assert run is not None
+        found.append(
+            Peeked(
+                topic=picture.topic,
+                partition=picture.partition,
+                state=run.state,
+                deliveries=job.deliveries,
+                consumer=run.consumer,
+                until_ms=run.until_ms,
+                **msgspec.structs.asdict(record_out(job.record, encoding)),
+            )
+        )
+    return found

@@ -1,0 +1,436 @@
+"""Queues over WebSocket: GET /v1/work, and then frames of JSON. docs/queues.md has the protocol.
+
+A worker gets what the partitions have that this node leads, and is told where the others are. One task hands out and
+tells, one listens. What a worker holds is bounded by its credit; what it may do to us, beside the limits of every
+WebSocket (`sockets`):
+
+    no first frame              FIRST_FRAME_SECONDS
+    frames without a pause      FRAMES_PER_SECOND are read; a worker that sends more waits, as TCP makes it wait
+    settling without reading    UNANSWERED_MAX frames; then no more are read until answers have been sent
+    not reading its jobs        SLOW_SECONDS, then it is sent away and what it held goes to others
+    a page of somebody else     as for push: only this site's own
+
+The worker's leases are the queue's; here only their number is kept, to know how much credit is left. It may be too high
+for a while, when leases have run out, and is then counted again: too low would hand out more than was asked for.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.config import Address
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
+from penstock.node import Node
+from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
+from penstock.node.queues.desk import held_by_other
+from penstock.queue import AckKind
+from penstock.types import TopicPartition
+from penstock.web.api.jobs import Range, open_jobs
+from penstock.web.api.problems import Problem
+from penstock.web.push import WILDCARDS, Pace, refuse_socket
+from penstock.web.sockets import READY, text_frame
+from penstock.web.work_frames import (
+    CreditFrame,
+    Ping,
+    Settle,
+    Work,
+    batch_frame,
+    decode_frame,
+    jobs_frame,
+)
+
+PATH = "/v1/work"
+FIRST_FRAME_SECONDS = 10.0
+FRAMES_PER_SECOND = 5_000
+"""Some quarter of the event loop. A frame settles whole ranges, so a worker that needs more does something wrong."""
+UNANSWERED_MAX = 1_000
+SLOW_SECONDS = 60.0
+FAREWELL_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+"""How often it is looked which partitions this node leads, beside when one is lost."""
+LOOK_SOON_SECONDS = 0.1
+RECOUNT_SECONDS = 0.25
+"""How soon a worker without credit is given the place of jobs whose leases have run out."""
+FRAME_BYTES = 256 * 1024
+FRAME_JOBS = 5_000
+
+CLOSE_CODES = {"unavailable": 1013, "unknown_topic": 4404, "held": 4409, "too_slow": 4408}
+MISTAKE = 4400
+"""All other refusals. The close frame's reason is the refusal's code."""
+
+Notice = Mapping[str, Any]
+
+
+def work_routes(node: Node) -> list[BaseRoute]:
+    endpoint = WorkEndpoint(node)
+    return [WebSocketRoute(PATH, endpoint.serve), Route(PATH, endpoint.explain)]
+
+
+class WorkEndpoint:
+    """Workers of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def explain(self, request: Request) -> Response:
+        message = f"{PATH} is for WebSockets: see docs/queues.md"
+        facts = {"error": {"code": "upgrade_required", "message": message, "field": None}}
+        return JSONResponse(facts, 426, {"upgrade": "websocket", "connection": "upgrade"})
+
+    async def serve(self, socket: WebSocket) -> None:
+        refusal = refuse_socket(self._node, socket)
+        if refusal is not None:
+            await socket.send_denial_response(refusal)
+            return
+        await socket.accept()
+        with suppress(WebSocketDisconnect):
+            await _Connection(self._node, socket).serve()
+
+
+class Ended(Exception):
+    """The worker is to go."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class _Connection:
+    """One worker's socket, from its first frame to its end."""
+
+    def __init__(self, node: Node, socket: WebSocket) -> None:
+        self._node = node
+        self._socket = socket
+        self._pace = Pace(FRAMES_PER_SECOND)
+
+    async def serve(self) -> None:
+        try:
+            wish = await self._first_frame()
+        except Problem as problem:
+            await self._end(problem.code, problem.message)
+            return
+        client = self._socket.client
+        worker = Worker(self._node, wish, f"{client.host}:{client.port}" if client is not None else "")
+        hands = asyncio.ensure_future(worker.run(self._send))
+        ears = asyncio.ensure_future(self._listen(worker))
+        try:
+            await asyncio.wait({hands, ears}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (hands, ears):
+                task.cancel()
+            outcomes = await asyncio.gather(hands, ears, return_exceptions=True)
+            worker.leave()
+        await self._part(outcomes)
+
+    async def _part(self, outcomes: Sequence[object]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Ended):
+                await self._end(outcome.code, outcome.message)
+                return
+            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
+                raise outcome
+
+    async def _first_frame(self) -> Work:
+        try:
+            async with asyncio.timeout(FIRST_FRAME_SECONDS):
+                frame = decode_frame(await self._receive())
+        except TimeoutError:
+            message = f"no first frame within {FIRST_FRAME_SECONDS:.0f} seconds"
+            raise Problem(400, "no_frame", message) from None
+        if not isinstance(frame, Work):
+            raise Problem(400, "not_working", "expected a frame of type work first")
+        return frame
+
+    async def _listen(self, worker: "Worker") -> None:
+        """Hears the worker until it goes, or says something that cannot be meant."""
+        try:
+            while True:
+                text = await self._receive()
+                await self._pace.keep()
+                match decode_frame(text):
+                    case Settle() as frame:
+                        await worker.settle(frame)
+                    case CreditFrame(credit=credit):
+                        worker.set_credit(credit)
+                    case Ping():
+                        worker.tell({"type": "pong"})
+                    case Work():
+                        raise Problem(
+                            400, "already_working", "one connection has one queue: open another one"
+                        )
+        except Problem as problem:
+            raise Ended(problem.code, problem.message) from None
+
+    async def _receive(self) -> str | None:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text: str | None = message.get("text")
+        return text
+
+    async def _send(self, frame: bytes) -> None:
+        try:
+            async with asyncio.timeout(SLOW_SECONDS):
+                await self._socket.send({"type": "websocket.send", READY: frame})
+        except TimeoutError:
+            raise WebSocketDisconnect(1006, "too slow") from None
+
+    async def _end(self, code: str, message: str) -> None:
+        """Says why, and closes. Not waited for long: whoever does not read does not want to know."""
+        notice = {"type": "error", "code": code, "message": message}
+        with suppress(TimeoutError, WebSocketDisconnect):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._send(text_frame(msgspec.json.encode(notice)))
+                await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)
+
+
+class Worker:
+    """A consumer of a queue on the partitions that this node leads."""
+
+    def __init__(self, node: Node, wish: Work, peer: str) -> None:
+        self._node = node
+        self._wish = wish
+        self.consumer = f"work-{uuid4().hex}"
+        self._who = f"{wish.name or self.consumer!r} at {peer}"
+        self._credit = wish.credit
+        self._held = 0
+        self._loop = asyncio.get_running_loop()
+        self._bell = Consumer()
+        self._drivers: dict[TopicPartition, QueueDriver] = {}
+        self._look_at = 0.0
+        self._notices: list[bytes] = []
+        self._answers = asyncio.Semaphore(UNANSWERED_MAX)
+        self._unsent_answers = 0
+        self._told: Notice | None = None
+        self._first = 0
+        """Which partition is served first: each time another one."""
+
+    # --- what it says
+
+    async def settle(self, frame: Settle) -> None:
+        """Is answered when it is durable."""
+        acknowledgements = frame.acknowledgements()
+        await self._answers.acquire()
+        driver = self._drivers.get(frame.place)
+        if driver is None:
+            message = f"this connection has no jobs of {frame.topic}-{frame.partition}"
+            self._settled(frame, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+            return
+        try:
+            durable = driver.acknowledge(self.consumer, acknowledgements)
+        except PenstockError as trouble:
+            self._settled(frame, trouble)
+        else:
+            durable.add_done_callback(lambda done: self._settled(frame, done.exception()))
+
+    def _settled(self, frame: Settle, trouble: BaseException | None) -> None:
+        notice: dict[str, Any] = {"type": "settled", "number": frame.number}
+        refused: Sequence[Range] = ()
+        if trouble is not None:
+            notice["error"] = _told_of(trouble)
+            if isinstance(trouble, NotLeased):
+                notice["error"]["refused"] = refused = trouble.ranges
+        if trouble is None or refused:
+            gone = [*frame.accept, *frame.retry, *frame.reject]
+            self._held -= sum(last - first + 1 for first, last in gone if (first, last) not in refused)
+        self._unsent_answers += 1
+        self.tell(notice)
+
+    def set_credit(self, credit: int) -> None:
+        self._credit = credit
+        self._bell.set()
+
+    def tell(self, notice: Notice) -> None:
+        self._notices.append(text_frame(msgspec.json.encode(notice)))
+        self._bell.set()
+
+    def leave(self) -> None:
+        """Gives everything back."""
+        for driver in self._drivers.values():
+            driver.forget(self._bell)
+            driver.release(self.consumer)
+
+    # --- what it is given
+
+    async def run(self, send: Any) -> None:
+        """Hands out and tells, until it is cancelled. Ended says that, and why, the worker must go."""
+        while True:
+            self._bell.clear()
+            await self._look()
+            await self._send_notices(send)
+            if not await self._hand_out(send) and not self._notices:
+                await self._pause()
+
+    async def _send_notices(self, send: Any) -> None:
+        if not self._notices:
+            return
+        notices, self._notices = self._notices, []
+        answers, self._unsent_answers = self._unsent_answers, 0
+        await send(b"".join(notices))
+        for _ in range(answers):
+            self._answers.release()
+
+    async def _hand_out(self, send: Any) -> bool:
+        """Whether there was something."""
+        drivers = list(self._drivers.items())
+        self._first += 1
+        start = self._first % max(1, len(drivers))
+        found = False
+        for key, driver in drivers[start:] + drivers[:start]:
+            room = self._credit - self._held
+            if room <= 0:
+                break
+            frame = self._take(key, driver, room)
+            if frame:
+                await send(frame)
+                found = True
+        return found
+
+    def _take(self, key: TopicPartition, driver: QueueDriver, room: int) -> bytes:
+        """A frame of jobs; empty if there are none."""
+        try:
+            delivery = driver.deliver(self.consumer, min(room, FRAME_JOBS), FRAME_BYTES, who=self._who)
+        except (KafkaError, StorageError, CorruptLog):
+            self._look_at = min(self._look_at, self._loop.time() + LOOK_SOON_SECONDS)
+            return b""
+        if not delivery.acquired:
+            return b""
+        acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
+        self._held += sum(last - first + 1 for first, last, _ in acquired)
+        if self._wish.encoding == "batch":
+            return batch_frame(key, delivery.records, acquired)
+        opened = open_jobs(delivery.records, acquired)
+        self._settle_unreadable(driver, AckKind.REJECT, opened.unreadable)
+        self._settle_unreadable(driver, AckKind.GAP, opened.missing)
+        return jobs_frame(key, opened.jobs, self._wish.encoding) if opened.jobs else b""
+
+    def _settle_unreadable(self, driver: QueueDriver, kind: AckKind, ranges: Sequence[Range]) -> None:
+        """In the worker's name, who cannot be shown it: it would come again and again."""
+        if ranges:
+            driver.acknowledge(self.consumer, [Acknowledgement(*one, bytes([kind])) for one in ranges])
+            self._held -= sum(last - first + 1 for first, last in ranges)
+
+    async def _pause(self) -> None:
+        """Until something may have changed."""
+        has_room = self._credit > self._held
+        if not has_room and self._credit > 0:
+            self._held = sum(driver.held_by(self.consumer) for driver in self._drivers.values())
+            has_room = self._credit > self._held
+            if has_room:
+                return
+        drivers = list(self._drivers.values()) if has_room else []
+        for driver in drivers:
+            driver.wait(self._bell, self.consumer)
+        until = self._look_at if has_room or not self._credit else self._loop.time() + RECOUNT_SECONDS
+        try:
+            async with asyncio.timeout_at(min(until, self._look_at)):
+                await self._bell.wait()
+        except TimeoutError:
+            pass
+        finally:
+            for driver in drivers:
+                driver.forget(self._bell)
+
+    # --- where the partitions are
+
+    async def _look(self) -> None:
+        """Finds the queue on each partition that this node leads, now and then, and when one is lost."""
+        now = self._loop.time()
+        if now < self._look_at and not any(one.ended for one in self._drivers.values()):
+            self._check_seats()
+            return
+        self._look_at = now + LOOK_SECONDS
+        found: dict[TopicPartition, QueueDriver] = {}
+        elsewhere: list[Notice] = []
+        for name in self._wish.topics:
+            topic = self._node.metadata.state.topics.get(name)
+            if topic is None:
+                raise Ended("unknown_topic", f"there is no topic {name!r}")
+            for index in range(topic.partitions):
+                leader = self._node.view.partition(topic, index).leader
+                if leader == self._node.node_id:
+                    await self._open(found, TopicPartition(name, index))
+                else:
+                    url = work_url(self._node, leader)
+                    elsewhere.append({"topic": name, "partition": index, "node_id": leader, "url": url})
+        if self._drivers.keys() - found.keys():
+            self._held = sum(driver.held_by(self.consumer) for driver in found.values())
+        self._drivers = found
+        self._tell_places(elsewhere)
+
+    async def _open(self, found: dict[TopicPartition, QueueDriver], key: TopicPartition) -> None:
+        try:
+            partition = self._node.leader(*key)
+            topic = self._node.metadata.state.topics[key.topic]
+            found[key] = await self._node.queues.driver(self._wish.queue, topic.topic_id, partition)
+        except KafkaError as refused:
+            if refused.code == ErrorCode.POLICY_VIOLATION:
+                raise Ended("unavailable", refused.message) from None
+            self._look_at = min(self._look_at, self._loop.time() + LOOK_SOON_SECONDS)
+
+    def _check_seats(self) -> None:
+        """Tells at once when a seat has become this worker's, or somebody else's."""
+        if self._told is not None and any(one.config.exclusive for one in self._drivers.values()):
+            self._tell_places(self._told["elsewhere"])
+
+    def _claim_seats(self) -> None:
+        """A worker has its seats also while there is nothing to do."""
+        for driver in self._drivers.values():
+            if driver.config.exclusive:
+                with suppress(PenstockError):
+                    driver.deliver(self.consumer, 0, 0, who=self._who)
+
+    def _tell_places(self, elsewhere: Sequence[Notice]) -> None:
+        self._claim_seats()
+        standby: list[Notice] = []
+        for key, driver in self._drivers.items():
+            other = driver.other_holder(self.consumer)
+            if other is None:
+                continue
+            if not self._wish.standby:
+                raise Ended("held", held_by_other(driver, str(other)).message)
+            standby.append({"topic": key.topic, "partition": key.partition, "holder": str(other)})
+        held = {(one["topic"], one["partition"]) for one in standby}
+        partitions = [
+            {"topic": key.topic, "partition": key.partition} for key in self._drivers if key not in held
+        ]
+        notice: Notice = {
+            "type": "working",
+            "queue": self._wish.queue,
+            "consumer": self.consumer,
+            "lease_ms": self._node.group_config(self._wish.queue).record_lock_duration_ms,
+            "partitions": partitions,
+            "standby": standby,
+            "elsewhere": list(elsewhere),
+        }
+        if notice != self._told:
+            self._told = notice
+            self.tell(notice)
+
+
+def work_url(node: Node, node_id: int) -> str | None:
+    """Where another node's endpoint is, if it has an HTTP port."""
+    known = node.metadata.state.nodes.get(node_id)
+    if known is None or known.http is None:
+        return None
+    # A port that is open on all addresses is reached where clients reach the node.
+    host = known.kafka.host if known.http.host in WILDCARDS else known.http.host
+    return f"ws://{Address(host, known.http.port)}{PATH}"
+
+
+def _told_of(trouble: BaseException) -> dict[str, Any]:
+    code = "outcome_unknown"
+    if isinstance(trouble, NotLeased):
+        code = "lease_over"
+    elif isinstance(trouble, KafkaError):
+        code = trouble.code.name.lower()
+    return {"code": code, "message": str(trouble)}

@@ -1,0 +1,146 @@
+"""What workers of a queue and the broker say to each other over a WebSocket, as structs: docs/queues.md has the
+protocol."""
+
+from struct import Struct
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.node.queues import Acknowledgement
+from penstock.queue import AckKind
+from penstock.types import TopicPartition
+from penstock.web.api.jobs import Handed, Job
+from penstock.web.api.payloads import Encoding, record_out
+from penstock.web.api.problems import Problem, misfit
+from penstock.web.api.topics import TopicName
+from penstock.web.sockets import MAX_MESSAGE_BYTES, binary_frame, text_frame
+
+MAX_TOPICS = 1_000
+MAX_CREDIT = 100_000
+MAX_RANGES = 20_000
+"""In one frame; as many as fit its bytes."""
+MAX_RANGE = 1_000_000
+MAX_DELAY_MS = 7 * 24 * 3600 * 1000
+
+LENGTH = Struct(">I")
+
+QueueName = Annotated[str, Meta(min_length=1, max_length=249)]
+Number = Annotated[int, Meta(ge=0, le=2**62)]
+Ranges = Annotated[list[tuple[Number, Number]], Meta(max_length=MAX_RANGES)]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """Something that a worker says."""
+
+
+class Work(Frame, frozen=True, kw_only=True, tag="work"):
+    queue: QueueName
+    topics: Annotated[list[TopicName], Meta(min_length=1, max_length=MAX_TOPICS)]
+    credit: Annotated[int, Meta(ge=0, le=MAX_CREDIT)] = 100
+    encoding: Literal["json", "text", "base64", "batch"] = "json"
+    standby: bool = False
+    name: Annotated[str, Meta(max_length=249)] = ""
+
+
+class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
+    number: Number
+    topic: str
+    partition: Number
+    accept: Ranges = []
+    retry: Ranges = []
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    reject: Ranges = []
+    renew: Ranges = []
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """Problem if a range is none."""
+        kinds = (
+            (AckKind.ACCEPT, self.accept),
+            (AckKind.RELEASE, self.retry),
+            (AckKind.REJECT, self.reject),
+            (AckKind.RENEW, self.renew),
+        )
+        return [
+            Acknowledgement(*_checked(one), bytes([kind]), self.delay_ms)
+            for kind, ranges in kinds
+            for one in ranges
+        ]
+
+
+class CreditFrame(Frame, frozen=True, kw_only=True, tag="credit"):
+    credit: Annotated[int, Meta(ge=0, le=MAX_CREDIT)]
+
+
+class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
+    pass
+
+
+AnyFrame = Work | Settle | CreditFrame | Ping
+
+_decoder: msgspec.json.Decoder[AnyFrame] = msgspec.json.Decoder(AnyFrame)
+
+
+def decode_frame(text: str | None) -> AnyFrame:
+    """Problem says what is wrong with it."""
+    if text is None:
+        raise Problem(400, "invalid_frame", "a binary frame: expected JSON as text")
+    if len(text) > MAX_MESSAGE_BYTES:
+        raise Problem(
+            400, "frame_too_large", f"a frame of {len(text)} characters: at most {MAX_MESSAGE_BYTES}"
+        )
+    try:
+        return _decoder.decode(text)
+    except msgspec.ValidationError as trouble:
+        raise misfit(trouble) from None
+    except (msgspec.DecodeError, UnicodeError) as trouble:
+        raise Problem(400, "invalid_frame", f"not JSON: {trouble}") from None
+    except RecursionError:
+        raise Problem(400, "invalid_frame", "nested too deeply") from None
+
+
+def _checked(given: tuple[int, int]) -> tuple[int, int]:
+    first, last = given
+    if not 0 <= last - first < MAX_RANGE:
+        message = f"{first} to {last}: expected a first and a last offset, at most {MAX_RANGE} in all"
+        raise Problem(400, "invalid_range", message)
+    return given
+
+
+# --- jobs
+
+
+class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands before the batches of a binary frame."""
+
+    type: Literal["jobs"] = "jobs"
+    topic: str
+    partition: int
+    acquired: list[Handed]
+    """First, last, deliveries: the batches may hold more than is this worker's."""
+
+
+def batch_frame(key: TopicPartition, data: bytes, acquired: list[Handed]) -> bytes:
+    """The length of a head (four bytes, big-endian), the head as JSON, stored batches as they are."""
+    head = msgspec.json.encode(BatchHead(topic=key.topic, partition=key.partition, acquired=acquired))
+    return binary_frame(b"".join((LENGTH.pack(len(head)), head, data)))
+
+
+def jobs_frame(key: TopicPartition, jobs: list[Job], encoding: Encoding) -> bytes:
+    bodies = [_body(key, job, encoding) for job in jobs]
+    return text_frame(b'{"type":"jobs","jobs":[%s]}' % b",".join(bodies))
+
+
+def _body(key: TopicPartition, job: Job, encoding: Encoding) -> bytes:
+    about = msgspec.json.encode(record_out(job.record, encoding))
+    # Topics are named in ASCII, without anything that JSON would escape.
+    return b'{"topic":"%s","partition":%d,"deliveries":%d,%s' % (
+        key.topic.encode(),
+        key.partition,
+        job.deliveries,
+        about[1:],
+    )
