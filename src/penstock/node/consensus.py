@@ -116,6 +116,8 @@ class Consensus:
         self._seat = seat
         self._stopped = False
         self._full = False
+        self._leader_start = 0
+        """Where the leader's log starts, as far as has been heard."""
         self._refused = ""
         """What was wrong with the entries that came last, until some come that are right."""
         self._wrote_control = False
@@ -165,6 +167,10 @@ class Consensus:
     def flushed(self) -> None:
         if self._log_noted:
             self._feed(self.core.durable)
+            try:
+                self._follow_start()
+            except (StorageError, CorruptLog) as trouble:
+                self.halt(trouble)
         elif not self._noting and self.log.flushed_index > 0:
             self._noting = True
             self._assembly.hard_states.note_log(self.group, has_log=True, saved=self._noted)
@@ -299,6 +305,7 @@ class Consensus:
 
     def _committed(self, effect: Committed) -> None:
         self._seat.committed(effect.index)
+        self._follow_start()
 
     def _role_changed(self, effect: RoleChanged) -> None:
         self._seat.role_changed(effect.role, Term(effect.term), effect.leader)
@@ -328,11 +335,18 @@ class Consensus:
         self.carry_out(self.core.durable(self._assembly.now()))
 
     def _start_at(self, effect: StartAt) -> None:
-        """As far as is committed here, which the log has been told, and flushed."""
+        self._leader_start = max(self._leader_start, effect.offset)
+        self._follow_start()
+
+    def _follow_start(self) -> None:
+        """As far as is committed here, which the log has been told, and flushed. The rest follows when that is: its
+        leader says it once."""
+        if self._stopped or self._leader_start <= self.log.start_offset:
+            return
         committed = self.log.commit_offset
         limits = [self.log.flushed_offset] if committed is None else [committed, self.log.flushed_offset]
         first_index = self.log.first_index
-        self.log.delete_prefix(Offset(min(effect.offset, *limits)))
+        self.log.delete_prefix(Offset(min(self._leader_start, *limits)))
         if self.log.first_index != first_index:
             self._feed(self.core.prefix_deleted)
 
