@@ -51,8 +51,11 @@ def _run_of(value: int) -> re.Pattern[bytes]:
 def run_end(cells: bytearray, start: int, stop: int) -> int:
     """The end of the run of equal bytes that begins at `start`, at most `stop`."""
     value = cells[start]
-    if stop - start == 1 or cells[start:stop] == BYTE[value] * (stop - start):
-        return stop  # by far the most frequent case, and the cheapest to find out
+    # A single one, or all of it: by far the most frequent cases, and the cheapest to find out.
+    if start + 1 == stop or cells[start + 1] != value:
+        return start + 1
+    if cells[start:stop] == BYTE[value] * (stop - start):
+        return stop
     match = _run_of(value).match(cells, start, stop)
     assert match is not None  # it begins with the byte that was looked at
     return match.end()
