@@ -142,16 +142,30 @@ def test_a_million_deferred_messages_take_little_memory_and_none_is_lost() -> No
     assert all(chunk.agenda is None for chunk in chunks)
 
 
-def test_an_agenda_takes_events_in_any_order_and_gives_them_soonest_first() -> None:
+def test_expiry_of_a_range_leaves_to_a_member_what_it_holds() -> None:
+    scene = Scene()
+    scene.reads(
+        9, expiring=[(each, scene.now_ms + 50) for each in range(9)], deferred=[(7, scene.now_ms + 9)]
+    )
+    scene.gets("ann", 4)
+    scene.says("ann", ACCEPT, 1)
+    scene.passes(50)
+    assert [(run.first, run.last) for run in scene.queue.peek(0, 9)] == [(0, 0), (2, 3)]
+    scene.queue.release_member(scene.now_ms, "ann")
+    assert scene.queue.start_offset == 9
+    scene.check_counters()
+
+
+def test_an_agenda_takes_events_in_any_order_and_gives_what_has_come_in_ranges() -> None:
     agenda = Agenda()
     agenda.add([event(50, DUE, 4095), event(20, DUE, 7)])
     agenda.add([event(20, EXPIRES, 9)])
     agenda.add([event(60, DUE, 1), event(60, DUE, 2)])
     agenda.add([event(10, DUE, 3), event(55, DUE, 5)])
     assert agenda.next_ms == 10
-    assert agenda.take_due(49) == [(DUE, 3), (EXPIRES, 9), (DUE, 7)]
-    assert agenda.take_due(49) == []
-    assert agenda.take_due(60) == [(DUE, 4095), (DUE, 5), (DUE, 1), (DUE, 2)]
+    assert agenda.take_due(49) == ([(9, 10)], [(3, 4), (7, 8)])
+    assert agenda.take_due(49) == ([], [])
+    assert agenda.take_due(60) == ([], [(1, 3), (5, 6), (4095, 4096)])
     assert agenda.next_ms is None
 
 

@@ -7,8 +7,6 @@ One sorted array of 64-bit numbers per chunk, eight bytes an event, which goes w
 A million deferred messages are 8 MB in 245 arrays. An array for all of them, or buckets of time, would have to be
 searched for what is done early; this one is dropped with its chunk. Times are kept to the millisecond, so nothing is
 early and nothing is late by more than its caller's clock.
-
-Of two events of the same millisecond, the expiry comes first.
 """
 
 from array import array
@@ -23,6 +21,9 @@ DUE = 1
 MAX_TIME_MS = (1 << 50) - 1
 """Some 35,000 years. What is asked for later than that comes then."""
 _UNIT = 2 * CHUNK_SIZE
+
+Range = tuple[int, int]
+"""Indexes of a chunk: first, and behind the last."""
 
 
 def event(at_ms: int, kind: int, index: int) -> int:
@@ -55,9 +56,26 @@ class Agenda:
     def next_ms(self) -> int | None:
         return self._events[0] // _UNIT if self._events else None
 
-    def take_due(self, now_ms: int) -> list[tuple[int, int]]:
-        """(kind, index) of what has come, soonest first."""
+    def take_due(self, now_ms: int) -> tuple[list[Range], list[Range]]:
+        """What has expired by now, and what is due. In which order it became so makes no difference: who is both has
+        expired."""
         end = bisect_left(self._events, (now_ms + 1) * _UNIT)
-        taken = [divmod(each % _UNIT, CHUNK_SIZE) for each in self._events[:end]]
+        taken = sorted(each % _UNIT for each in self._events[:end])
         del self._events[:end]
-        return taken
+        border = bisect_left(taken, CHUNK_SIZE)
+        return _ranges(taken[:border]), _ranges([each - CHUNK_SIZE for each in taken[border:]])
+
+
+def _ranges(indexes: list[int]) -> list[Range]:
+    """A million messages for midnight are a few hundred ranges."""
+    ranges: list[Range] = []
+    start = stop = -1
+    for index in indexes:
+        if index != stop:
+            if start >= 0:
+                ranges.append((start, stop))
+            start = index
+        stop = index + 1
+    if start >= 0:
+        ranges.append((start, stop))
+    return ranges

@@ -17,7 +17,7 @@ The counters are a list by state. They must equal what the bytes say (invariant 
 import heapq
 from collections.abc import Iterable, Iterator
 
-from penstock.queue.agenda import DUE, EXPIRES, Agenda, event
+from penstock.queue.agenda import DUE, Agenda, event
 from penstock.queue.chunk import Chunk
 from penstock.queue.deadlines import Deadlines
 from penstock.queue.lanes import Lanes
@@ -231,22 +231,33 @@ class Board:
         while (number := self.due.pop_due(now_ms)) is not None:
             chunk = self.chunks[number]
             assert chunk.agenda is not None
-            for kind, index in chunk.agenda.take_due(now_ms):
-                if kind == EXPIRES:
-                    self.expire(chunk, index)
-                elif chunk.state[index] == DEFERRED:
-                    state = WAITING if self._lanes.waits(chunk.base + index) else AVAILABLE
-                    self.shift(chunk, index, index + 1, state)
+            expired, due = chunk.agenda.take_due(now_ms)
+            for start, stop in expired:
+                self.expire(chunk, start, stop)
+            for start, stop in due:
+                self._make_available(chunk, start, stop)
             if number in self.chunks:
                 self._set_due(chunk)
 
-    def expire(self, chunk: Chunk, index: int) -> None:
-        state = chunk.state[index]
-        if state in (UNREAD, AVAILABLE, WAITING, DEFERRED):
-            self.finish(chunk, index, index + 1)
-        elif state == LEASED:
-            chunk.expired = chunk.expired or set()
-            chunk.expired.add(index)
+    def expire(self, chunk: Chunk, start: int, stop: int) -> None:
+        for first, end, state in runs(chunk.state, start, stop):
+            if state in (UNREAD, AVAILABLE, WAITING, DEFERRED):
+                self.finish(chunk, first, end)
+            elif state == LEASED:
+                chunk.expired = chunk.expired or set()
+                chunk.expired.update(range(first, end))
+
+    def _make_available(self, chunk: Chunk, start: int, stop: int) -> None:
+        """What is deferred there is due."""
+        for first, end, state in runs(chunk.state, start, stop):
+            if state != DEFERRED:
+                continue
+            if not chunk.keys:
+                self.shift(chunk, first, end, AVAILABLE)
+                continue
+            for index in range(first, end):
+                waits = self._lanes.waits(chunk.base + index)
+                self.shift(chunk, index, index + 1, WAITING if waits else AVAILABLE)
 
     def _set_due(self, chunk: Chunk) -> None:
         next_ms = chunk.agenda.next_ms if chunk.agenda is not None else None

@@ -79,7 +79,7 @@ def _set_times(board: Board, now_ms: int, first: int, end_offset: int, notes: No
         if chunk is None or not first <= offset < end_offset:
             continue
         if at_ms <= now_ms:
-            board.expire(chunk, index)
+            board.expire(chunk, index, index + 1)
         elif chunk.state[index] != DONE:
             events[number].append(event(at_ms, EXPIRES, index))
     for number, new in events.items():
