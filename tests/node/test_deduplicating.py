@@ -256,6 +256,17 @@ def test_an_id_that_is_too_long_is_refused_and_nothing_of_its_batch_stored() -> 
     play(scene)
 
 
+def test_what_one_request_may_make_the_broker_compare_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(act: Scene) -> None:
+        row = await act.answer(act.ask(*"abcd"))
+        assert row.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert await act.send(*"abc") == 0
+        assert len(act.stored()) == 3
+
+    monkeypatch.setattr("penstock.kafka.handlers.topic_rules.MESSAGE_IDS_PER_REQUEST", 3)
+    play(scene)
+
+
 # --- idempotent producers
 
 

@@ -63,6 +63,14 @@ def test_an_id_that_is_too_long_or_empty_is_refused_with_its_record(value: bytes
     assert it.value.code is ErrorCode.INVALID_RECORD
 
 
+def test_more_ids_than_may_come_at_once_are_refused() -> None:
+    batch, header = opened(build_batch([record(i, (NAME, b"%d" % i)) for i in range(4)]))
+    assert len(read_ids(batch, header, PLENTY, max_ids=4).ids) == 4
+    with pytest.raises(KafkaError, match="more than 3 message ids at once") as caught:
+        read_ids(batch, header, PLENTY, max_ids=3)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
 def test_a_batch_that_unpacks_to_too_much_is_refused() -> None:
     batch, header = opened(build_batch([Record(0, 1, b"k", b"\0" * 100_000, ())], compression=1))
     with pytest.raises(KafkaError) as caught:

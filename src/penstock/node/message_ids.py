@@ -31,6 +31,7 @@ NAME_SIZE = len(MESSAGE_ID)
 MAX_ID_BYTES = 256
 """A UUID has 36 bytes, a hash 64, a URL with a number seldom more than 200."""
 DIGEST_SIZE = 16
+NO_LIMIT = 2**63 - 1
 
 _SLICE = Struct("<4i")
 
@@ -55,9 +56,9 @@ class MessageIds(NamedTuple):
     """What the records take unpacked."""
 
 
-def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int) -> MessageIds:
-    """The ids in a batch, by the order of its records. KafkaError for an id that is not allowed, or records that do not
-    parse and mention one. Most batches without ids cost one search for the header's name."""
+def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int, max_ids: int = NO_LIMIT) -> MessageIds:
+    """The ids in a batch, by the order of its records. KafkaError for an id that is not allowed, for too many of them,
+    and for records that do not parse and mention one. Most batches without ids cost one search for the header's name."""
     if header.record_count == 0:
         return MessageIds([], 0)
     payload = decompress(header.compression, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
@@ -78,6 +79,8 @@ def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int) -> MessageI
             row_end = ends[row + 1]
         if not 0 < end - at <= MAX_ID_BYTES or nulls[number]:
             raise _not_an_id(row, end - at)
+        if len(found) >= max_ids:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"more than {max_ids} message ids at once")
         if row == last:
             found.pop()
         last = row

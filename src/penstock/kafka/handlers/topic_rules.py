@@ -16,15 +16,18 @@ INFLATION_MAX = 16
 """How many times max.message.bytes a batch may hold once it is unpacked. Text packs ten to one."""
 INFLATED_BYTES_PER_REQUEST = 64 * 1024 * 1024
 """... and all batches of one request together: about half a second of work."""
+MESSAGE_IDS_PER_REQUEST = 100_000
+"""They cost two to four microseconds each. Clients put at most some 10,000 messages into a batch."""
 
 
 class TopicRules:
     """Applies topics' rules to the batches of one request."""
 
-    __slots__ = ("_room",)
+    __slots__ = ("_ids_room", "_room")
 
     def __init__(self) -> None:
         self._room = INFLATED_BYTES_PER_REQUEST
+        self._ids_room = MESSAGE_IDS_PER_REQUEST
 
     def apply(
         self, batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
@@ -40,8 +43,9 @@ class TopicRules:
 
     def message_ids(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> list[MessageId]:
         """What deduplication has to know of a batch."""
-        found = read_ids(batch, header, self.inflatable(config))
+        found = read_ids(batch, header, self.inflatable(config), self._ids_room)
         self._room -= found.inflated_bytes
+        self._ids_room -= len(found.ids)
         return found.ids
 
     def inflatable(self, config: TopicConfig) -> int:
