@@ -58,7 +58,7 @@ class MessageIds(NamedTuple):
 
 def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int, max_ids: int = NO_LIMIT) -> MessageIds:
     """The ids in a batch, by the order of its records. KafkaError for an id that is not allowed, for too many of them,
-    and for records that do not parse and mention one. Most batches without ids cost one search for the header's name."""
+    and for records that do not parse and mention one. Batches without ids mostly cost one search for the name."""
     if header.record_count == 0:
         return MessageIds([], 0)
     payload = decompress(header.compression, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
