@@ -379,3 +379,22 @@ def test_no_reader_is_given_a_control_entry_that_compaction_has_left_at_a_segmen
     for offset in range(log.end_offset):
         data = log.read(Offset(offset), 1, limit=log.end_offset)
         assert not any(header.is_zero_width for _, header in iter_headers(data)), offset
+
+
+def test_nor_one_that_stands_in_the_gap_of_a_log_that_another_replica_has_sent(disk: Disk) -> None:
+    """It came entry by entry: when the term's first entry was written, a batch was expected behind it."""
+    log = Log.open(disk, FOLDER, compacted())
+    put(log, "gone", "old")
+    put(log, "gone", "new", term=2)
+    put(log, "gone", "newest", term=3)
+    seal(log)
+    assert compact(log)
+    copy = Log.open(disk, f"{FOLDER}-copy", compacted())
+    while copy.end_index < log.end_index:
+        data, _ = log.read_entries(copy.end_index, 1)
+        copy.append_entries(data, NOW_MS, gaps_below=log.end_offset)
+    for offset in range(copy.end_offset):
+        data = copy.read(Offset(offset), 1, limit=copy.end_offset)
+        assert data
+        assert not any(header.is_zero_width for _, header in iter_headers(data)), offset
+    assert records(copy) == records(log)

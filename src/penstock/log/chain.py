@@ -107,6 +107,7 @@ class SegmentChain:
         segment, position = self.hints.get(offset) or self._find(offset)
         if position >= segment.size:
             segment, position = self._find(offset)
+        segment, position = self._behind_controls(segment, position, offset)
         self.use(segment)
         stop, next_offset = self._end_of_read(segment, position, offset, limit)
         end = stop
@@ -133,6 +134,17 @@ class SegmentChain:
                 return segment, position
             self.use(segment)
             at += 1
+
+    def _behind_controls(self, segment: Segment, position: int, offset: int) -> tuple[Segment, int]:
+        """Where compaction left a gap, a control entry may stand where the batch of `offset` would: a hint that was
+        made when nothing followed yet leads there."""
+        controls = self.controls
+        number = bisect_right(controls, offset)
+        if number == len(controls) or not segment.base_offset <= controls[number] <= segment.next_offset:
+            return segment, position
+        control = controls[number]
+        is_there = segment.load_index().first_at(control - segment.base_offset) == position
+        return self._find(control) if is_there else (segment, position)
 
     def _end_of_read(
         self, segment: Segment, position: int, offset: int, limit: int
