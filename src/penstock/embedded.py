@@ -38,11 +38,13 @@ class Broker:
         auto_create_topics: bool = True,
         num_partitions: int = 1,
         topic_defaults: dict[str, str] | None = None,
+        status_topic: str = "",
         groups: GroupSettings | None = None,
         limits: Limits | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """`disk` replaces the file system, so that a test can make it fail."""
+        """`status_topic` names a topic for the status log; without it there is none. `disk` replaces the file system,
+        so that a test can make it fail."""
         config = NodeConfig(
             node_id=node_id,
             memory=data_dir is None,
@@ -52,6 +54,7 @@ class Broker:
             auto_create_topics=auto_create_topics,
             num_partitions=num_partitions,
             topic_defaults=topic_defaults or {},
+            status_topic=status_topic,
             groups=groups or GroupSettings(),
             limits=limits or Limits(),
         )

@@ -12,11 +12,14 @@ from penstock.errors import ConfigError
 from penstock.kafka.server import KafkaListener
 from penstock.log import Disk
 from penstock.node import Node
+from penstock.types import NO_EVENTS
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.node.links import Links, MakeLinks
     from penstock.node.network import Network
     from penstock.node.peers import PeerHello, TransportEvents
+    from penstock.node.status_log import StatusLog
     from penstock.web import WebPort
 
 LISTEN_BACKLOG = 1024
@@ -35,6 +38,7 @@ class Service:
         self._cluster_socket: socket.socket | None = None
         self._web: WebPort | None = None
         self._web_starting: asyncio.Task[None] | None = None
+        self._status_log: StatusLog | None = None
         self.kafka_address = config.kafka
         self.http_address = config.http
         self.cluster_address = config.cluster
@@ -49,9 +53,15 @@ class Service:
             if self.config.http is not None:
                 self._http_socket = _listen(self.config.http, "http")
                 self.http_address = _bound(self._http_socket, self.config.http)
-            node = Node(self._with_bound_ports(), disk=self._disk, links=links)
+            self._status_log = self._make_status_log()
+            node = Node(
+                self._with_bound_ports(), disk=self._disk, links=links, events=self._status_log or NO_EVENTS
+            )
+            node.events.tell("broker.started", version=VERSION, address=str(self.kafka_address))
             await node.start()
             self.node = node
+            if self._status_log is not None:
+                self._status_log.start(node.courier, node.wait_ready)
             self._listener = KafkaListener(node)
             await self._listener.start(kafka_socket)
             await self._open_http()
@@ -66,6 +76,14 @@ class Service:
         """Returns when clients are served; raises if they never will be."""
         assert self.node is not None
         await self.node.wait_ready()
+
+    def _make_status_log(self) -> "StatusLog | None":
+        if not self.config.status_topic:
+            return None
+        from penstock.node.clock import SystemClock
+        from penstock.node.status_log import StatusLog
+
+        return StatusLog(self.config.status_topic, node_id=self.config.node_id, clock=SystemClock())
 
     def _bind_cluster(self) -> "MakeLinks":
         """Opens the inter-node port, and says how a node gets its links through it."""
@@ -108,6 +126,7 @@ class Service:
     async def stop(self) -> None:
         """Hands over what it leads, stops taking requests, flushes, closes. Safe after a failed start."""
         if self.node is not None:
+            self.node.events.tell("broker.stopping")
             await self.node.retire()
         if self._web_starting is not None:
             await asyncio.wait([self._web_starting])
@@ -120,6 +139,9 @@ class Service:
             self._http_socket = None
         if self._listener is not None:
             await self._listener.stop()
+        if self._status_log is not None:
+            await self._status_log.stop()
+            self._status_log = None
         if self.node is not None:
             await self.node.stop()
             self.node = None

@@ -1,6 +1,6 @@
 """The words that every room uses, as types."""
 
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, Protocol
 from uuid import UUID
 
 Offset = NewType("Offset", int)
@@ -69,3 +69,20 @@ class Replica(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.node)
+
+
+class EventSink(Protocol):
+    """Takes notice of what happens (`node/status_log.py`). Never waits, raises or answers: whoever tells goes on as
+    if nobody had listened."""
+
+    def tell(self, kind: str, /, **facts: object) -> None: ...
+
+
+class NoEvents:
+    """Nobody listens."""
+
+    def tell(self, kind: str, /, **facts: object) -> None:
+        return
+
+
+NO_EVENTS = NoEvents()

@@ -48,6 +48,7 @@ class Trio:
                 memory=True,
                 kafka=Address("127.0.0.1", ports[2 + node_id]),
                 http=None,
+                status_topic="",
                 cluster=seeds[node_id - 1],
                 seeds=seeds,
                 rack=f"rack-{node_id}",

@@ -84,6 +84,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """0: three copies, or as many as there are nodes in the cluster if those are fewer."""
     topic_defaults: dict[str, str] = field(default_factory=dict)
     """Defaults of topic configs, by the topic configs' names."""
+    status_topic: Annotated[str, Meta(max_length=249, pattern=r"^[a-zA-Z0-9._-]*$")] = "penstock.status"
+    """The topic that the status log is written to. Empty: no status log."""
     groups: GroupSettings = GroupSettings()
     replication: ClusterSettings = ClusterSettings()
     limits: Limits = Limits()
@@ -136,6 +138,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.num_partitions > self.limits.max_partitions_per_topic:
             expected = f"at most limits.max_partitions_per_topic ({self.limits.max_partitions_per_topic})"
             raise ConfigError("num_partitions", self.num_partitions, expected)
+        if self.status_topic.startswith("__") or self.status_topic in (".", ".."):
+            raise ConfigError(
+                "status_topic", self.status_topic, "the name of a topic that clients can read, or nothing"
+            )
         if "penstock.storage" in self.topic_defaults:
             # As a default it would move existing topics from the disk to memory with a restart, and lose them.
             expected = "memory=true to keep everything in memory, or the config on single topics"

@@ -43,7 +43,7 @@ from penstock.groups.values import (
     MemberDescription,
     SyncRequest,
 )
-from penstock.types import TopicPartition
+from penstock.types import NO_EVENTS, EventSink, TopicPartition
 
 CLASSIC = "classic"
 
@@ -57,10 +57,11 @@ class Coordinator:
         settings: GroupSettings | None = None,
         limits: Limits | None = None,
         surroundings: Surroundings = NOWHERE,
+        events: EventSink = NO_EVENTS,
     ) -> None:
         self.topics_version = NO_VERSION
         """The newest metadata by which anything in the log was decided (invariant 1 of topics.py)."""
-        self._desk = Desk(topics, settings or GroupSettings(), limits or Limits())
+        self._desk = Desk(topics, settings or GroupSettings(), limits or Limits(), events)
         self._rebalancing = Rebalancing(self._desk)
         self._joining = Joining(self._desk, self._rebalancing)
         self._membership = Membership(self._desk, self._rebalancing)

@@ -9,6 +9,7 @@ from penstock.groups.states import GroupState
 from penstock.groups.timers import Timers
 from penstock.groups.topics import Topics
 from penstock.groups.values import Effect, Persist, Records, Reply, Result
+from penstock.types import NO_EVENTS, EventSink
 
 WhenPersisted = Callable[[int, bool], None]
 """Called with the time and whether the write succeeded."""
@@ -22,10 +23,13 @@ PERSIST_RECORDS_MAX = 1000
 class Desk:
     """Shared state. Every public method of the coordinator ends by taking the effects that it has led to."""
 
-    def __init__(self, topics: Topics, settings: GroupSettings, limits: Limits) -> None:
+    def __init__(
+        self, topics: Topics, settings: GroupSettings, limits: Limits, events: EventSink = NO_EVENTS
+    ) -> None:
         self.topics = topics
         self.settings = settings
         self.limits = limits
+        self.events = events
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
         self._effects: list[Effect] = []

@@ -79,7 +79,7 @@ class Joining:
             full = len(group.pending) >= limit
         if full:
             if member is not None:
-                self._rebalancing.dismiss(group, member)
+                self._rebalancing.dismiss(group, member, "the group is full")
                 self._rebalancing.begin_or_complete(now_ms, group)
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"limits.max_group_members is {limit}")
 
@@ -122,8 +122,19 @@ class Joining:
         group.add(member, request.protocol_type)
         group.wait_for_join(member, token)
         group.new_member_added = True
+        self._tell_joined(group, member)
         self._rebalancing.touch(now_ms, group, member)
         self._rebalancing.begin_or_complete(now_ms, group)
+
+    def _tell_joined(self, group: Group, member: Member) -> None:
+        self._desk.events.tell(
+            "group.member_joined",
+            group=group.group_id,
+            member=member.member_id,
+            instance=member.instance_id,
+            client_id=member.client_id,
+            client=member.client_host.lstrip("/"),
+        )
 
     # Known members
 
@@ -171,6 +182,7 @@ class Joining:
         self._fence(group, member)
         group.rename(member, request.new_member_id)
         group.update(member, request)
+        self._tell_joined(group, member)
         self._rebalancing.touch(now_ms, group, member)
         if unchanged and group.state is GroupState.STABLE and group.choose_protocol() == group.protocol_name:
             self._store_replacement(token, request, group, member, old_leader)

@@ -6,7 +6,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.groups.desk import Desk, pending_timer, sync_timer
 from penstock.groups.group import Group, Member
 from penstock.groups.joining import check_group_id, known_group, known_member
-from penstock.groups.rebalancing import Rebalancing, sync_result
+from penstock.groups.rebalancing import LEFT, Rebalancing, sync_result
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group, encode_group_key
 from penstock.groups.values import (
@@ -137,7 +137,7 @@ class Membership:
                 group.pending.discard(leaving.member_id)
                 self._desk.timers.cancel(pending_timer(group, leaving.member_id))
             else:
-                self._rebalancing.dismiss(group, self._leaver(group, leaving))
+                self._rebalancing.dismiss(group, self._leaver(group, leaving), LEFT)
         except KafkaError as refusal:
             error = refusal.code
         return LeftMember(member_id=leaving.member_id, instance_id=leaving.instance_id, error=error)

@@ -17,6 +17,8 @@ from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group, encode_group_key
 from penstock.groups.values import JoinResult, SyncResult
 
+LEFT = "it left"
+
 
 class Rebalancing:
     """The moves of a group between its states."""
@@ -62,7 +64,7 @@ class Rebalancing:
         """The time for syncing is over: members that did not ask for their assignment are gone."""
         late = [group.members[member_id] for member_id in sorted(group.pending_sync)]
         for member in late:
-            self.dismiss(group, member)
+            self.dismiss(group, member, "it did not ask for its assignment in time")
         if late:
             self.begin(now_ms, group)
 
@@ -74,7 +76,7 @@ class Rebalancing:
         if member.is_waiting and not member.is_new:
             self.touch(now_ms, group, member)
             return
-        self.dismiss(group, member)
+        self.dismiss(group, member, "its session timed out")
         self.begin_or_complete(now_ms, group)
 
     def pending_timed_out(self, now_ms: int, group: Group, member_id: str) -> None:
@@ -83,8 +85,8 @@ class Rebalancing:
         self.complete_if_all_joined(now_ms, group)
         self._desk.drop_if_never_used(now_ms, group)
 
-    def dismiss(self, group: Group, member: Member) -> None:
-        """Takes a member out.
+    def dismiss(self, group: Group, member: Member, reason: str) -> None:
+        """Takes a member out, because it wants to leave (LEFT) or for another reason.
 
         What it waits for is answered, so that a client that is still there joins anew.
         """
@@ -94,6 +96,11 @@ class Rebalancing:
         self.end_member_sync(member, error)
         self._desk.timers.cancel(session_timer(group, member.member_id))
         group.remove(member)
+        who = {"group": group.group_id, "member": member.member_id, "instance": member.instance_id}
+        if reason == LEFT:
+            self._desk.events.tell("group.member_left", **who)
+        else:
+            self._desk.events.tell("group.member_expired", **who, reason=reason)
 
     def touch(self, now_ms: int, group: Group, member: Member) -> None:
         """A sign of life: the session begins again.
@@ -113,6 +120,9 @@ class Rebalancing:
         """The leader's assignments are durable: the generation is complete."""
         group.assignment_in_flight = False
         group.move_to(GroupState.STABLE, now_ms)
+        self._desk.events.tell(
+            "group.rebalanced", group=group.group_id, generation=group.generation, members=len(group.members)
+        )
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
             if member.sync_token is not None:
@@ -139,7 +149,7 @@ class Rebalancing:
         self._desk.timers.cancel(join_timer(group))
         for member in list(group.members.values()):
             if member.join_token is None and not member.is_static:
-                self.dismiss(group, member)
+                self.dismiss(group, member, "it did not join again in time")
         if group.members and not group.elect_joined_leader():
             # Only static members are left and none of them is back. They have their sessions to come back in,
             # and a generation without anybody to lead it would be of no use to them. (A client may ask for a
@@ -168,6 +178,7 @@ class Rebalancing:
     def _become_empty(self, now_ms: int, group: Group) -> None:
         group.protocol_name = None
         group.move_to(GroupState.EMPTY, now_ms)
+        self._desk.events.tell("group.empty", group=group.group_id, generation=group.generation)
         # Nobody waits for this write. If it is lost, the members of the last generation are found again at
         # the next start, and their sessions end.
         record = (encode_group_key(group.group_id), encode_group(group.stored()))

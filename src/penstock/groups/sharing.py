@@ -100,6 +100,13 @@ class Sharing:
             member = group.add(request, topics)
             self._followed(group, member.plan)
             group.epoch += 1
+            self._desk.events.tell(
+                "group.member_joined",
+                group=group.group_id,
+                member=request.member_id,
+                client_id=request.client_id,
+                client=request.client_host.lstrip("/"),
+            )
         return group, member
 
     def _open(self, group_id: str) -> ShareGroup:
@@ -132,6 +139,7 @@ class Sharing:
     def _leave(self, token: object, request: ShareHeartbeat) -> None:
         group, member = self._known(request)
         self._remove(group, member)
+        self._desk.events.tell("group.member_left", group=group.group_id, member=member.member_id)
         self._desk.reply(
             token, ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         )
@@ -139,6 +147,8 @@ class Sharing:
     def session_timed_out(self, group_id: str, member_id: str) -> None:
         group = self._groups[group_id]
         self._remove(group, group.members[member_id])
+        who = {"group": group_id, "member": member_id}
+        self._desk.events.tell("group.member_expired", **who, reason="its session timed out")
 
     def _remove(self, group: ShareGroup, member: ShareMember) -> None:
         abandoned = group.remove(member)

@@ -5,7 +5,7 @@ inter-node port; when the controller changes meanwhile, the question goes to the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -52,6 +52,8 @@ HAND_OVER = 7
 DECOMMISSION = 8
 REBALANCE = 9
 DAMAGED = 10
+CREATE_TOPIC_AS = 11
+"""As CREATE_TOPIC, with a number of partitions and configs."""
 
 MAX_NODES = 20
 """All are members of the metadata group, whose configuration must fit into a sector beside the log's checkpoint, also
@@ -69,6 +71,12 @@ Forwarded = Callable[[memoryview], Awaitable[bytes]]
 class InternalTopic(msgspec.Struct, frozen=True, array_like=True):
     name: str
     partitions: int
+
+
+class TopicAs(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    partitions: int
+    configs: dict[str, str]
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
@@ -190,6 +198,7 @@ class Controller:
         self._serve: dict[int, Serve] = {
             FORWARD: self._serve_forwarded,
             CREATE_TOPIC: self._serve_create_topic,
+            CREATE_TOPIC_AS: self._serve_create_topic_as,
             CREATE_INTERNAL_TOPIC: self._serve_create_internal_topic,
             PRODUCER_IDS: self._serve_producer_ids,
             REGISTER: self._serve_register,
@@ -217,9 +226,14 @@ class Controller:
 
     # --- asking
 
-    async def create_topic(self, name: str) -> None:
+    async def create_topic(
+        self, name: str, *, partitions: int = decisions.DEFAULT, configs: Mapping[str, str] | None = None
+    ) -> None:
         """Creates a topic because somebody used it; that two did so at once is no error."""
-        await self._ask(CREATE_TOPIC, name.encode())
+        if partitions == decisions.DEFAULT and not configs:
+            await self._ask(CREATE_TOPIC, name.encode())
+        else:
+            await self._ask(CREATE_TOPIC_AS, _pack(TopicAs(name, partitions, dict(configs or {}))))
         await self._applied(name)
 
     async def create_internal_topic(self, name: str, partitions: int) -> None:
@@ -321,13 +335,23 @@ class Controller:
         return await self.forwarded(question)
 
     async def _serve_create_topic(self, question: memoryview) -> bytes:
-        wish = TopicWish(name=str(question, "utf-8"), topic_id=uuid4())
+        await self._create(TopicWish(name=str(question, "utf-8"), topic_id=uuid4()))
+        return b""
+
+    async def _serve_create_topic_as(self, question: memoryview) -> bytes:
+        wish = msgspec.msgpack.decode(question, type=TopicAs)
+        configs: dict[str, str | None] = dict(wish.configs)
+        await self._create(
+            TopicWish(name=wish.name, topic_id=uuid4(), partitions=wish.partitions, configs=configs)
+        )
+        return b""
+
+    async def _create(self, wish: TopicWish) -> None:
         try:
             await self._metadata.change(lambda state: decisions.create_topic(state, wish, self.rules))
         except KafkaError as refused:
             if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-        return b""
 
     async def _serve_create_internal_topic(self, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=InternalTopic)

@@ -5,12 +5,14 @@ moves, so it may arrive twice; it is never lost once `append` has returned.
 """
 
 import asyncio
+from collections.abc import Mapping
 from struct import Struct
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.batch import check_batch
 from penstock.cluster import ClusterState, Topic
+from penstock.cluster.decisions import DEFAULT
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.controller import Controller
 from penstock.node.leaders import NO_LEADER
@@ -63,10 +65,12 @@ class Courier:
         if rpc is not None:
             rpc.handle(APPEND, self._serve_append)
 
-    async def topic(self, name: str) -> Topic:
-        """The topic, made if there is none."""
+    async def topic(
+        self, name: str, *, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
+    ) -> Topic:
+        """The topic, made if there is none, and then with these configs."""
         if name not in self._state.topics:
-            await self._controller.create_topic(name)
+            await self._controller.create_topic(name, partitions=partitions, configs=configs)
         return self._state.topics[name]
 
     async def append(self, topic: Topic, index: int, batch: bytes) -> int:

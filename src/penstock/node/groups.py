@@ -41,7 +41,7 @@ from penstock.node.metadata import MetadataLog
 from penstock.node.partition import Partition
 from penstock.node.share_groups import AppliedMetadata
 from penstock.node.view import ClusterView
-from penstock.types import TopicPartition
+from penstock.types import NO_EVENTS, EventSink, TopicPartition
 
 log = logging.getLogger("penstock.groups")
 
@@ -61,8 +61,10 @@ class GroupManager:
         clock: Clock,
         settings: GroupSettings,
         limits: Limits,
+        events: EventSink = NO_EVENTS,
     ) -> None:
         self._metadata = metadata
+        self._events = events
         self._state = metadata.state
         self._topics = AppliedTopics(metadata)
         self._surroundings = AppliedMetadata(metadata.state)
@@ -89,7 +91,7 @@ class GroupManager:
             self._load(partition)
 
     def _load(self, partition: Partition) -> None:
-        core = Coordinator(self._topics, self._settings, self._limits, self._surroundings)
+        core = Coordinator(self._topics, self._settings, self._limits, self._surroundings, self._events)
         driver = CoordinatorDriver(core, partition, self._clock)
         is_small = partition.log.size_bytes <= LOAD_AT_ONCE_BYTES
         if is_small:

@@ -16,7 +16,8 @@ from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_reco
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.partition import Partition
 from penstock.node.replay import records_between
-from penstock.types import Offset
+from penstock.node.status_log_changes import tell_changes
+from penstock.types import NO_EVENTS, EventSink, Offset
 
 SNAPSHOT_AFTER_RECORDS = 1000
 """A snapshot is worth it when replaying costs more than reading the state: at least this many records, and ..."""
@@ -42,8 +43,9 @@ class Follower(Protocol):
 class MetadataLog:
     """Drives the cluster state through its log."""
 
-    def __init__(self, state: ClusterState, follower: Follower) -> None:
+    def __init__(self, state: ClusterState, follower: Follower, events: EventSink = NO_EVENTS) -> None:
         self.state = state
+        self._events = events
         self.partition: Partition
         self._follower = follower
         self._turn = asyncio.Lock()
@@ -119,6 +121,7 @@ class MetadataLog:
             records = decide(self.state)
             if records:
                 await self._commit(records)
+                tell_changes(self._events, self.state, records)
                 await self._follower.settled()
                 if self._records_since_snapshot > max(
                     SNAPSHOT_AFTER_RECORDS, SNAPSHOT_FACTOR * len(self.state.topics)

@@ -50,7 +50,7 @@ from penstock.node.threads import JobThread, SystemThread
 from penstock.node.view import METADATA_GROUP, ClusterView
 from penstock.node.workers import Workers
 from penstock.raft import GroupConfig, RaftSettings, Refused
-from penstock.types import GroupId, NodeId, Replica, TopicPartition
+from penstock.types import NO_EVENTS, EventSink, GroupId, NodeId, Replica, TopicPartition
 
 if TYPE_CHECKING:  # a node that is alone, in a test perhaps, should not wait for what it will not use
     from penstock.node.links import Links, MakeLinks
@@ -91,8 +91,11 @@ class Node:
         links: "MakeLinks | None" = None,
         threads: Callable[[str], JobThread] = SystemThread,
         random: Random | None = None,
+        events: EventSink = NO_EVENTS,
     ) -> None:
+        """`events` is told what happens here."""
         self.config = config
+        self.events = events
         self.clock: Clock = clock or SystemClock()
         self.node_id = NodeId(config.node_id)
         self.metrics = NodeMetrics(started_seconds=time.time())
@@ -205,7 +208,7 @@ class Node:
         )
         self._opened.append(self.partitions.close)
         state = ClusterState(self.node_id, static_broker_configs(config))
-        self.metadata = MetadataLog(state, follower=self)
+        self.metadata = MetadataLog(state, follower=self, events=self.events)
         self._following = Following(
             me=self.me, state=state, partitions=self.partitions, workers=self._workers
         )
@@ -236,6 +239,7 @@ class Node:
             clock=self.clock,
             settings=config.groups,
             limits=config.limits,
+            events=self.events,
         )
         self._open_queues(state)
         self.share_groups = ShareGroups(self.groups, erase=self.queue_overview.forget)
@@ -269,10 +273,11 @@ class Node:
         )
         self.queues = QueueManager(
             store=self._queue_store,
-            graveyard=Graveyard(self.courier, self.clock),
+            graveyard=Graveyard(self.courier, self.clock, self.events),
             clock=self.clock,
             limits=self.config.limits,
             config_of=self.group_config,
+            events=self.events,
         )
         self.queue_overview = QueueOverview(
             node_id=self.node_id,
@@ -352,6 +357,7 @@ class Node:
     def _set_ready(self) -> None:
         self.ready = True
         self._ready.set()
+        self.events.tell("broker.ready")
 
     def _peer_up(self, node: NodeId) -> None:
         self._assembly.peer_up(node)
@@ -423,6 +429,8 @@ class Node:
 
     def _role_changed(self, partition: Partition) -> None:
         self.metrics.elections_won += partition.serves
+        if partition.serves and self.links is not None:
+            self._tell_elected(partition)
         self._announcer.role_changed(partition)
         self.dedup.role_changed(partition)
         self.queues.partition_moved(partition)
@@ -430,6 +438,14 @@ class Node:
             self.groups.partition_moved(partition)
         elif partition.name.topic == STATE_TOPIC:
             self._queue_store.partition_moved(partition)
+
+    def _tell_elected(self, partition: Partition) -> None:
+        """A node that is alone leads everything all the time; of a cluster, each new leader tells of itself."""
+        topic, index = partition.name
+        if topic == METADATA_TOPIC:
+            self.events.tell("controller.elected", term=partition.term)
+        else:
+            self.events.tell("leader.elected", topic=topic, partition=index, term=partition.term)
 
     def _hand_over(self, group: GroupId, to: int) -> None:
         """Lets another replica lead, if it can."""

@@ -19,7 +19,7 @@ from penstock.node.clock import Clock
 from penstock.node.courier import Courier
 from penstock.node.queues.driver import QueueDriver
 from penstock.queue import DeadLetter
-from penstock.types import Offset
+from penstock.types import NO_EVENTS, EventSink, Offset
 
 REASON = "penstock-dead-reason"
 TOPIC = "penstock-dead-topic"
@@ -37,7 +37,8 @@ COPY_BYTES = 512 * 1024
 class Graveyard:
     """Where dead letters go."""
 
-    def __init__(self, courier: Courier, clock: Clock) -> None:
+    def __init__(self, courier: Courier, clock: Clock, events: EventSink = NO_EVENTS) -> None:
+        self._events = events
         self._courier = courier
         self._clock = clock
 
@@ -51,6 +52,16 @@ class Graveyard:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
         for batch in self._copies(driver, letter):
             await self._courier.append(topic, index % topic.partitions, batch)
+        self._events.tell(
+            "queue.dead_letter",
+            group=driver.key.group_id,
+            topic=name,
+            partition=index,
+            first_offset=letter.first,
+            last_offset=letter.last,
+            deliveries=letter.deliveries,
+            reason=letter.reason.value,
+        )
 
     def _copies(self, driver: QueueDriver, letter: DeadLetter) -> Iterator[bytes]:
         rows: list[Record] = []

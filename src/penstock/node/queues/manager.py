@@ -14,6 +14,7 @@ from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
+from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")
 
@@ -29,7 +30,9 @@ class QueueManager:
         clock: Clock,
         limits: Limits,
         config_of: Callable[[str], GroupConfig],
+        events: EventSink = NO_EVENTS,
     ) -> None:
+        self._events = events
         self._store = store
         self._graveyard = graveyard
         self._clock = clock
@@ -58,6 +61,7 @@ class QueueManager:
                 bury=self._graveyard.bury,
                 on_end=self._ended,
             )
+            self._events.tell("queue.opened", **_place(driver))
         await driver.opened()
         config = self._config_of(group_id)
         if config is not driver.config and config != driver.config:
@@ -100,6 +104,8 @@ class QueueManager:
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:
             del self._drivers[driver.key]
+        reason = driver.ended.message if driver.ended is not None else None
+        self._events.tell("queue.closed", **_place(driver), reason=reason)
 
     def _session_closed(self, session: ShareSession) -> None:
         for topic_id, index in session.places:
@@ -114,3 +120,8 @@ class QueueManager:
             driver.end(gone)
         await asyncio.gather(*(driver.drain() for driver in drivers))
         self._store.stop()
+
+
+def _place(driver: QueueDriver) -> dict[str, object]:
+    topic, index = driver.partition.name
+    return {"group": driver.key.group_id, "topic": topic, "partition": index}

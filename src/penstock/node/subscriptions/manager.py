@@ -17,7 +17,7 @@ from uuid import UUID
 
 from penstock.cluster import Topic
 from penstock.errors import KafkaError, PenstockError
-from penstock.node.subscriptions.attachment import MOVED, Attachment
+from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
 from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import Elsewhere, Encoder, Ending, Reader, Refused, Wish
@@ -97,6 +97,10 @@ class Subscriptions:
         self._attached[wish.name] = attachment
         if self._watching is None:
             self._watching = self._loop.create_task(self._watch())
+        topics_read = [topic.name for topic in topics]
+        self._node.events.tell(
+            "subscription.attached", subscription=wish.name, topics=topics_read, resumed=resumed
+        )
         return attachment, resumed
 
     async def _make_way(self, wish: Wish) -> None:
@@ -114,6 +118,7 @@ class Subscriptions:
         try:
             await attachment.close()
         finally:
+            self._tell_detached(attachment)
             if self._attached.get(attachment.wish.name) is attachment:
                 del self._attached[attachment.wish.name]
             if not self._attached and self._watching is not None:
@@ -127,6 +132,13 @@ class Subscriptions:
         async with self._alone(name):
             if name not in self._attached:  # somebody else may have taken it over, and wants it
                 await self.store.forget(name)
+                self._node.events.tell("subscription.forgotten", subscription=name)
+
+    def _tell_detached(self, attachment: Attachment) -> None:
+        ending = attachment.ending
+        assert ending is not None  # `close` gives a reason where nobody else did
+        kind = "subscription.inactive" if ending.code == INACTIVE else "subscription.detached"
+        self._node.events.tell(kind, subscription=attachment.wish.name, reason=ending.message)
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
