@@ -4,6 +4,10 @@ ClientError
  ├── Unreachable     nobody answers there, or stopped answering: names the address and the reason
  ├── Garbled         what came back is not Kafka's protocol; also a ProtocolViolation
  ├── Refused         a broker answered with an error code
+ ├── Denied          a broker's HTTP port said no: `code` is its word for why
+ ├── PublishFailed   a message is not stored, or nobody knows whether it is
+ ├── LeaseLost       a job is no longer this client's: it is, or will be, somebody else's
+ ├── Closed          what was closed was used
  └── OffsetGone      records that were asked for are no longer there, or not yet (fetch.py)
 
 `retriable` says whether trying again can help; what was tried, and for how long, is added to the message by whoever
@@ -78,6 +82,39 @@ class Refused(ClientError):
     @property
     def grace_ms(self) -> int | None:
         return grace_ms(self.code)
+
+
+class Denied(ClientError):
+    """The web side of a broker said no."""
+
+    def __init__(self, code: str, message: str, *, retriable: bool = False) -> None:
+        super().__init__(f"{message} ({code})" if message else code)
+        self.code = code
+        self._retriable = retriable
+
+    @property
+    def retriable(self) -> bool:
+        return self._retriable
+
+
+class PublishFailed(ClientError):
+    """A message was not acknowledged. With a message id it can be published again without being stored twice."""
+
+    def __init__(self, message: str, *, retriable: bool = False) -> None:
+        super().__init__(message)
+        self._retriable = retriable
+
+    @property
+    def retriable(self) -> bool:
+        return self._retriable
+
+
+class LeaseLost(ClientError):
+    """What was said of a job was not taken, or nobody knows: another consumer will get it, or has it."""
+
+
+class Closed(ClientError):
+    """Something was used after it was closed."""
 
 
 def _restore(cls: type[ClientError], args: tuple[object, ...], state: dict[str, object]) -> ClientError:

@@ -1,0 +1,332 @@
+"""Topics, queues and groups: made, changed, looked at, deleted. Usable from several threads.
+
+Topics, configs and groups go over Kafka's protocol and work on any Kafka; what a queue holds is asked over HTTP.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from http.client import HTTPException
+from typing import Any, Final, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import ProxyHandler, Request, build_opener
+
+import msgspec
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from penstock.client.amounts import Seconds, as_ms
+from penstock.client.errors import ClientError, Denied, Garbled, Unreachable
+from penstock.client.kafka_trouble import translate
+
+REQUEST_SECONDS: Final = 15.0
+ASK_AGAIN_SECONDS: Final = 15.0
+ASK_AGAIN_PAUSE_SECONDS: Final = 0.3
+"""A cluster between two controllers is asked again for so long: librdkafka does not repeat what only one can do."""
+NO_OFFSET: Final = -1001
+"""librdkafka's mark for "this group has committed nothing here"."""
+
+PASSING: Final = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE})
+
+T = TypeVar("T")
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    partitions: int
+    replication_factor: int
+    leaders: dict[int, int | None]
+    """The node that leads each partition; None during an election."""
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group, or the place of a subscription, which is kept in the same way."""
+
+    name: str
+    state: str
+    members: list[str]
+    offsets: dict[tuple[str, int], int]
+    lag: dict[tuple[str, int], int]
+
+    @property
+    def total_lag(self) -> int:
+        return sum(self.lag.values())
+
+
+class QueuePartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    available: int = 0
+    leased: int = 0
+    deferred: int = 0
+    """Wait for their time, or for their next attempt."""
+    dying: int = 0
+    """On their way to the dead-letter topic."""
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    partitions: list[QueuePartitionInfo]
+    configs: dict[str, str]
+
+    @property
+    def open_jobs(self) -> int:
+        return sum(one.available + one.leased + one.deferred + one.dying for one in self.partitions)
+
+
+class Admin:
+    """What a client has as `client.admin`."""
+
+    def __init__(self, kafka: Callable[[], AdminClient], find_urls: Callable[[], list[str]]) -> None:
+        self._kafka = kafka
+        self._find_urls = find_urls
+
+    # --- topics
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> bool:
+        """Whether it was made; False with `exist_ok` if there is one. -1: as many as the broker's settings say."""
+        topic = NewTopic(name, partitions, replication_factor, config=dict(configs or {}))
+        try:
+            self._ask(lambda kafka: kafka.create_topics([topic])[name], f"creating topic {name}")
+        except ClientError as refused:
+            if exist_ok and _is(refused, KafkaError.TOPIC_ALREADY_EXISTS):
+                return False
+            raise
+        return True
+
+    def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
+        """Whether there was one."""
+        try:
+            self._ask(lambda kafka: kafka.delete_topics([name])[name], f"deleting topic {name}")
+        except ClientError as refused:
+            if missing_ok and _is(refused, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                return False
+            raise
+        return True
+
+    def topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        """Without the broker's own, unless asked for."""
+        try:
+            found = self._kafka().list_topics(timeout=REQUEST_SECONDS).topics
+        except KafkaException as problem:
+            raise translate(problem.args[0], "listing topics") from None
+        return [
+            _topic_info(topic)
+            for name, topic in sorted(found.items())
+            if internal or not name.startswith("__")
+        ]
+
+    def topic_configs(self, name: str) -> dict[str, str]:
+        return self._configs(ResourceType.TOPIC, name)
+
+    def alter_topic(self, name: str, configs: Mapping[str, str | None]) -> None:
+        """Sets configs; None goes back to the default."""
+        self._alter(ResourceType.TOPIC, name, configs)
+
+    # --- queues
+
+    def create_queue(
+        self,
+        group: str,
+        *,
+        read_old: bool = True,
+        lease: Seconds | None = None,
+        max_deliveries: int | None = None,
+        key_ordered: bool | None = None,
+        exclusive: bool | None = None,
+        dead_letter_topic: str | None = None,
+        backoff: Seconds | None = None,
+        max_backoff: Seconds | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Says how the queue of this group works, before its first consumer comes or later. What is None stays as it
+        is. `read_old`: begins with what is in the topic already, and not with what comes from now on; a queue that has
+        begun stays where it is."""
+        wishes: dict[str, str | None] = {
+            "share.auto.offset.reset": "earliest" if read_old else "latest",
+            "share.record.lock.duration.ms": _ms_text("lease", lease),
+            "share.delivery.count.limit": None if max_deliveries is None else str(max_deliveries),
+            "penstock.queue.order": None if key_ordered is None else ("key" if key_ordered else "none"),
+            "penstock.queue.exclusive": None if exclusive is None else str(exclusive).lower(),
+            "penstock.dead.letter.topic": dead_letter_topic,
+            "penstock.retry.backoff.ms": _ms_text("backoff", backoff),
+            "penstock.retry.backoff.max.ms": _ms_text("max_backoff", max_backoff),
+        }
+        given = {name: value for name, value in wishes.items() if value is not None}
+        self._alter(ResourceType.GROUP, group, {**given, **(configs or {})})
+
+    def queue_configs(self, group: str) -> dict[str, str]:
+        return self._configs(ResourceType.GROUP, group)
+
+    def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
+        self._alter(ResourceType.GROUP, group, configs)
+
+    def queue(self, group: str) -> QueueInfo:
+        """What it holds, partition by partition, and its configs. Denied (`code` not_found) if nobody has used it."""
+        told = self._get(f"/v1/queues/{quote(group, safe='')}")
+        try:
+            partitions = msgspec.convert(told["partitions"], list[QueuePartitionInfo], strict=False)
+        except (msgspec.ValidationError, KeyError, TypeError) as problem:
+            raise Garbled(
+                f"the description of queue {group}: {problem}: is the broker of another version?"
+            ) from None
+        return QueueInfo(name=group, partitions=partitions, configs=self.queue_configs(group))
+
+    # --- groups
+
+    def groups(self) -> list[str]:
+        """Consumer groups, subscriptions, and share groups with members, by name."""
+        answer = self._ask(lambda kafka: kafka.list_consumer_groups(), "listing groups")
+        if answer.errors:
+            raise translate(answer.errors[0].args[0], "listing groups")
+        return sorted(group.group_id for group in answer.valid)
+
+    def group(self, name: str) -> GroupInfo:
+        """Members, committed offsets and lag."""
+        asked = f"describing group {name}"
+        found = self._ask(lambda kafka: kafka.describe_consumer_groups([name])[name], asked)
+        wish = ConsumerGroupTopicPartitions(name)
+        committed = self._ask(lambda kafka: kafka.list_consumer_group_offsets([wish])[name], asked)
+        offsets = {
+            (place.topic, place.partition): place.offset
+            for place in committed.topic_partitions or []
+            if place.offset != NO_OFFSET
+        }
+        members = [f"{member.client_id}@{member.host}" for member in found.members]
+        lag = {key: end - offsets[key] for key, end in self._ends(list(offsets)).items()}
+        return GroupInfo(name=name, state=found.state.name.lower(), members=members, offsets=offsets, lag=lag)
+
+    def delete_group(self, name: str, *, missing_ok: bool = False) -> bool:
+        """Whether there was one. It must have no members."""
+        try:
+            self._ask(lambda kafka: kafka.delete_consumer_groups([name])[name], f"deleting group {name}")
+        except ClientError as refused:
+            if missing_ok and _is(refused, KafkaError.GROUP_ID_NOT_FOUND):
+                return False
+            raise
+        return True
+
+    # --- inside
+
+    def _ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        if not places:
+            return {}
+        wish = {TopicPartition(topic, partition): OffsetSpec.latest() for topic, partition in places}
+        ends: dict[tuple[str, int], int] = {}
+        for place, future in self._kafka().list_offsets(wish, request_timeout=REQUEST_SECONDS).items():
+            ends[place.topic, place.partition] = self._result(future, "reading the ends of partitions").offset
+        return ends
+
+    def _configs(self, kind: ResourceType, name: str) -> dict[str, str]:
+        resource = ConfigResource(kind, name)
+        found = self._ask(
+            lambda kafka: kafka.describe_configs([resource])[resource], f"reading the configs of {name}"
+        )
+        return {config: entry.value for config, entry in found.items()}
+
+    def _alter(self, kind: ResourceType, name: str, configs: Mapping[str, str | None]) -> None:
+        changes = [
+            ConfigEntry(config, value or "", incremental_operation=_operation(value))
+            for config, value in configs.items()
+        ]
+        resource = ConfigResource(kind, name, incremental_configs=changes)
+        asked = f"setting configs of {name}"
+        self._ask(lambda kafka: kafka.incremental_alter_configs([resource])[resource], asked)
+
+    def _ask(self, ask: "Callable[[AdminClient], Future[Any]]", asked: str) -> Any:
+        deadline = time.monotonic() + ASK_AGAIN_SECONDS
+        while True:
+            try:
+                return self._result(ask(self._kafka()), asked)
+            except ClientError as refused:
+                if not any(_is(refused, code) for code in PASSING) or time.monotonic() > deadline:
+                    raise
+                time.sleep(ASK_AGAIN_PAUSE_SECONDS)
+
+    @staticmethod
+    def _result(future: "Future[T]", asked: str) -> T:
+        try:
+            return future.result(REQUEST_SECONDS)
+        except KafkaException as problem:
+            raise translate(problem.args[0], asked) from None
+        except TimeoutError:
+            raise Unreachable(f"{asked}: no answer within {REQUEST_SECONDS:.0f} s") from None
+
+    def _get(self, path: str) -> Any:
+        """JSON from the first node that answers; in a cluster any node can."""
+        trouble: ClientError = Unreachable(f"GET {path}: no node has an HTTP port")
+        for url in self._find_urls():
+            try:
+                return _get_json(f"{url.rstrip('/')}{path}")
+            except Unreachable as unreachable:
+                trouble = unreachable
+        raise trouble
+
+
+def _get_json(url: str) -> Any:
+    opener = build_opener(ProxyHandler({}))
+    try:
+        with opener.open(
+            Request(url, headers={"accept": "application/json"}), timeout=REQUEST_SECONDS
+        ) as answer:
+            return json.load(answer)
+    except HTTPError as refused:
+        with refused:
+            raise _denied(url, refused.code, refused.read(64 * 1024)) from None
+    except (OSError, HTTPException) as problem:
+        raise Unreachable(
+            f"{url}: {problem}: check that the broker's HTTP port is open to this host"
+        ) from None
+    except ValueError as problem:
+        raise Garbled(f"{url}: not JSON: {problem}: is this address a broker's HTTP port?") from None
+
+
+def _denied(url: str, status: int, body: bytes) -> ClientError:
+    try:
+        told = json.loads(body)["error"]
+        code, message = str(told["code"]), str(told["message"])
+    except (ValueError, LookupError, TypeError):
+        code, message = f"http_{status}", f"GET {url}"
+    return Unreachable(f"{url}: {message}") if status >= 500 else Denied(code, message)
+
+
+def _topic_info(topic: Any) -> TopicInfo:
+    partitions = topic.partitions
+    return TopicInfo(
+        name=topic.topic,
+        partitions=len(partitions),
+        replication_factor=max((len(one.replicas) for one in partitions.values()), default=0),
+        leaders={
+            number: one.leader if one.leader >= 0 else None for number, one in sorted(partitions.items())
+        },
+    )
+
+
+def _operation(value: str | None) -> AlterConfigOpType:
+    return AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+
+
+def _is(problem: ClientError, code: int) -> bool:
+    return getattr(problem, "code", None) == code
+
+
+def _ms_text(name: str, amount: Seconds | None) -> str | None:
+    return None if amount is None else str(as_ms(name, amount))

@@ -1,0 +1,7 @@
+"""The asynchronous client: `AsyncClient`, and what it hands out. Only this part of the room has an event loop."""
+
+from penstock.client.aio.admin import AsyncAdmin
+from penstock.client.aio.client import AsyncClient
+from penstock.client.aio.streams import AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
+
+__all__ = ["AsyncAdmin", "AsyncClient", "AsyncJob", "AsyncMessage", "AsyncQueue", "AsyncSubscription"]

@@ -1,0 +1,90 @@
+"""Administration for programs with an event loop: each call is `Admin`'s, in a thread."""
+
+import asyncio
+from collections.abc import Mapping
+
+from penstock.client.admin import Admin, GroupInfo, QueueInfo, TopicInfo
+from penstock.client.amounts import Seconds
+
+
+class AsyncAdmin:
+    """What an asynchronous client has as `client.admin`. `Admin` says what each call does."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> bool:
+        return await asyncio.to_thread(
+            self._admin.create_topic,
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
+            exist_ok=exist_ok,
+        )
+
+    async def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
+        return await asyncio.to_thread(self._admin.delete_topic, name, missing_ok=missing_ok)
+
+    async def topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        return await asyncio.to_thread(self._admin.topics, internal=internal)
+
+    async def topic_configs(self, name: str) -> dict[str, str]:
+        return await asyncio.to_thread(self._admin.topic_configs, name)
+
+    async def alter_topic(self, name: str, configs: Mapping[str, str | None]) -> None:
+        await asyncio.to_thread(self._admin.alter_topic, name, configs)
+
+    async def create_queue(
+        self,
+        group: str,
+        *,
+        read_old: bool = True,
+        lease: Seconds | None = None,
+        max_deliveries: int | None = None,
+        key_ordered: bool | None = None,
+        exclusive: bool | None = None,
+        dead_letter_topic: str | None = None,
+        backoff: Seconds | None = None,
+        max_backoff: Seconds | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        await asyncio.to_thread(
+            self._admin.create_queue,
+            group,
+            read_old=read_old,
+            lease=lease,
+            max_deliveries=max_deliveries,
+            key_ordered=key_ordered,
+            exclusive=exclusive,
+            dead_letter_topic=dead_letter_topic,
+            backoff=backoff,
+            max_backoff=max_backoff,
+            configs=configs,
+        )
+
+    async def queue_configs(self, group: str) -> dict[str, str]:
+        return await asyncio.to_thread(self._admin.queue_configs, group)
+
+    async def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
+        await asyncio.to_thread(self._admin.alter_queue, group, configs)
+
+    async def queue(self, group: str) -> QueueInfo:
+        return await asyncio.to_thread(self._admin.queue, group)
+
+    async def groups(self) -> list[str]:
+        return await asyncio.to_thread(self._admin.groups)
+
+    async def group(self, name: str) -> GroupInfo:
+        return await asyncio.to_thread(self._admin.group, name)
+
+    async def delete_group(self, name: str, *, missing_ok: bool = False) -> bool:
+        return await asyncio.to_thread(self._admin.delete_group, name, missing_ok=missing_ok)

@@ -1,0 +1,82 @@
+"""Workers as tasks: handlers called with jobs until they are told to stop."""
+
+import asyncio
+import inspect
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+
+from penstock.client.aio.streams import AsyncJob, AsyncQueue
+from penstock.client.errors import ClientError
+from penstock.client.worker_policy import WorkerPlan
+from penstock.client.workers import conclude
+
+
+class AsyncWorkerPool:
+    """One handler in `concurrency` tasks that share a queue. A handler that is no coroutine is called in a thread."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        open_queue: Callable[[WorkerPlan], AsyncQueue],
+        on_end: Callable[[ClientError], None],
+    ) -> None:
+        self.plan = plan
+        self._on_end = on_end
+        self._random = Random()
+        self._queue = open_queue(plan)
+        self._tasks = [asyncio.ensure_future(self._work()) for _ in range(plan.concurrency)]
+
+    def drain(self) -> None:
+        """Takes no more jobs; those in hand go on."""
+        self._queue.drain()
+
+    async def close(self, deadline: float) -> bool:
+        """Waits for handlers until the deadline (the loop's time), then cancels them and hangs up: what is not done
+        goes to others. Whether all were done."""
+        loop = asyncio.get_running_loop()
+        self._queue.drain()
+        _done, late = await asyncio.wait(self._tasks, timeout=max(0.0, deadline - loop.time()))
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._queue.close(timeout=max(1.0, deadline - loop.time()))
+        return not late
+
+    async def _work(self) -> None:
+        try:
+            async for job in self._queue:
+                await self._handle(job)
+        except ClientError as problem:
+            self._on_end(problem)
+
+    async def _handle(self, job: AsyncJob) -> None:
+        problem: Exception | None = None
+        try:
+            await self._call(job)
+        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is about the job, not about the worker
+            problem = raised
+        conclude(job, problem, self.plan.policy, self._random)
+
+    async def _call(self, job: AsyncJob) -> None:
+        if inspect.iscoroutinefunction(self.plan.handler):
+            await self.plan.handler(job)
+        else:
+            await asyncio.to_thread(self.plan.handler, job)
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a graceful end, where the loop can have signals: in the main thread."""
+    loop = asyncio.get_running_loop()
+    heard = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.add_signal_handler(number, stop)
+            heard.append(number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,68 @@
+"""Times and headers as people write them: seconds, timedelta, datetime; text or bytes."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+Seconds = float | int | timedelta
+Moment = float | int | datetime
+"""Seconds since 1970, or a datetime that knows its time zone."""
+Text = str | bytes
+Headers = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
+
+MESSAGE_ID: Final = "penstock-message-id"
+DELAY: Final = "penstock-delay-ms"
+DELIVER_AT: Final = "penstock-deliver-at"
+TTL: Final = "penstock-ttl-ms"
+
+
+def as_seconds(amount: Seconds) -> float:
+    return amount.total_seconds() if isinstance(amount, timedelta) else float(amount)
+
+
+def as_ms(name: str, amount: Seconds) -> int:
+    """ValueError names what is negative."""
+    seconds = as_seconds(amount)
+    if not 0 <= seconds < 1e12:
+        raise ValueError(f"{name}={amount!r}: expected seconds, at least 0, or a timedelta")
+    return round(seconds * 1000)
+
+
+def moment_ms(name: str, moment: Moment) -> int:
+    """Milliseconds since 1970."""
+    if not isinstance(moment, datetime):
+        return as_ms(name, moment)
+    if moment.tzinfo is None:
+        raise ValueError(f"{name}={moment!r} has no time zone: use datetime.now(UTC) + ..., or .astimezone()")
+    return round(moment.timestamp() * 1000)
+
+
+def as_bytes(text: Text | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+RecordHeaders = list[tuple[str, Text | None]]
+
+
+def record_headers(
+    headers: Headers | None,
+    *,
+    message_id: Text | None = None,
+    delay: Seconds | None = None,
+    deliver_at: Moment | None = None,
+    ttl: Seconds | None = None,
+) -> RecordHeaders:
+    """A record's headers: the caller's, and ours behind them. Numbers are in ASCII."""
+    if delay is not None and deliver_at is not None:
+        raise ValueError("delay and deliver_at both say when: give one of them")
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    made: RecordHeaders = [(name, as_bytes(value)) for name, value in pairs]
+    if message_id is not None:
+        made.append((MESSAGE_ID, as_bytes(message_id)))
+    if delay is not None:
+        made.append((DELAY, b"%d" % as_ms("delay", delay)))
+    if deliver_at is not None:
+        made.append((DELIVER_AT, b"%d" % moment_ms("deliver_at", deliver_at)))
+    if ttl is not None:
+        made.append((TTL, b"%d" % as_ms("ttl", ttl)))
+    return made

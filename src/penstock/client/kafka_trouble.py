@@ -1,0 +1,46 @@
+"""What confluent-kafka reports, as this client's errors, with what to do about it."""
+
+import logging
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from penstock.client.errors import ClientError, Refused, Unreachable
+
+SILENCE: Final = logging.getLogger("penstock.client.librdkafka")
+"""librdkafka's own words: they are about every broken connection, so they are told only to who asks for them."""
+SILENCE.setLevel(logging.CRITICAL)
+
+HINTS: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic first: client.admin.create_topic(...)",
+    KafkaError._UNKNOWN_TOPIC: "create the topic first: client.admin.create_topic(...)",
+    KafkaError._UNKNOWN_PARTITION: "the topic has fewer partitions: client.admin.topics() lists them",
+    KafkaError.TOPIC_ALREADY_EXISTS: "use it as it is, or give another name",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic, and message.max.bytes of this client",
+    KafkaError.NON_EMPTY_GROUP: "stop its members first: client.admin.group(...) names them",
+    KafkaError.INVALID_REPLICATION_FACTOR: "there are fewer nodes than that",
+}
+
+WAITED: Final = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+    }
+)
+
+
+def translate(error: KafkaError, asked: str) -> ClientError:
+    """An error of librdkafka's own has a negative code; the others are a broker's."""
+    hint = HINTS.get(error.code())
+    if error.code() in WAITED:
+        return Unreachable(
+            f"{asked}: {error.str()}: check that the broker runs, and that bootstrap servers and the addresses that "
+            "it advertises are right"
+        )
+    if error.code() > 0:
+        return Refused(error.code(), asked, hint or error.str())
+    return ClientError(f"{asked}: {error.str()}" + (f": {hint}" if hint else ""))
