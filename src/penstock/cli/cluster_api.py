@@ -21,6 +21,15 @@ DEFAULT_HTTP = "127.0.0.1:8080"
 TIMEOUT_SECONDS = 20.0
 """Longer than a node waits for a controller to be elected: its reason is better than ours."""
 
+API_HINTS = {
+    "unknown_queue": "`penstock queues list` shows what there is; `penstock queues create NAME` makes one",
+    "queue_exists": "`penstock queues describe NAME` shows it",
+    "unknown_topic_or_partition": "`penstock topics list` shows what there is",
+    "unknown_dead_letter": "`penstock queues dead-letters list QUEUE` shows what there is",
+    "non_empty_group": "`penstock queues describe NAME` shows who is at work",
+}
+"""By the codes of `web.api.problems`."""
+
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -74,7 +83,7 @@ class ClusterApi:
         gone: NobodyThere | None = None
         for url in list(self._urls):
             try:
-                found = _ask(url, method, path, wanted, body)
+                found = ask_node(url, method, path, wanted, body)
             except NobodyThere as nobody:
                 gone = gone or nobody
                 continue
@@ -84,14 +93,14 @@ class ClusterApi:
         raise gone
 
 
-def _ask(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
+def ask_node(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
         url + path, data=data, method=method, headers={"Content-Type": "application/json"}
     )
     try:
         with _direct.open(request, timeout=TIMEOUT_SECONDS) as answer:
-            return msgspec.json.decode(answer.read(), type=wanted)
+            return msgspec.json.decode(answer.read() or b"null", type=wanted)
     except urllib.error.HTTPError as refused:
         raise _refusal(url, refused) from None
     except urllib.error.URLError as failure:
@@ -109,6 +118,8 @@ def _reason(failure: object) -> object:
 def _refusal(url: str, refused: urllib.error.HTTPError) -> Problem:
     try:
         said = json.loads(refused.read())
+        if isinstance(said["error"], dict):  # as the web API says it
+            return Problem(said["error"]["message"], API_HINTS.get(said["error"]["code"], ""))
         return Problem(said["error"], said["hint"])
     except (OSError, ValueError, TypeError, KeyError):
         return _stranger(url)
@@ -125,7 +136,7 @@ def _is_reachable(address: str) -> bool:
     return Address.parse("http", address).host not in UNREACHABLE_HOSTS
 
 
-def _url(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+def http_url(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     """HOST:PORT, as `serve` takes it, or a URL."""
     scheme, separator, rest = value.rpartition("://")
     address = rest.rstrip("/")
@@ -148,7 +159,7 @@ def reaches_cluster(command: Command) -> Command:
     with_api.__name__ = command.__name__
     with_api.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     option = click.option(
-        "--http", metavar="HOST:PORT", envvar="PENSTOCK_HTTP", default=DEFAULT_HTTP, callback=_url,
+        "--http", metavar="HOST:PORT", envvar="PENSTOCK_HTTP", default=DEFAULT_HTTP, callback=http_url,
         show_default=True, show_envvar=True, help="The HTTP address of any of the cluster's nodes.",
     )  # fmt: skip
     return option(with_api)  # type: ignore[return-value]

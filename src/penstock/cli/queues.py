@@ -1,0 +1,246 @@
+"""`penstock queues`: create, list, describe, peek, purge, delete; dead letters are in `queues_dead`."""
+
+import json
+from typing import Any
+
+import click
+
+from penstock.cli.connection import json_option, key_values
+from penstock.cli.help import examples
+from penstock.cli.output import counted, note, show, show_json, table
+from penstock.cli.queues_api import Duration, Facts, QueuesApi, asks_queues
+from penstock.cli.queues_dead import dead_letters
+from penstock.cli.topics import confirm
+
+VALUE_WIDTH = 60
+"""Characters of a value in a table: --json shows all of it."""
+
+
+@click.group(
+    epilog=examples(
+        "penstock queues create mail --lease 60s --limit 3",
+        "penstock queues list",
+        "penstock queues describe mail",
+        "penstock queues dead-letters list mail",
+    )
+)
+def queues() -> None:
+    """Create, watch and clear work queues and their dead letters.
+
+    A queue hands each message of its topics to one consumer at a time, until one says that it is done.
+    """
+
+
+queues.add_command(dead_letters)
+
+
+@queues.command(
+    epilog=examples(
+        "penstock queues create mail",
+        "penstock queues create mail --topic outbox --lease 60s --limit 3 --dead-letters undeliverable",
+        "penstock queues create accounts --partitions 6 --order key --retry-delay 1s",
+        "penstock queues create payments --point-to-point",
+    )
+)
+@click.argument("name")
+@click.option("-t", "--topic", metavar="TOPIC", help="What it takes from; NAME if left out, made if need be.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Of a topic that has to be made.")
+@click.option(
+    "-r", "--replication-factor", type=click.IntRange(min=1), help="Of a topic that has to be made."
+)
+@click.option(
+    "--point-to-point",
+    is_flag=True,
+    help="One partition, one producer and one consumer at a time: strict order.",
+)
+@click.option(
+    "--order", type=click.Choice(["none", "key"]), help="key: one message of a key at a time, in order."
+)
+@click.option("--lease", type=Duration(), metavar="TIME", help="How long a consumer has for a message (30s).")
+@click.option(
+    "--limit", type=click.IntRange(0, 255), help="Deliveries before it is given up (5); 0: no limit."
+)
+@click.option(
+    "--dead-letters", metavar="TOPIC", help="Where what is given up goes (the topic with .dlq behind)."
+)
+@click.option("--no-dead-letters", is_flag=True, help="What is given up is dropped.")
+@click.option(
+    "--retry-delay", type=Duration(), metavar="TIME", help="Before a second try; doubled for each more."
+)
+@click.option("--retry-delay-max", type=Duration(), metavar="TIME", help="The longest such delay (1m).")
+@click.option("--only-new", is_flag=True, help="Leave out what is in the topic already.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any group config, as often as needed.",
+)
+@json_option
+@asks_queues
+def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
+    """Create a queue, and its topic if there is none."""
+    if wishes["dead_letters"] and wishes["no_dead_letters"]:
+        raise click.UsageError("give --dead-letters TOPIC or --no-dead-letters")
+    made = api.post(
+        queue=name,
+        topic=wishes["topic"],
+        partitions=wishes["partitions"],
+        replication_factor=wishes["replication_factor"],
+        point_to_point=wishes["point_to_point"],
+        order=wishes["order"],
+        lease_ms=wishes["lease"],
+        delivery_limit=wishes["limit"],
+        dead_letter_topic=wishes["dead_letters"],
+        dead_letters=False if wishes["no_dead_letters"] else None,
+        retry_backoff_ms=wishes["retry_delay"],
+        retry_backoff_max_ms=wishes["retry_delay_max"],
+        start="latest" if wishes["only_new"] else "earliest",
+        configs=key_values(wishes["configs"]),
+    )
+    if as_json:
+        show_json(made)
+    else:
+        topics = sorted({row["topic"] for row in made["partitions"]})
+        note(f"created {name} on {', '.join(topics)} ({counted(len(made['partitions']), 'partition')})")
+
+
+@queues.command("list", epilog=examples("penstock queues list", "penstock queues list --json"))
+@json_option
+@asks_queues
+def list_queues(api: QueuesApi, as_json: bool) -> None:
+    """List queues, and how much there is to do in them."""
+    found = api.get()["queues"]
+    if as_json:
+        show_json(found)
+    elif found:
+        columns = ("queue", "topics", "partitions", "undone", "leased")
+        rows = [[queue[column] for column in columns] for queue in found]
+        show(table(*columns, rows=rows, numbers=("partitions", "undone", "leased")))
+    else:
+        note("no queues")
+
+
+@queues.command(epilog=examples("penstock queues describe mail", "penstock queues describe mail --json"))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@asks_queues
+def describe(api: QueuesApi, names: tuple[str, ...], as_json: bool) -> None:
+    """Show queues' settings, and what is available, leased and waiting on every partition."""
+    found = [api.get(name) for name in names]
+    if as_json:
+        show_json(found)
+        return
+    for queue in found:
+        _show_queue(queue)
+
+
+def _show_queue(queue: Facts) -> None:
+    columns = (
+        "topic",
+        "partition",
+        "leader",
+        "start",
+        "end",
+        "undone",
+        "available",
+        "leased",
+        "deferred",
+        "dying",
+    )
+    keys = (
+        "topic", "partition", "leader", "start_offset", "end_offset",
+        "undone", "available", "leased", "deferred", "dying",
+    )  # fmt: skip
+    rows = [[row[key] for key in keys] for row in queue["partitions"]]
+    show(queue["queue"], "", table(*columns, rows=rows, numbers=columns[1:]))
+    for row in queue["partitions"]:
+        if row["holder"]:
+            show(f"{row['topic']}-{row['partition']} is with {row['holder']}")
+    show(
+        "",
+        table("setting", "value", rows=[[key, _plain(value)] for key, value in queue["settings"].items()]),
+        "",
+    )
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, float) else value
+
+
+@queues.command(
+    epilog=examples(
+        "penstock queues peek mail",
+        "penstock queues peek mail --topic outbox --partition 0 --max 100",
+        "penstock queues peek mail --json",
+    )
+)
+@click.argument("name")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only of this topic.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
+@click.option("-o", "--offset", type=click.IntRange(min=0), help="From this offset of it on.")
+@click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=10, show_default=True)
+@json_option
+@asks_queues
+def peek(
+    api: QueuesApi,
+    name: str,
+    topic: str | None,
+    partition: int | None,
+    offset: int | None,
+    most: int,
+    as_json: bool,
+) -> None:
+    """Look at messages that are not done, without taking them."""
+    found = api.get(name, "peek", topic=topic, partition=partition, offset=offset, max_records=most)[
+        "messages"
+    ]
+    if as_json:
+        show_json(found)
+    elif found:
+        columns = ("topic", "partition", "offset", "state", "deliveries", "consumer", "key", "value")
+        rows = [[*(row[column] for column in columns[:-1]), shortened(row["value"])] for row in found]
+        show(table(*columns, rows=rows, numbers=("partition", "offset", "deliveries")))
+    else:
+        note("nothing to do")
+
+
+def shortened(value: object) -> str:
+    """A value in one line of a table."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = text.replace("\n", " ")
+    return text if len(text) <= VALUE_WIDTH else text[: VALUE_WIDTH - 1] + "…"
+
+
+@queues.command(
+    epilog=examples("penstock queues purge mail", "penstock queues purge mail --topic outbox --yes")
+)
+@click.argument("name")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only of this one; repeatable.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@asks_queues
+def purge(api: QueuesApi, name: str, topics: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Let everything that is in a queue now be done. Messages stay in their topics, for all others."""
+    if not yes:
+        confirm(f"drop everything that is to do in {name}?")
+    done = api.post(name, "purge", topics=list(topics) or None)
+    if as_json:
+        show_json(done)
+    else:
+        count = sum(row["purged"] or 0 for row in done["partitions"])
+        note(f"purged {counted(count, 'message')} of {name}")
+
+
+@queues.command(epilog=examples("penstock queues delete mail", "penstock queues delete mail --yes"))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@asks_queues
+def delete(api: QueuesApi, names: tuple[str, ...], yes: bool) -> None:
+    """Forget queues and what is done in them. Topics and messages stay."""
+    if not yes:
+        confirm(f"forget what is done in {', '.join(names)}?")
+    for name in names:
+        api.delete(name)
+        note(f"deleted {name}")

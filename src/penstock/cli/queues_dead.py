@@ -1,0 +1,156 @@
+"""`penstock queues dead-letters`: list, show and send back."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from penstock.cli.connection import json_option
+from penstock.cli.help import examples
+from penstock.cli.output import counted, note, show, show_json, table
+from penstock.cli.problem import Problem
+from penstock.cli.queues_api import Facts, Place, QueuesApi, asks_queues
+
+PAGE = 1_000
+
+
+@click.group(
+    "dead-letters",
+    epilog=examples(
+        "penstock queues dead-letters list mail",
+        "penstock queues dead-letters show mail mail.dlq:0:17",
+        "penstock queues dead-letters send-back mail --all",
+    ),
+)
+def dead_letters() -> None:
+    """List, show and send back what was rejected, or delivered too often."""
+
+
+@dead_letters.command(
+    "list",
+    epilog=examples(
+        "penstock queues dead-letters list mail",
+        "penstock queues dead-letters list mail --topic mail.dlq --max 1000 --json",
+    ),
+)
+@click.argument("queue")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only of this dead-letter topic.")
+@click.option("-n", "--max", "most", type=click.IntRange(min=1), default=100, show_default=True)
+@json_option
+@asks_queues
+def list_letters(api: QueuesApi, queue: str, topic: str | None, most: int, as_json: bool) -> None:
+    """List what died in a queue and was not sent back."""
+    found, more = _letters(api, queue, topic, most)
+    if as_json:
+        show_json(found)
+        return
+    if not found:
+        note("no dead letters")
+        return
+    rows = [
+        [_place(row), row["reason"], _origin(row), row["deliveries"], _time(row["died_at_ms"]), row["key"]]
+        for row in found
+    ]
+    show(table("letter", "reason", "from", "deliveries", "died", "key", rows=rows, numbers=("deliveries",)))
+    if more:
+        note("there are more; --max shows them")
+
+
+def _letters(api: QueuesApi, queue: str, topic: str | None, most: int) -> tuple[list[Facts], bool]:
+    found: list[Facts] = []
+    place: Facts = {} if topic is None else {"topic": topic}
+    while True:
+        page = api.get(queue, "dead-letters", max_records=min(PAGE, most - len(found)), **place)
+        found += page["dead_letters"]
+        if page["next"] is None:
+            return found, False
+        if len(found) >= most:
+            return found, True
+        place = page["next"]
+
+
+def _place(letter: Facts) -> str:
+    return f"{letter['topic']}:{letter['partition']}:{letter['offset']}"
+
+
+def _origin(letter: Facts) -> str:
+    return f"{letter['from_topic']}:{letter['from_partition']}:{letter['from_offset']}"
+
+
+def _time(died_at_ms: int | None) -> str | None:
+    if died_at_ms is None:
+        return None
+    return datetime.fromtimestamp(died_at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+@dead_letters.command(
+    "show",
+    epilog=examples(
+        "penstock queues dead-letters show mail mail.dlq:0:17",
+        "penstock queues dead-letters show mail mail.dlq:0:17 --json",
+    ),
+)
+@click.argument("queue")
+@click.argument("letter", type=Place(), metavar="TOPIC:PARTITION:OFFSET")
+@json_option
+@asks_queues
+def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> None:
+    """Show one dead letter: why it died, its headers, all of its value."""
+    found = api.get(queue, "dead-letters", letter["topic"], letter["partition"], letter["offset"])
+    if as_json:
+        show_json(found)
+        return
+    facts: list[list[Any]] = [
+        ["letter", _place(found)],
+        ["from", _origin(found)],
+        ["reason", found["reason"]],
+        ["deliveries", found["deliveries"]],
+        ["died", _time(found["died_at_ms"])],
+        ["key", found["key"]],
+    ]
+    facts += [[f"header {row['name']}", row["value"]] for row in found["headers"]]
+    show(table("what", "", rows=facts), "")
+    value = found["value"]
+    if isinstance(value, str):
+        show(value)
+    else:
+        show_json(value)
+
+
+@dead_letters.command(
+    "send-back",
+    epilog=examples(
+        "penstock queues dead-letters send-back mail mail.dlq:0:17 mail.dlq:0:18",
+        "penstock queues dead-letters send-back mail --all",
+    ),
+)
+@click.argument("queue")
+@click.argument("letters", nargs=-1, type=Place(), metavar="TOPIC:PARTITION:OFFSET...")
+@click.option("--all", "everything", is_flag=True, help="All that `list` shows.")
+@json_option
+@asks_queues
+def send_back(
+    api: QueuesApi, queue: str, letters: tuple[Facts, ...], everything: bool, as_json: bool
+) -> None:
+    """Publish dead letters again to the topics that they came from, without the marks of their death."""
+    if bool(letters) == everything:
+        raise click.UsageError("give TOPIC:PARTITION:OFFSET, or --all")
+    sent: list[Facts] = []
+    refused: list[Facts] = []
+    more = True
+    while more and not refused:
+        wish: Facts = {"all": True} if everything else {"letters": list(letters)}
+        done = api.post(queue, "dead-letters", "send-back", **wish)
+        sent += done["sent_back"]
+        refused += done["refused"]
+        more = everything and done["more"] and bool(done["sent_back"])
+    if as_json:
+        show_json({"sent_back": sent, "refused": refused})
+    else:
+        note(f"sent back {counted(len(sent), 'message')}")
+    if refused:
+        first = refused[0]
+        raise Problem(
+            f"{counted(len(refused), 'message')} could not be sent back; {_place(first['letter'])}: "
+            f"{first['error']['message']}"
+        )

@@ -1,0 +1,221 @@
+"""`penstock queues` against a broker."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Broker
+
+from .conftest import Cli, succeeded
+
+Unique = Callable[[str], str]
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def queues(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`penstock queues ...`, with the shared broker's HTTP port named in the environment."""
+    monkeypatch.setenv("PENSTOCK_HTTP", broker.http_url)
+    return lambda *arguments, **rest: cli("queues", *arguments, **rest)
+
+
+@pytest.fixture
+def http(broker: Broker) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=broker.http_url, timeout=30) as client:
+        yield client
+
+
+def publish(http: httpx.Client, topic: str, *values: object) -> None:
+    records = [{"key": f"k{number}", "value": value} for number, value in enumerate(values)]
+    http.post(f"/v1/topics/{topic}/records", json={"records": records}).raise_for_status()
+
+
+def take(http: httpx.Client, queue: str, count: int) -> list[Any]:
+    return http.post(f"/v1/queues/{queue}/receive", json={"max": count, "wait_ms": 5000}).json()["jobs"]
+
+
+def reject(http: httpx.Client, queue: str, count: int) -> None:
+    receipts = [job["receipt"] for job in take(http, queue, count)]
+    http.post(f"/v1/queues/{queue}/settle", json={"reject": receipts}).raise_for_status()
+
+
+def letters(queues: Cli, queue: str, count: int) -> list[Any]:
+    """The dead letters of a queue, once there are so many: they are copied after the reject is answered."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        found: list[Any] = json.loads(succeeded(queues("dead-letters", "list", queue, "--json")).stdout)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"{len(found)} dead letters")
+
+
+def test_a_queue_is_created_with_its_topic_and_settings(queues: Cli, unique: Unique) -> None:
+    name = unique("mail")
+    made = queues(
+        "create", name, "-p", "3", "--lease", "90s", "--limit", "7", "--order", "key",
+        "--dead-letters", f"{name}-dead", "--retry-delay", "250ms",
+    )  # fmt: skip
+    assert f"created {name} on {name} (3 partitions)" in succeeded(made).stderr
+    [facts] = json.loads(succeeded(queues("describe", name, "--json")).stdout)
+    assert [row["topic"] for row in facts["partitions"]] == [name] * 3
+    settings = facts["settings"]
+    assert (settings["lease_ms"], settings["delivery_limit"], settings["order"]) == (90_000, 7, "key")
+    assert (settings["dead_letter_topic"], settings["retry_backoff_ms"]) == (f"{name}-dead", 250)
+    page = succeeded(queues("describe", name)).stdout
+    assert "available" in page
+    assert "90,000" in page
+
+
+def test_a_queue_is_created_once(queues: Cli, unique: Unique) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    again = queues("create", name)
+    assert again.exit_code == 1
+    assert f"there is a queue '{name}' on {name} already" in again.stderr
+    assert "penstock queues describe" in again.stderr
+
+
+def test_point_to_point_makes_one_partition_one_producer_and_one_consumer(
+    queues: Cli, cli: Cli, unique: Unique
+) -> None:
+    name = unique("payments")
+    made = json.loads(succeeded(queues("create", name, "--point-to-point", "--json")).stdout)
+    assert made["settings"]["exclusive"] is True
+    assert len(made["partitions"]) == 1
+    [topic] = json.loads(succeeded(cli("topics", "describe", name, "--json")).stdout)
+    assert topic["configs"]["penstock.producer.exclusive"] == "true"
+
+
+def test_point_to_point_refuses_a_topic_with_more_than_one_partition(
+    queues: Cli, cli: Cli, unique: Unique
+) -> None:
+    name = unique("payments")
+    succeeded(cli("topics", "create", name, "-p", "2"))
+    refused = queues("create", name, "--point-to-point")
+    assert refused.exit_code == 1
+    assert "2 partitions" in refused.stderr
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+def test_a_new_queue_has_what_is_in_its_topic_unless_only_new_is_wanted(
+    only_new: bool, queues: Cli, cli: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("mail")
+    succeeded(cli("topics", "create", name))
+    publish(http, name, "old")
+    succeeded(queues("create", name, *(["--only-new"] if only_new else [])))
+    publish(http, name, "new")
+    assert [job["value"] for job in take(http, name, 10)] == (["new"] if only_new else ["old", "new"])
+
+
+def test_list_counts_and_peek_shows_without_taking(queues: Cli, http: httpx.Client, unique: Unique) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    assert "nothing to do" in succeeded(queues("peek", name)).stderr
+    publish(http, name, "one", {"two": 2}, "x" * 200)
+    [taken] = take(http, name, 1)
+    found = json.loads(succeeded(queues("peek", name, "--json")).stdout)
+    assert [(row["value"], row["state"], row["deliveries"]) for row in found] == [
+        ("one", "leased", 1),
+        ({"two": 2}, "available", 0),
+        ("x" * 200, "available", 0),
+    ]
+    assert taken["value"] == "one"
+    page = succeeded(queues("peek", name)).stdout
+    assert '{"two": 2}' in page
+    assert "x" * 60 not in page
+    listed = json.loads(succeeded(queues("list", "--json")).stdout)
+    assert {"queue": name, "topics": [name], "partitions": 1, "undone": 3, "leased": 1} in listed
+    assert name in succeeded(queues("list")).stdout
+
+
+def test_purge_lets_everything_be_done_and_leaves_the_topic_as_it_is(
+    queues: Cli, cli: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    publish(http, name, 1, 2, 3)
+    assert queues("purge", name).exit_code == 2  # nobody can be asked
+    assert f"purged 3 messages of {name}" in succeeded(queues("purge", name, "--yes")).stderr
+    assert json.loads(succeeded(queues("peek", name, "--json")).stdout) == []
+    lines = succeeded(cli("consume", name, "--from-beginning", "--exit")).stdout.split()
+    assert lines == ["1", "2", "3"]
+
+
+def test_a_deleted_queue_is_gone(queues: Cli, unique: Unique) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    succeeded(queues("delete", name, "--yes"))
+    gone = queues("describe", name)
+    assert gone.exit_code == 1
+    assert "penstock queues list" in gone.stderr
+
+
+def test_dead_letters_are_listed_shown_and_sent_back_without_their_marks(
+    queues: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    publish(http, name, "first", {"to": "ada"})
+    reject(http, name, 2)
+    _, letter = letters(queues, name, 2)
+    place = f"{name}.dlq:{letter['partition']}:{letter['offset']}"
+    listed = succeeded(queues("dead-letters", "list", name)).stdout
+    assert place in listed
+    assert f"{name}:0:1" in listed
+    shown = succeeded(queues("dead-letters", "show", name, place)).stdout
+    assert "rejected" in shown
+    assert '"to": "ada"' in shown
+    assert "1 message" in succeeded(queues("dead-letters", "send-back", name, place)).stderr
+    [left] = letters(queues, name, 1)
+    assert left["value"] == "first"
+    [again] = take(http, name, 10)
+    assert (again["value"], again["key"], again["headers"], again["deliveries"]) == (
+        {"to": "ada"},
+        "k1",
+        [],
+        1,
+    )
+
+
+def test_all_dead_letters_are_sent_back_at_once_and_none_twice(
+    queues: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name, "-p", "2"))
+    publish(http, name, *range(20))
+    while undone(queues, name):
+        reject(http, name, 20)
+    letters(queues, name, 20)
+    assert "20 messages" in succeeded(queues("dead-letters", "send-back", name, "--all")).stderr
+    assert "0 messages" in succeeded(queues("dead-letters", "send-back", name, "--all")).stderr
+    assert "no dead letters" in succeeded(queues("dead-letters", "list", name)).stderr
+    back = [job["value"] for _ in range(2) for job in take(http, name, 100)]
+    assert sorted(back) == list(range(20))
+
+
+def undone(queues: Cli, name: str) -> int:
+    [facts] = json.loads(succeeded(queues("describe", name, "--json")).stdout)
+    return sum(row["undone"] for row in facts["partitions"])
+
+
+def test_a_letter_that_is_not_there_is_refused(queues: Cli, unique: Unique) -> None:
+    name = unique("mail")
+    succeeded(queues("create", name))
+    assert queues("dead-letters", "show", name, f"{name}:0:99").exit_code == 1
+    refused = queues("dead-letters", "send-back", name, f"{name}:0:99")
+    assert refused.exit_code == 1
+    assert "there is no dead letter" in refused.stderr
+    assert queues("dead-letters", "send-back", name).exit_code == 2
+    assert queues("dead-letters", "show", name, "nonsense").exit_code == 2
+
+
+@pytest.mark.parametrize("time_said", ["soon", "5 s", "-1s", "1w"])
+def test_times_that_cannot_be_read_are_refused(time_said: str, queues: Cli) -> None:
+    refused = queues("create", "mail", "--lease", time_said)
+    assert refused.exit_code == 2
+    assert "such as 30s" in refused.stderr
