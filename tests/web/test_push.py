@@ -271,6 +271,16 @@ def test_many_subscribers_of_one_topic_each_get_all_of_it(broker: Broker, topic:
             assert values(one.take(200)) == list(range(200))
 
 
+def test_the_first_subscribers_of_all_may_come_at_once() -> None:
+    """They find no topic that could keep them, and one of them makes it."""
+    with Broker() as fresh, ExitStack() as stack:
+        create(fresh.bootstrap_servers, "t")
+        crowd = [stack.enter_context(subscriber(fresh.http_url)) for _ in range(20)]
+        for number, one in enumerate(crowd):
+            one.say(type="subscribe", subscription=f"one-{number}", topics=["t"])
+        assert {one.hear()["type"] for one in crowd} == {"subscribed"}
+
+
 def test_a_subscriber_that_does_not_read_does_not_hold_up_another(
     broker: Broker, topic: str, unique: Unique
 ) -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 MAX_PARTITIONS = 2_000
 """Of one subscriber: each costs a long poll and a few kilobytes."""
+PATIENCE_SECONDS = 5.0
+"""How long a home is looked for: an election with the usual settings, and then some."""
+LOOK_AGAIN_SECONDS = 0.05
 LOOK_SECONDS = 1.0
 """How often a home looks whether it still is one, and whether topics have grown or gone."""
 
@@ -65,17 +68,22 @@ class Subscriptions:
 
     async def attach(self, wish: Wish) -> tuple[Attachment, bool]:
         """The subscriber, and whether it goes on where it was. Refused or Elsewhere if it cannot be served here."""
-        try:
-            await self._node.groups.ensure_topic()
-            home = self.home_of(wish.name)
-            if home != self._node.node_id:
-                raise Elsewhere(home)
-            async with self._alone(wish.name):
-                return await self._attach(wish)
-        except (Refused, Elsewhere):
-            raise
-        except PenstockError as trouble:
-            raise Refused(MOVED, f"{trouble}; try again in a moment") from trouble
+        deadline = self._loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                await self._node.groups.ensure_topic()
+                home = self.home_of(wish.name)
+                if home != self._node.node_id:
+                    raise Elsewhere(home)
+                async with self._alone(wish.name):
+                    return await self._attach(wish)
+            except (Refused, Elsewhere):
+                raise
+            except PenstockError as trouble:
+                # The very first subscriptions make the topic that keeps them; later ones may meet an election.
+                if self._loop.time() > deadline:
+                    raise Refused(MOVED, f"{trouble}; try again in a moment") from trouble
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _attach(self, wish: Wish) -> tuple[Attachment, bool]:
         topics = self._topics(wish)
