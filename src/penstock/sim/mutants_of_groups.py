@@ -1,6 +1,6 @@
 """Seeded bugs of consumer groups and their coordinators."""
 
-from penstock.groups import coordinator, membership, rebalancing
+from penstock.groups import coordinator, rebalancing
 from penstock.node import coordinating
 from penstock.sim.mutant import Change, Mutant
 from penstock.sim.seeds import NODE
@@ -14,26 +14,18 @@ GROUP_MUTANTS = (
         seeds=80,
     ),
     Mutant(
-        "assignments told at once",
-        "members work in a generation that the next coordinator does not know",
+        "generations are not counted",
+        "members of one rebalance cannot be told from those of the next",
         (
             Change(
-                membership.Membership,
-                "_store_assignments",
-                "self._desk.persist((record,), stored)",
-                "self._desk.persist((record,), lambda now_ms, ok: None)\n"
-                "    stored(group.state_timestamp_ms, True)",
+                rebalancing.Rebalancing,
+                "_complete",
+                "group.generation += 1",
+                "group.generation = max(group.generation, 1)",
             ),
         ),
         level=NODE,
-        seeds=200,
-    ),
-    Mutant(
-        "coordinator without a lease",
-        "a coordinator that was replaced shows the offsets that it knew",
-        (Change(coordinating.CoordinatorDriver, "has_lease", "self._partition.has_lease", "True"),),
-        level=NODE,
-        seeds=400,
+        seeds=50,
     ),
     Mutant(
         "sessions never end",
