@@ -29,6 +29,7 @@ COMMANDS = {
     "consume": ("penstock.cli.consume:consume", "Print a topic's messages."),
     "groups": ("penstock.cli.groups:groups", "List, describe, reset and delete consumer groups."),
     "queues": ("penstock.cli.queues:queues", "Create, watch and clear work queues and their dead letters."),
+    "status": ("penstock.cli.status:status", "Show what happens on the broker."),
     "cluster": ("penstock.cli.cluster:cluster", "Run a local cluster; look after any cluster."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run ready-made pipelines on Spark."),
     "sim": ("penstock.cli.sim:sim", "Run the cluster's code in a simulated world full of faults."),

@@ -50,7 +50,7 @@ def _tell_topic(
                 topic=name,
                 partitions=len(placed),
                 replication_factor=len(placed[0]),
-                configs=configs,
+                configs=configs or None,
             )
         case PartitionsAdded(name=name, first=first, assignments=placed):
             events.tell("topic.grown", topic=name, partitions=first + len(placed))

@@ -30,38 +30,38 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     time: str
     kind: str
     node_id: int
-    address: str | None = None
-    client: str | None = None
-    client_id: str | None = None
-    closed: int | None = None
-    configs: dict[str, str] | None = None
-    count: int | None = None
-    deliveries: int | None = None
-    exception: str | None = None
-    first_offset: int | None = None
-    generation: int | None = None
-    group: str | None = None
-    instance: str | None = None
-    last_offset: int | None = None
-    logger: str | None = None
-    member: str | None = None
-    members: int | None = None
-    message: str | None = None
-    node: int | None = None
-    opened: int | None = None
-    partition: int | None = None
-    partitions: int | None = None
-    rack: str | None = None
-    reason: str | None = None
-    refused: int | None = None
-    replicas: list[int] | None = None
-    replication_factor: int | None = None
-    resumed: bool | None = None
-    subscription: str | None = None
-    term: int | None = None
     topic: str | None = None
     topics: list[str] | None = None
+    partition: int | None = None
+    partitions: int | None = None
+    replication_factor: int | None = None
+    replicas: list[int] | None = None
+    group: str | None = None
+    subscription: str | None = None
+    generation: int | None = None
+    member: str | None = None
+    members: int | None = None
+    instance: str | None = None
+    client_id: str | None = None
+    client: str | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
+    deliveries: int | None = None
+    node: int | None = None
+    address: str | None = None
+    rack: str | None = None
     version: str | None = None
+    term: int | None = None
+    resumed: bool | None = None
+    opened: int | None = None
+    closed: int | None = None
+    refused: int | None = None
+    count: int | None = None
+    logger: str | None = None
+    message: str | None = None
+    exception: str | None = None
+    reason: str | None = None
+    configs: dict[str, str] | None = None
 
 
 DROPPED = "status.dropped"

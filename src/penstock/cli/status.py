@@ -1,0 +1,230 @@
+"""`penstock status`: the status log, as it is and as it grows.
+
+It reads the topic like any client, so it shows what any node of the cluster told, and also what a broker said that is
+no longer there.
+"""
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import click
+import msgspec
+from confluent_kafka import Message
+from confluent_kafka.admin import OffsetSpec
+
+from penstock.cli import topic_facts
+from penstock.cli.connection import Connection, connects
+from penstock.cli.consume import CHUNK, Plan, Reader
+from penstock.cli.help import examples
+from penstock.cli.output import note
+from penstock.cli.problem import Problem
+from penstock.cli.queues_api import Duration
+from penstock.cli.stopping import Stop, stop_on_signals
+
+DEFAULT_TOPIC = "penstock.status"
+DEFAULT_LAST = 20
+KIND_WIDTH = 22
+"""The longest of the usual kinds."""
+EXCEPT = "!"
+NEVER = -1
+"""In ListOffsets: there is nothing that new."""
+
+Event = dict[str, Any]
+
+HEAD = ("time", "node_id", "kind")
+COLOURS = {
+    "error": "red",
+    "status": "red",
+    "broker": "green",
+    "node": "magenta",
+    "leader": "magenta",
+    "controller": "magenta",
+    "replica": "magenta",
+    "topic": "cyan",
+    "group": "yellow",
+    "queue": "blue",
+    "subscription": "blue",
+}
+"""By what stands before the dot. Connections have none: there are so many."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events are shown."""
+
+    topic: str
+    kinds: tuple[str, ...]
+    """Patterns. One that begins with EXCEPT says which kinds are not shown."""
+    since_ms: int | None
+    """Milliseconds since 1970."""
+    last: int | None
+
+    def takes(self, message: Message, event: Event) -> bool:
+        if self.since_ms is not None and message.timestamp()[1] < self.since_ms:
+            return False
+        return self._takes_kind(event["kind"])
+
+    def _takes_kind(self, kind: str) -> bool:
+        wanted = [glob for glob in self.kinds if not glob.startswith(EXCEPT)]
+        unwanted = [glob.removeprefix(EXCEPT) for glob in self.kinds if glob.startswith(EXCEPT)]
+        if any(fnmatchcase(kind, glob) for glob in unwanted):
+            return False
+        return not wanted or any(fnmatchcase(kind, glob) for glob in wanted)
+
+
+@click.command(
+    epilog=examples(
+        "penstock status",
+        "penstock status --follow --kind '!connection*'",
+        "penstock status --since 2h --kind 'group.*' --kind 'queue.*'",
+        "penstock status --follow -n 0 --kind error --json",
+    )
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "-n",
+    "--last",
+    type=click.IntRange(min=0),
+    help=f"Show this many of the events so far.  [default: {DEFAULT_LAST}; with --since: all]",
+)
+@click.option(
+    "--since", type=Duration(), metavar="DURATION", help="Only events that are not older: 90s, 15m, 2h, 7d."
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="GLOB",
+    help="Only such events (or with ! before it: all others), as often as needed.",
+)
+@click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="Where the broker writes it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, as it is in the topic.")
+@connects
+def status(
+    connection: Connection,
+    follow: bool,
+    last: int | None,
+    since: int | None,
+    kinds: tuple[str, ...],
+    topic: str,
+    as_json: bool,
+) -> None:
+    """Show what happened on the broker: connections, topics, groups, queues, leaders, errors."""
+    if last is None and since is None:
+        last = DEFAULT_LAST
+    since_ms = None if since is None else int(time.time() * 1000) - since
+    selection = Selection(topic=topic, kinds=kinds, since_ms=since_ms, last=last)
+    _run(connection, selection, follow=follow, as_json=as_json)
+
+
+def _run(connection: Connection, selection: Selection, *, follow: bool, as_json: bool) -> None:
+    starts, ends = _bounds(connection, selection)
+    plan = Plan(
+        topic=selection.topic,
+        group=None,
+        partitions=(),
+        from_beginning=True,
+        offset=None,
+        exit_at_end=not follow,
+        max_messages=None,
+    )
+    reader = Reader(connection, plan)
+    try:
+        with stop_on_signals() as stop:
+            reader.read_from(starts)
+            past = _past(reader, selection, starts, ends, stop)
+            _show(past, as_json=as_json)
+            while follow and not stop:
+                _show(_events(reader.next(CHUNK), selection), as_json=as_json)
+    finally:
+        reader.close()
+
+
+def _bounds(
+    connection: Connection, selection: Selection
+) -> tuple[topic_facts.Partitions, topic_facts.Partitions]:
+    """Where to begin to read, and where what is there now ends."""
+    admin = connection.admin()
+    if selection.topic not in topic_facts.all_topics(connection):
+        raise Problem(
+            f"there is no topic {selection.topic}",
+            'a broker that was started with status_topic="" has no status log; --topic names another one',
+        )
+    numbers = topic_facts.partition_numbers(connection, admin, selection.topic)
+    where = [(selection.topic, number) for number in numbers]
+    ends = topic_facts.offsets_at(connection, admin, where, OffsetSpec.latest())
+    if selection.since_ms is not None:
+        since = OffsetSpec.for_timestamp(max(selection.since_ms, 0))
+        found = topic_facts.offsets_at(connection, admin, where, since)
+        return {each: ends[each] if at == NEVER else at for each, at in found.items()}, ends
+    firsts = topic_facts.offsets_at(connection, admin, where, OffsetSpec.earliest())
+    if selection.kinds or selection.last is None:
+        return firsts, ends
+    return {each: max(firsts[each], ends[each] - selection.last) for each in where}, ends
+
+
+def _past(
+    reader: Reader,
+    selection: Selection,
+    starts: topic_facts.Partitions,
+    ends: topic_facts.Partitions,
+    stop: Stop,
+) -> list[Event]:
+    """The events that are there already."""
+    unread = {number for (_, number), end in ends.items() if starts[selection.topic, number] < end}
+    found: deque[Event] = deque(maxlen=selection.last)
+    while unread and not stop and not reader.finished:
+        messages = reader.next(CHUNK)
+        found.extend(_events(messages, selection))
+        unread -= {
+            message.partition()
+            for message in messages
+            if (message.offset() or 0) + 1 >= ends[selection.topic, message.partition() or 0]
+        }
+    return sorted(found, key=lambda event: str(event.get("time", ""))) if len(ends) > 1 else list(found)
+
+
+def _events(messages: Iterable[Message], selection: Selection) -> Iterator[Event]:
+    for message in messages:
+        try:
+            event = json.loads(message.value() or b"")
+        except ValueError:
+            event = None
+        if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+            note(f"offset {message.offset()} of {selection.topic} is no event")
+        elif selection.takes(message, event):
+            yield event
+
+
+def _show(events: Iterable[Event], *, as_json: bool) -> None:
+    colour = False if os.environ.get("NO_COLOR") else None  # None: where there is a terminal
+    lines = [json.dumps(event, ensure_ascii=False) if as_json else line_of(event) for event in events]
+    if lines:
+        click.echo("\n".join(lines), color=colour)
+
+
+def line_of(event: Event) -> str:
+    """One event for people."""
+    kind = event["kind"]
+    colour = COLOURS.get(kind.partition(".")[0])
+    shown = click.style(_value(kind), fg=colour) if colour else _value(kind)
+    facts = " ".join(f"{_value(name)}={_value(value)}" for name, value in event.items() if name not in HEAD)
+    gap = " " * (KIND_WIDTH - len(kind))
+    return f"{_value(event.get('time'))}  {_value(event.get('node_id'))}  {shown}{gap} {facts}".rstrip()
+
+
+def _value(value: object) -> str:
+    """Without blanks and without what a terminal might obey: clients choose their names themselves."""
+    if isinstance(value, dict):
+        text = ",".join(f"{name}={each}" for name, each in value.items())
+    elif isinstance(value, list):
+        text = ",".join(str(each) for each in value)
+    elif isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value)
+    return text if text and text.isprintable() and " " not in text else json.dumps(text)
