@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.demo_chapters import clients, cluster, crash, groups, spark, start
+from penstock.cli.demo_chapters import clients, cluster, crash, groups, queues, spark, start
 from penstock.cli.demo_stage import Stage
 from penstock.cli.help import examples
 from penstock.cli.output import show, show_json, table
 
-CHAPTERS = (start.play, groups.play, clients.play, crash.play, cluster.play, spark.play)
+CHAPTERS = (start.play, groups.play, clients.play, crash.play, queues.play, cluster.play, spark.play)
 """In this order; each leaves the stage to the next."""
 
 
@@ -24,7 +24,8 @@ def demo(messages: int, data_dir: str | None, as_json: bool) -> None:
     """Show the main job in about a minute.
 
     A broker starts, real clients produce and consume, a group's lag is shown, the broker is killed with kill -9
-    while a producer is at work, and every acknowledged message is there again, once. Then three nodes form a cluster
+    while a producer is at work, and every acknowledged message is there again, once. A topic becomes a work queue whose
+    worker is killed, and a feed that is pushed to a subscriber. Then three nodes form a cluster
     that loses a leader the same way and goes on without it, and a Spark pipeline takes a topic to another topic and
     to Parquet, where there is Java. Everything it makes goes away afterwards.
     """

@@ -43,7 +43,7 @@ class Stage:
     def start_broker(self) -> BrokerProcess:
         """A new process on the same folder and, once there was one, on the same port."""
         port = self._broker.port if self._broker is not None else 0
-        flags = ["--data-dir", str(self._folder / "data"), "--http", "none", "--log-level", "warning"]
+        flags = ["--data-dir", str(self._folder / "data"), "--http", "127.0.0.1:0", "--log-level", "warning"]
         self._broker = BrokerProcess(self._folder, *flags, port=port)
         return self._broker
 

@@ -1,0 +1,104 @@
+"""The same topic as a work queue, with a worker that dies, and as a feed that is pushed to a subscriber."""
+
+import subprocess
+import sys
+import time
+
+from penstock.cli.demo_stage import Stage
+from penstock.cli.problem import Problem
+from penstock.client import Client
+
+TOPIC, GROUP, SUBSCRIBER = "orders-to-pack", "packers", "display"
+DEAD_LETTERS = f"{TOPIC}.dlq"
+JOBS = 2000
+KILL_AFTER = 200
+BROKEN = 1234
+"""A job that nobody can do."""
+QUIET_SECONDS = 20.0
+
+
+def play(stage: Stage) -> None:
+    stage.chapter("A queue, and a subscriber")
+    with Client(stage.connection.bootstrap) as client:
+        client.admin.create_topic(TOPIC)
+        client.admin.create_queue(GROUP)
+        for number in range(JOBS):
+            client.publish_soon(TOPIC, b"%d" % number)
+        client.flush()
+        with stage.working("a worker is at work, and will be killed"):
+            done = _work_and_die(stage)
+        stage.say(f"kill -9 of a worker that had done {len(done):,} of {JOBS:,} jobs and held some more")
+        with stage.working("another worker does the rest"):
+            rest = _finish(stage, client, done)
+        _verify(stage, done, rest)
+        with stage.working("pushing"):
+            _push(stage, client)
+
+
+def _work_and_die(stage: Stage) -> set[int]:
+    """What the first worker was told is done, when it dies."""
+    command = [sys.executable, "-m", "penstock.cli.demo_chapters.crashing_worker"]
+    worker = subprocess.Popen(
+        [*command, stage.connection.bootstrap, TOPIC, GROUP], stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    done: set[int] = set()
+    try:
+        for line in worker.stdout:
+            done.add(int(line))
+            if len(done) == KILL_AFTER:
+                break
+    finally:
+        worker.kill()
+        done.update(int(line) for line in worker.stdout if line.endswith("\n"))
+        worker.stdout.close()
+        worker.wait()
+    if len(done) < KILL_AFTER:
+        raise Problem("the worker of the demo ended by itself")
+    return done
+
+
+def _finish(stage: Stage, client: Client, done: set[int]) -> list[int]:
+    """The jobs that the second worker got, in order. One of them it rejects."""
+    rest: list[int] = []
+    began = time.perf_counter()
+    with client.queue(TOPIC, group=GROUP, idle_s=QUIET_SECONDS) as jobs:
+        for job in jobs:
+            number = int(job.value or b"0")
+            rest.append(number)
+            job.reject() if number == BROKEN else job.ack()
+            if len(done | set(rest)) == JOBS:
+                break
+    rate = len(rest) / (time.perf_counter() - began)
+    stage.figure("jobs_per_second", "jobs received and acknowledged per second, one worker", rate)
+    return rest
+
+
+def _verify(stage: Stage, done: set[int], rest: list[int]) -> None:
+    twice = [number for number in rest if number in done]
+    if done | set(rest) != set(range(JOBS)) or twice or len(set(rest)) != len(rest):
+        raise Problem(f"of {JOBS} jobs, {JOBS - len(done | set(rest))} were lost and {len(twice)} done twice")
+    stage.say(f"a second worker got the other {len(rest):,}: every job was done once")
+    stage.figure("jobs_lost", "jobs lost with the worker", 0)
+
+
+def _push(stage: Stage, client: Client) -> None:
+    """All of the topic again, in the log's order; and the one dead letter."""
+    seen: list[int] = []
+    with client.subscribe(TOPIC, name=SUBSCRIBER, read_old=True, idle_s=QUIET_SECONDS) as feed:
+        for message in feed:
+            seen.append(int(message.value or b"0"))
+            message.ack()
+            if len(seen) == JOBS:
+                break
+    if seen != list(range(JOBS)):
+        raise Problem(f"the subscriber was sent {len(seen)} of {JOBS} messages, or not in order")
+    stage.say(f"the same topic, pushed to a subscriber: {len(seen):,} messages in the log's order")
+    with client.subscribe(
+        DEAD_LETTERS, name=SUBSCRIBER + "-dead", read_old=True, idle_s=QUIET_SECONDS
+    ) as dead:
+        letter = dead.receive(QUIET_SECONDS)
+    if letter is None or int(letter.value or b"0") != BROKEN:
+        raise Problem("the rejected job is not among the dead letters")
+    reason = (dict(letter.headers).get("penstock-dead-reason") or b"").decode()
+    stage.say(f"the job that nobody could do is in {DEAD_LETTERS}: {reason}")
