@@ -308,7 +308,9 @@ def test_what_is_not_due_comes_when_it_is_and_not_again_after_a_restart(
         got = one.take(3)
         assert values(got) == ["now-1", "now-2", "now-3"]
         one.ack(got[-1])
-        assert one.hear_of("acked")["positions"] == [{"topic": topic, "partition": 0, "offset": 1}]
+        assert one.hear_of("acked")["positions"] == [
+            {"topic": topic, "partition": 0, "offset": 1, "done": [[2, 3]]}
+        ]
     with subscriber(broker.http_url) as one:
         one.subscribe(name, topic, take_over=True)
         [late] = one.take(1)

@@ -64,14 +64,25 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of jobs; None while the partition's leader does not tell."""
+
     topic: str
     partition: int
-    available: int = 0
-    leased: int = 0
-    deferred: int = 0
+    leader: int | None = None
+    start_offset: int = 0
+    """Everything before it is done."""
+    undone: int | None = None
+    available: int | None = None
+    leased: int | None = None
+    deferred: int | None = None
     """Wait for their time, or for their next attempt."""
-    dying: int = 0
+    waiting: int | None = None
+    """For an earlier job of their key."""
+    dying: int | None = None
     """On their way to the dead-letter topic."""
+    consumers: int | None = None
+    holder: str | None = None
+    """Who has a queue that is for one consumer at a time."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +91,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     configs: dict[str, str]
 
     @property
-    def open_jobs(self) -> int:
-        return sum(one.available + one.leased + one.deferred + one.dying for one in self.partitions)
+    def undone(self) -> int:
+        """Jobs that are not done, as far as leaders tell."""
+        return sum(one.undone or 0 for one in self.partitions)
 
 
 class Admin:
@@ -179,11 +191,16 @@ class Admin:
     def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
         self._alter(ResourceType.GROUP, group, configs)
 
+    def queues(self) -> list[str]:
+        """Those that have begun on some topic, by name."""
+        return sorted(str(one["queue"]) for one in self._get("/v1/queues")["queues"])
+
     def queue(self, group: str) -> QueueInfo:
-        """What it holds, partition by partition, and its configs. Denied (`code` not_found) if nobody has used it."""
+        """What it holds, partition by partition, and its configs. Denied (`code` unknown_queue) if it has not begun:
+        queues begin with their first consumer."""
         told = self._get(f"/v1/queues/{quote(group, safe='')}")
         try:
-            partitions = msgspec.convert(told["partitions"], list[QueuePartitionInfo], strict=False)
+            partitions = msgspec.convert(told["partitions"], list[QueuePartitionInfo])
         except (msgspec.ValidationError, KeyError, TypeError) as problem:
             raise Garbled(
                 f"the description of queue {group}: {problem}: is the broker of another version?"

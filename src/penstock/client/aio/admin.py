@@ -77,6 +77,9 @@ class AsyncAdmin:
     async def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
         await asyncio.to_thread(self._admin.alter_queue, group, configs)
 
+    async def queues(self) -> list[str]:
+        return await asyncio.to_thread(self._admin.queues)
+
     async def queue(self, group: str) -> QueueInfo:
         return await asyncio.to_thread(self._admin.queue, group)
 

@@ -391,4 +391,11 @@ class Attachment:
 
 
 def place_told(place: Place) -> dict[str, object]:
-    return {"topic": place.key.topic, "partition": place.key.partition, "offset": place.offset}
+    told: dict[str, object] = {
+        "topic": place.key.topic,
+        "partition": place.key.partition,
+        "offset": place.offset,
+    }
+    if place.done:
+        told["done"] = [(first, end - 1) for first, end in place.done]
+    return told

@@ -1,0 +1,220 @@
+"""A subscriber without a network: order, acks, and what comes again after a connection was lost."""
+
+import pytest
+
+from penstock.client.errors import Closed, Denied, LeaseLost
+from penstock.client.feed_session import FeedSession
+from penstock.client.received import Received
+from penstock.client.session import HOPS_MAX, Loss
+from tests.client.wire import A, Token, chance, dialled, frame, messages, offsets, said, step, take_all
+
+GONE = Loss("the network is down")
+
+
+def new_session(**changes: object) -> "FeedSession[Received]":
+    settings = {
+        "make": Received,
+        "random": chance(),
+        "credit": 10,
+        "read_old": True,
+        "take_over": False,
+        "ack_timeout_ms": 30_000,
+        "ttl_ms": 60_000,
+        **changes,
+    }
+    return FeedSession("billing/eu", ["orders"], **settings)  # type: ignore[arg-type]
+
+
+def attach(session: "FeedSession[Received]", link: int, now: float) -> None:
+    """The next link, up to the answer of the broker."""
+    step(session, now)
+    session.found([A], now)
+    while not dialled(step(session, now)):
+        now += 0.1
+    session.connected(link, now)
+    session.received(
+        link, frame("subscribed", subscription="billing/eu", positions=[], resumed=link > 1), now
+    )
+    step(session, now)
+
+
+@pytest.fixture
+def session() -> "FeedSession[Received]":
+    """One that is attached over link 1."""
+    session = new_session()
+    attach(session, 1, 0.0)
+    return session
+
+
+def acked(offset: int, **more: object) -> str:
+    return frame("acked", positions=[{"topic": "orders", "partition": 0, "offset": offset, **more}])
+
+
+def test_it_names_itself_in_the_address_and_in_its_first_frame() -> None:
+    session = new_session()
+    step(session, 0.0)
+    session.found([A], 0.0)
+    assert dialled(step(session, 0.0)) == [(1, "ws://a:8080/v1/push?subscription=billing%2Feu")]
+    session.connected(1, 0.0)
+    [first] = said(step(session, 0.0))
+    assert first["subscription"] == "billing/eu"
+    assert first["read_old"] is True
+    assert first["take_over"] is False
+
+
+def test_only_the_last_ack_of_a_partition_is_sent(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2, 3), 1.0)
+    session.received(1, messages(7, partition=1), 1.0)
+    tokens = []
+    for item in take_all(session):
+        tokens.append(Token())
+        session.ack(item, tokens[-1])
+    frames = said(step(session, 1.0))
+    assert [(one["partition"], one["offset"]) for one in frames] == [(0, 3), (1, 7)]
+    session.received(1, acked(4), 1.1)
+    step(session, 1.1)
+    assert [token.is_done for token in tokens] == [True, True, True, False]
+    assert not session.is_settled
+
+
+def test_an_ack_waits_until_it_is_durable(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2), 1.0)
+    first, second = take_all(session)
+    early, late = Token(), Token()
+    session.ack(first, early)
+    session.ack(second, late)
+    step(session, 1.0)
+    session.received(1, acked(2), 1.1)
+    step(session, 1.1)
+    assert early.is_done
+    assert not late.is_done
+
+
+def test_acks_above_a_deferred_message_are_durable_in_their_own_right(
+    session: "FeedSession[Received]",
+) -> None:
+    session.received(1, messages(5, 6), 1.0)
+    token = Token()
+    session.ack(take_all(session)[1], token)
+    step(session, 1.0)
+    session.received(1, acked(3, done=[[5, 6]]), 1.1)
+    step(session, 1.1)
+    assert token.is_done
+    assert session.is_settled
+
+
+def test_messages_nobody_has_taken_come_again_over_the_next_link(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2, 3), 1.0)
+    assert offsets([item for item in [session.take()] if item]) == [1]
+    session.lost(1, GONE, 2.0)
+    assert session.take() is None
+    attach(session, 2, 2.0)
+    session.received(2, messages(1, 2, 3), 3.0)
+    assert offsets(take_all(session)) == [1, 2, 3]
+
+
+def test_what_was_acked_too_late_is_acked_when_it_comes_again_and_not_handed_out_twice(
+    session: "FeedSession[Received]",
+) -> None:
+    session.received(1, messages(1, 2, 3), 1.0)
+    first, second = session.take(), session.take()
+    assert first is not None
+    assert second is not None
+    session.lost(1, GONE, 2.0)
+    token = Token()
+    session.ack(second, token)  # for the first one as well
+    step(session, 2.0)
+    assert isinstance(token.error, LeaseLost)
+    attach(session, 2, 2.0)
+    session.received(2, messages(1, 2, 3), 3.0)
+    assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [2]
+    assert offsets(take_all(session)) == [3]
+
+
+def test_an_ack_that_was_not_durable_in_time_is_said_again(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2), 1.0)
+    token = Token()
+    session.ack(take_all(session)[1], token)
+    step(session, 1.0)
+    session.lost(1, GONE, 2.0)
+    step(session, 2.0)
+    assert isinstance(token.error, LeaseLost)
+    attach(session, 2, 2.0)
+    session.received(2, messages(1, 2, 3), 3.0)
+    assert offsets(take_all(session)) == [3]
+    assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [2]
+
+
+def test_a_message_that_is_acked_already_never_acks_one_before_it(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(5), 1.0)
+    session.ack(take_all(session)[0], None)
+    session.lost(1, GONE, 2.0)
+    attach(session, 2, 2.0)
+    session.received(2, messages(4, 5), 3.0)  # 4 was deferred, and is due now
+    assert offsets(take_all(session)) == [4, 5]
+    assert said(step(session, 3.0), "ack") == []
+
+
+def test_it_follows_the_home_of_its_subscription() -> None:
+    session = new_session()
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.connected(1, 0.0)
+    session.received(1, frame("elsewhere", url="ws://b:8080/v1/push?subscription=x", node_id=2), 0.0)
+    session.lost(1, Loss("elsewhere", 4421), 0.0)
+    assert dialled(step(session, 0.0)) == [(2, "ws://b:8080/v1/push?subscription=billing%2Feu")]
+    session.lost(2, Loss("moved", redirect="http://c:1/v1/push?subscription=x"), 0.0)
+    assert dialled(step(session, 0.0)) == [(3, "ws://c:1/v1/push?subscription=billing%2Feu")]
+
+
+def test_nodes_that_send_it_round_in_circles_are_given_time() -> None:
+    session = new_session()
+    step(session, 0.0)
+    session.found([A], 0.0)
+    for link in range(1, HOPS_MAX + 2):
+        assert [number for number, _url in dialled(step(session, 0.0))] == [link]
+        session.lost(link, Loss("elsewhere", redirect=A), 0.0)
+    assert dialled(step(session, 0.0)) == []
+    assert session.wake_at() is not None
+
+
+def test_a_subscriber_that_was_too_slow_comes_back_by_itself(session: "FeedSession[Received]") -> None:
+    session.received(1, frame("inactive", reason="ack_timeout", message="no ack"), 40.0)
+    session.lost(1, Loss("inactive", 4408), 40.0)
+    assert session.ended is None
+    attach(session, 2, 40.0)
+    assert session.times_inactive == 1
+    assert session.resumed
+
+
+def test_it_takes_over_from_itself_but_from_nobody_else() -> None:
+    session = new_session()
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.connected(1, 0.0)
+    session.received(1, frame("error", code="already_active", message="in use"), 0.0)
+    session.lost(1, Loss("already_active", 4409), 0.0)
+    assert isinstance(session.ended, Denied)
+
+    session = new_session()
+    attach(session, 1, 0.0)
+    session.lost(1, GONE, 1.0)
+    step(session, 1.0)
+    session.found([A], 2.0)
+    step(session, 2.0)
+    session.connected(2, 2.0)
+    [first] = said(step(session, 2.0), "subscribe")
+    assert first["take_over"] is True
+
+
+def test_unsubscribing_ends_it_for_good(session: "FeedSession[Received]") -> None:
+    token = Token()
+    session.unsubscribe(token)
+    assert said(step(session, 1.0)) == [{"type": "unsubscribe"}]
+    session.received(1, frame("unsubscribed"), 1.1)
+    step(session, 1.1)
+    assert token.is_done
+    assert token.error is None
+    assert isinstance(session.ended, Closed)

@@ -1,0 +1,334 @@
+"""A consumer of a queue without a network: what it asks for, says and gives up, told as what happens to it."""
+
+from itertools import pairwise
+
+import pytest
+
+from penstock.client.errors import Closed, Denied, Garbled, LeaseLost, Unreachable
+from penstock.client.received import Received
+from penstock.client.session import Find, HangUp, Loss
+from penstock.client.work_session import WorkSession
+from tests.client.wire import A, B, Token, chance, dialled, frame, jobs, offsets, said, step, take_all
+
+LEASE_S = 40.0
+GONE = Loss("the network is down")
+
+
+def new_session(**changes: object) -> "WorkSession[Received]":
+    settings = {"make": Received, "random": chance(), "credit": 10, **changes}
+    return WorkSession("workers", ["orders"], **settings)  # type: ignore[arg-type]
+
+
+def working(*elsewhere: str, lease_s: float = LEASE_S) -> str:
+    away = [{"topic": "orders", "partition": 1, "url": url} for url in elsewhere]
+    return frame("working", consumer="me", lease_ms=int(lease_s * 1000), elsewhere=away)
+
+
+@pytest.fixture
+def session() -> "WorkSession[Received]":
+    """One that works at node A since time 0, over link 1."""
+    session = new_session()
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.connected(1, 0.0)
+    session.received(1, working(), 0.0)
+    step(session, 0.0)
+    return session
+
+
+def test_it_asks_where_the_nodes_are_and_introduces_itself() -> None:
+    session = new_session(standby=True)
+    assert step(session, 0.0) == [Find()]
+    session.found([A, B], 0.0)
+    assert dialled(step(session, 0.0)) == [(1, "ws://a:8080/v1/work")]
+    session.connected(1, 0.0)
+    [first] = said(step(session, 0.0))
+    assert first["queue"] == "workers"
+    assert first["topics"] == ["orders"]
+    assert first["credit"] == 10
+    assert first["encoding"] == "batch"
+    assert first["standby"] is True
+
+
+def test_each_node_that_leads_something_is_connected_once(session: "WorkSession[Received]") -> None:
+    session.received(1, working("ws://b:8080/v1/work", "ws://b:8080/v1/work"), 1.0)
+    assert dialled(step(session, 1.0)) == [(2, "ws://b:8080/v1/work")]
+    session.received(1, working("ws://b:8080/v1/work"), 2.0)
+    assert step(session, 2.0) == []
+
+
+def test_only_what_was_acquired_is_handed_out(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(3, 5, deliveries=2, held=[2, 3, 4, 5, 6]), 1.0)
+    taken = take_all(session)
+    assert offsets(taken) == [3, 5]
+    assert taken[0].deliveries == 2
+    assert taken[0].value == b"v3"
+    assert session.take() is None
+
+
+def test_what_is_said_at_once_travels_in_one_frame(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2, 3, 5), 1.0)
+    tokens = [Token() for _ in range(4)]
+    for item, token in zip(take_all(session), tokens, strict=True):
+        verdict = "reject" if item.offset == 2 else "accept"
+        session.settle(item, verdict, None, token, 1.0)
+    [settle] = said(step(session, 1.0))
+    assert settle["accept"] == [[1, 1], [3, 3], [5, 5]]
+    assert settle["reject"] == [[2, 2]]
+    assert not session.is_settled
+    assert not any(token.is_done for token in tokens)
+    session.received(1, frame("settled", number=settle["number"]), 1.1)
+    step(session, 1.1)
+    assert session.is_settled
+    assert all(token.is_done and token.error is None for token in tokens)
+
+
+def test_each_delay_has_a_frame_of_its_own(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2, 3), 1.0)
+    for item, delay_ms in zip(take_all(session), (50, None, 50), strict=True):
+        session.settle(item, "retry", delay_ms, None, 1.0)
+    frames = said(step(session, 1.0))
+    assert [(one.get("delay_ms"), one["retry"]) for one in frames] == [
+        (50, [[1, 1], [3, 3]]),
+        (None, [[2, 2]]),
+    ]
+
+
+def test_leases_are_renewed_while_jobs_are_in_hand_and_no_longer(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2, 3), 1.0)
+    first = session.take()
+    assert first is not None
+    session.settle(first, "accept", None, None, 2.0)
+    step(session, 2.0)
+    assert session.wake_at() == LEASE_S / 4
+    assert said(step(session, LEASE_S / 4)) == []  # nothing is as old as that yet
+    [renewal] = said(step(session, LEASE_S / 2))
+    assert renewal["renew"] == [[2, 3]]
+    assert "accept" not in renewal
+
+
+def test_no_job_gets_older_than_half_of_its_lease_before_its_renewal(
+    session: "WorkSession[Received]",
+) -> None:
+    renewed_at = 9.9
+    session.received(1, jobs(1), renewed_at)
+    for tenth in range(100, 3_000):
+        now = tenth / 10
+        if said(step(session, now), "settle"):
+            assert now - renewed_at <= LEASE_S / 2 + 0.1
+            renewed_at = now
+    assert renewed_at > 250
+
+
+def test_a_job_that_is_settled_is_not_renewed_in_the_same_breath(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2), 0.0)
+    first = session.take()
+    assert first is not None
+    token, renewal = Token(), Token()
+    session.settle(first, "renew", None, renewal, 10.0)
+    session.settle(first, "accept", None, token, 10.0)
+    [settle] = said(step(session, 10.0))
+    assert settle["accept"] == [[1, 1]]
+    assert settle["renew"] == [[2, 2]]
+    assert renewal.is_done
+    assert not token.is_done
+
+
+def test_one_late_job_does_not_spoil_the_acks_of_its_neighbours(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2, 3), 1.0)
+    tokens = {}
+    for item in take_all(session):
+        tokens[item.offset] = Token()
+        session.settle(item, "accept", None, tokens[item.offset], 1.0)
+    [settle] = said(step(session, 1.0))
+    assert settle["accept"] == [[1, 3]]
+    late = {"code": "lease_over", "message": "too late", "refused": [[1, 3]]}
+    session.received(1, frame("settled", number=settle["number"], error=late), 2.0)
+    again = said(step(session, 2.0))
+    assert [one["accept"] for one in again] == [[[1, 1]], [[2, 2]], [[3, 3]]]
+    for one in again:
+        offset = one["accept"][0][0]
+        error = {**late, "refused": [[2, 2]]} if offset == 2 else None
+        session.received(1, frame("settled", number=one["number"], error=error), 3.0)
+    step(session, 3.0)
+    assert isinstance(tokens[2].error, LeaseLost)
+    assert tokens[1].error is None
+    assert tokens[3].error is None
+    assert session.lost_leases == 1
+    assert session.is_settled
+
+
+def test_runs_that_were_not_refused_are_durable(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 5), 1.0)
+    tokens = [Token(), Token()]
+    for item, token in zip(take_all(session), tokens, strict=True):
+        session.settle(item, "accept", None, token, 1.0)
+    [settle] = said(step(session, 1.0))
+    error = {"code": "lease_over", "message": "too late", "refused": [[5, 5]]}
+    session.received(1, frame("settled", number=settle["number"], error=error), 2.0)
+    step(session, 2.0)
+    assert tokens[0].error is None
+    assert isinstance(tokens[1].error, LeaseLost)
+    assert "too late" in str(tokens[1].error)
+
+
+def test_a_job_is_settled_once(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1), 1.0)
+    [item] = take_all(session)
+    session.settle(item, "accept", None, None, 1.0)
+    second = Token()
+    session.settle(item, "reject", None, second, 1.0)
+    [settle] = said(step(session, 1.0))
+    assert "reject" not in settle
+    assert isinstance(second.error, LeaseLost)
+
+
+def test_what_a_lost_connection_held_is_gone_at_once(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2, 3), 1.0)
+    unsaid, unanswered = session.take(), session.take()
+    assert unsaid is not None
+    assert unanswered is not None
+    tokens = [Token(), Token()]
+    session.settle(unanswered, "accept", None, tokens[0], 1.0)
+    step(session, 1.0)
+    session.settle(unsaid, "accept", None, tokens[1], 1.0)
+    session.lost(1, GONE, 2.0)
+    step(session, 2.0)
+    assert all(isinstance(token.error, LeaseLost) for token in tokens)
+    assert session.take() is None, "the broker has it back: another consumer will get it"
+    assert not session.holds(unsaid)
+    assert session.is_settled
+
+
+def test_it_comes_back_after_pauses_that_grow() -> None:
+    session = new_session()
+    now, dials = 0.0, []
+    for link in range(1, 8):
+        while not (new := dialled(effects := step(session, now))):
+            if Find() in effects:
+                session.found([A], now)
+            else:
+                wake_at = session.wake_at()
+                assert wake_at is not None
+                now = wake_at
+        dials.append(now)
+        session.lost(link, GONE, now)
+        assert new == [(link, "ws://a:8080/v1/work")]
+    pauses = [after - before for before, after in pairwise(dials)]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < 0.2
+    assert pauses[-1] > 1
+
+
+def test_a_node_that_is_away_is_not_tried_again_once_nobody_names_it(
+    session: "WorkSession[Received]",
+) -> None:
+    session.received(1, working("ws://b:8080/v1/work"), 1.0)
+    step(session, 1.0)
+    session.lost(2, GONE, 1.0)
+    session.received(1, working(), 1.5)
+    assert dialled(step(session, 60.0)) == []
+    session.received(1, working("ws://b:8080/v1/work"), 61.0)
+    assert dialled(step(session, 61.0)) == [(3, "ws://b:8080/v1/work")]
+
+
+def test_patience_ends_with_what_is_wrong() -> None:
+    session = new_session(patience_s=30.0)
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.lost(1, GONE, 1.0)
+    step(session, 30.0)
+    assert isinstance(session.ended, Unreachable)
+    assert "the network is down" in str(session.ended)
+    assert session.wake_at() is None
+
+
+def test_what_a_broker_refuses_for_good_ends_it(session: "WorkSession[Received]") -> None:
+    session.received(1, frame("error", code="unknown_topic", message="there is no topic 'orders'"), 1.0)
+    session.lost(1, Loss("closed", 4404), 1.0)
+    assert isinstance(session.ended, Denied)
+    assert session.ended.code == "unknown_topic"
+    assert step(session, 100.0) == []
+
+
+@pytest.mark.parametrize("close_code", [1006, 1012, 1013, 4408])
+def test_what_may_pass_does_not_end_it(session: "WorkSession[Received]", close_code: int) -> None:
+    session.lost(1, Loss("closed", close_code), 1.0)
+    assert session.ended is None
+    assert step(session, 100.0) == [Find()]
+
+
+def test_a_node_that_is_starting_is_asked_again(session: "WorkSession[Received]") -> None:
+    session.lost(1, Loss("not ready", denied=Denied("not_ready", "starting", retriable=True)), 1.0)
+    assert session.ended is None
+
+
+def test_draining_gives_back_what_nobody_has_taken_and_keeps_what_is_in_hand(
+    session: "WorkSession[Received]",
+) -> None:
+    session.received(1, jobs(1, 2, 3), 1.0)
+    in_hand = session.take()
+    assert in_hand is not None
+    session.drain()
+    frames = said(step(session, 2.0))
+    assert frames[0] == {"type": "credit", "credit": 0}
+    assert frames[1]["retry"] == [[2, 3]]
+    assert frames[1]["delay_ms"] == 0
+    assert session.holds(in_hand)
+    session.received(1, jobs(4), 2.5)  # it was under way
+    assert [one["retry"] for one in said(step(session, 2.5), "settle")] == [[[4, 4]]]
+    session.settle(in_hand, "accept", None, None, 3.0)
+    assert [one["accept"] for one in said(step(session, 3.0))] == [[[1, 1]]]
+
+
+def test_records_that_are_no_longer_there_are_done_with(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2, 3, held=[1, 3]), 1.0)
+    assert offsets(take_all(session)) == [1, 3]
+    [settle] = said(step(session, 1.0))
+    assert settle["accept"] == [[2, 2]]
+
+
+def test_records_that_nobody_can_read_are_rejected(session: "WorkSession[Received]") -> None:
+    rotten = bytearray(jobs(1, 2))
+    rotten[-1] ^= 0xFF
+    session.received(1, bytes(rotten), 1.0)
+    assert session.take() is None
+    [settle] = said(step(session, 1.0))
+    assert settle["reject"] == [[1, 2]]
+
+
+def test_closing_resolves_everything_and_hangs_up(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2), 1.0)
+    first, second = take_all(session)
+    tokens = [Token(), Token()]
+    session.settle(first, "accept", None, tokens[0], 1.0)
+    step(session, 1.0)
+    session.end()
+    session.end()
+    assert HangUp(1) in step(session, 2.0)
+    assert isinstance(tokens[0].error, LeaseLost)
+    session.settle(second, "accept", None, tokens[1], 3.0)
+    step(session, 3.0)
+    assert isinstance(tokens[1].error, Closed)
+
+
+def test_a_link_that_is_made_after_the_end_is_hung_up() -> None:
+    session = new_session()
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.end()
+    step(session, 1.0)
+    session.connected(1, 2.0)
+    assert step(session, 2.0) == [HangUp(1)]
+
+
+def test_frames_of_a_newer_broker_are_left_alone_and_nonsense_is_not(
+    session: "WorkSession[Received]",
+) -> None:
+    session.received(1, frame("weather", sun=True), 1.0)
+    assert session.ended is None
+    session.received(1, "<html>", 1.0)
+    assert isinstance(session.ended, Garbled)
