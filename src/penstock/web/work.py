@@ -200,7 +200,7 @@ class Worker:
         self._node = node
         self._wish = wish
         self.consumer = f"work-{uuid4().hex}"
-        self._who = f"{wish.name or self.consumer!r} at {peer}"
+        self._who = f"{wish.name or self.consumer} at {peer}"
         self._credit = wish.credit
         self._held = 0
         self._loop = asyncio.get_running_loop()
@@ -267,7 +267,9 @@ class Worker:
             self._bell.clear()
             await self._look()
             await self._send_notices(send)
-            if not await self._hand_out(send) and not self._notices:
+            if await self._hand_out(send):
+                await asyncio.sleep(0)  # whoever was woken for what is left has its turn first
+            elif not self._notices:
                 await self._pause()
 
     async def _send_notices(self, send: Any) -> None:

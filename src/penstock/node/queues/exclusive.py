@@ -21,7 +21,7 @@ class Holder(NamedTuple):
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        return f"{self.who or self.member!r} (since {since})"
+        return f"{self.who or repr(self.member)} (since {since})"
 
 
 class Seat:

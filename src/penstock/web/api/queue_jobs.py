@@ -158,7 +158,7 @@ class QueueJobs:
         asked = Wish(
             group_id=queue,
             consumer=consumer,
-            who=f"{consumer!r} at {client.host}" if client is not None else "",
+            who=f"{consumer} at {client.host}" if client is not None else "",
             places=list(places),
             max_records=wish.max,
             max_bytes=MAX_BYTES,
