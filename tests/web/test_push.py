@@ -6,11 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock import Broker
 from penstock.batch import iter_headers, read_records
+from penstock.node.subscriptions import feeds
 from tests.web.pushing import committed, create, produce, subscriber, values
 
 Unique = Callable[[str], str]
@@ -241,6 +242,47 @@ def test_a_consumer_group_with_members_is_no_subscription(broker: Broker, topic:
         consumer.close()
     with subscriber(broker.http_url) as one:  # nobody is in it any more, so its place is taken over
         assert one.subscribe(name, topic)["resumed"] is True
+
+
+def test_no_consumer_joins_the_group_of_a_subscription_that_is_in_use(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
+    name = unique("taken")
+    refused: list[KafkaError] = []
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": name, "error_cb": refused.append}
+    with subscriber(broker.http_url) as one:
+        one.subscribe(name, topic)
+        consumer = Consumer(settings)
+        consumer.subscribe([topic])
+        try:
+            while not refused:
+                message = consumer.poll(0.1)
+                if message is not None and message.error():
+                    refused.append(message.error())
+        finally:
+            consumer.close()
+        assert refused[0].code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        produce(broker.bootstrap_servers, topic, ["x"])
+        assert values(one.take(1)) == ["x"]
+
+
+def test_retention_that_was_faster_is_told(
+    broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "CACHE_SECONDS", 0)
+    name = unique("late")
+    produce(broker.bootstrap_servers, topic, range(10))
+    with subscriber(broker.http_url) as one:
+        one.subscribe(name, topic, read_old=True, credit=1)
+        one.take(1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
+    deleted.result(15)
+    with subscriber(broker.http_url) as one:
+        one.subscribe(name, topic, take_over=True)
+        told = one.hear_of("skipped")
+        assert (told["first"], told["last"]) == (0, 5)
+        assert values(one.take(4)) == [6, 7, 8, 9]
 
 
 def test_unsubscribing_forgets_the_place(broker: Broker, topic: str, unique: Unique) -> None:

@@ -73,6 +73,8 @@ class GroupManager:
         self._clock = clock
         self._settings = settings
         self._limits = limits
+        self.reserved: set[str] = set()
+        """Groups that are subscriptions with a subscriber now: no consumer can join them."""
         self._drivers: dict[int, CoordinatorDriver] = {}
         self._loading: dict[int, _Loading] = {}
         self._topic_ids: dict[str, UUID] = {}
@@ -153,6 +155,9 @@ class GroupManager:
     async def join(self, request: JoinRequest) -> JoinResult:
         try:
             driver = await self.home(request.group_id)
+            if request.group_id in self.reserved:
+                message = f"{request.group_id!r} is a subscription, and in use"
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
             return await driver.ask(JoinResult, lambda now, token: driver.core.join(now, token, request))
         except KafkaError as refusal:
             return JoinResult(error=refusal.code, member_id=request.member_id)

@@ -30,6 +30,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +42,8 @@ OFFSET_BITS = 64
 LANE_BITS = 32
 """A deferred message is one number: when it is due, its lane, its offset. A heap of these costs 50 bytes each, a third
 of what tuples do."""
+MAX_RANGES = 1_024
+"""Of a place: no more fit into what is stored of it, and there may be as many as there are deferred messages."""
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 LANE_MASK = (1 << LANE_BITS) - 1
 
@@ -68,7 +71,7 @@ class SubscriberSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(NamedTuple):
-    """How far one lane is: all below the offset is done, and these ranges above it."""
+    """How far one lane is: all below the offset is done, and these ranges above it, and perhaps more."""
 
     key: TopicPartition
     offset: int
@@ -102,7 +105,7 @@ class Lane:
 
     @property
     def place(self) -> Place:
-        return Place(self.key, self.done.floor, tuple(self.done.ranges()))
+        return Place(self.key, self.done.floor, tuple(islice(self.done.ranges(), MAX_RANGES)))
 
 
 class Subscriber:

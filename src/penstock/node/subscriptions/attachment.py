@@ -35,6 +35,9 @@ TOUCH_MS_MAX = 3_600_000
 SLACK_MS = 5_000
 """How late a busy node may be to renew a TTL."""
 
+RANGES_TOLD = 100
+"""Ranges beyond the offset that an `acked` frame names: as many fit into what is stored, however large the numbers."""
+
 INACTIVE = "inactive"
 MOVED = "unavailable"
 
@@ -397,5 +400,5 @@ def place_told(place: Place) -> dict[str, object]:
         "offset": place.offset,
     }
     if place.done:
-        told["done"] = [(first, end - 1) for first, end in place.done]
+        told["done"] = [(first, end - 1) for first, end in place.done[:RANGES_TOLD]]
     return told

@@ -20,6 +20,8 @@ from penstock.types import TopicPartition
 PAGE_BYTES = 64 * 1024
 """One read: some 100 us of the event loop, and what a subscriber that lags behind holds in memory."""
 CACHE_BYTES = 32 * 1024 * 1024
+CACHE_SECONDS = 10.0
+"""What was deleted from the log is not pushed for longer than this."""
 WAIT_MS = 10_000
 """One long poll. It ends earlier when the leader moves, so this only bounds how long a mistake would last."""
 READS_AT_ONCE = 16
@@ -47,6 +49,11 @@ class Spot(NamedTuple):
     encoding: str
     offset: int
     alone: bool = False
+
+
+class _Kept(NamedTuple):
+    page: Page
+    since: float
 
 
 class Want:
@@ -91,8 +98,8 @@ class Feeds:
         self._encoders = encoders
         self._topic_id = topic_id
         self._cache_bytes = cache_bytes
-        self._pages: OrderedDict[Spot, Page] = OrderedDict()
-        self._pages_bytes = 0
+        self._pages: OrderedDict[Spot, _Kept] = OrderedDict()
+        self.cached_bytes = 0
         self._readings: dict[Spot, _Reading] = {}
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -101,10 +108,14 @@ class Feeds:
 
     def get(self, spot: Spot) -> Page | None:
         """The page, if it is at hand."""
-        page = self._pages.get(spot)
-        if page is not None:
-            self._pages.move_to_end(spot)
-        return page
+        kept = self._pages.get(spot)
+        if kept is None:
+            return None
+        if asyncio.get_running_loop().time() - kept.since >= CACHE_SECONDS:
+            self._drop(spot)
+            return None
+        self._pages.move_to_end(spot)
+        return kept.page
 
     def want(self, spot: Spot, told: Told) -> Want:
         """Tells when it has been read, or what came up."""
@@ -170,12 +181,15 @@ class Feeds:
         return None if isinstance(opened, Page) and opened.end <= spot.offset else opened
 
     def _keep(self, spot: Spot, page: Page) -> None:
-        before = self._pages.pop(spot, None)
-        self._pages[spot] = page
-        self._pages_bytes += page.size - (before.size if before is not None else 0)
-        while self._pages_bytes > self._cache_bytes:
-            _, oldest = self._pages.popitem(last=False)
-            self._pages_bytes -= oldest.size
+        if spot in self._pages:
+            self._drop(spot)
+        self._pages[spot] = _Kept(page, asyncio.get_running_loop().time())
+        self.cached_bytes += page.size
+        while self.cached_bytes > self._cache_bytes:
+            self._drop(next(iter(self._pages)))
+
+    def _drop(self, spot: Spot) -> None:
+        self.cached_bytes -= self._pages.pop(spot).page.size
 
 
 def _is_out_of_range(trouble: PenstockError) -> bool:

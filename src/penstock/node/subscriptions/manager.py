@@ -103,6 +103,7 @@ class Subscriptions:
         # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
         await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=attachment.keep_ms)
         self._attached[wish.name] = attachment
+        self.store.reserve(wish.name)
         if self._watching is None:
             self._watching = self._loop.create_task(self._watch())
         topics_read = [topic.name for topic in topics]
@@ -129,6 +130,7 @@ class Subscriptions:
             self._tell_detached(attachment)
             if self._attached.get(attachment.wish.name) is attachment:
                 del self._attached[attachment.wish.name]
+                self.store.release(attachment.wish.name)
             if not self._attached and self._watching is not None:
                 self._watching.cancel()
                 self._watching = None

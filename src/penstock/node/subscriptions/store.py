@@ -52,6 +52,13 @@ class SubscriptionStore:
             )
             raise Refused("group_in_use", message)
 
+    def reserve(self, name: str) -> None:
+        """Until `release`, nobody can join the group of this name."""
+        self._groups.reserved.add(name)
+
+    def release(self, name: str) -> None:
+        self._groups.reserved.discard(name)
+
     def check_home(self, name: str) -> None:
         """KafkaError if this node is not, or not for sure, the subscription's home."""
         self._groups.committed(name, ())
@@ -107,6 +114,10 @@ def _refusal(name: str, key: TopicPartition, code: ErrorCode) -> KafkaError | Re
         return KafkaError(code, f"{name!r} is coordinated elsewhere by now, or not at all")
     if code == ErrorCode.UNKNOWN_MEMBER_ID:
         return Refused("group_in_use", f"{name!r} has become a consumer group with members")
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return Refused(
+            "group_in_use", f"{name!r} is a queue (a share group): a subscription needs a name of its own"
+        )
     return Refused(
         code.name.lower(), f"the place in {key} was not stored: {code.name.replace('_', ' ').lower()}"
     )

@@ -24,8 +24,9 @@ ELSEWHERE = {
     "/v1/cluster": "the whole cluster: nodes, partitions, lags",
     "/v1/cluster/nodes": "nodes and their addresses",
     "/v1/cluster/partitions": "who leads and holds what, for clients that choose their node",
+    "/v1/push": "a WebSocket: messages as they come, see docs/push.md",
 }
-"""Served by `web.cluster`."""
+"""Served by `web.cluster` and `web.push`."""
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
