@@ -53,7 +53,7 @@ def refusal(name: str, value: str | None) -> str:
 
 
 def test_every_config_of_kafka_is_in_the_table() -> None:
-    ours = {"dedup.window.ms", "penstock.producer.exclusive", "penstock.storage"}
+    ours = {name for name in TOPIC_CONFIGS if name.startswith("penstock.")} | {"dedup.window.ms"}
     assert sorted(set(TOPIC_CONFIGS) - ours - {"internal.segment.bytes"}) == KAFKA_4_2
 
 
@@ -150,6 +150,15 @@ def test_policies_can_be_combined_and_left_out() -> None:
     assert (none.cleanup_compact, none.cleanup_delete) == (False, False)
 
 
+def test_acked_goes_alone_or_with_delete_but_not_with_compact() -> None:
+    alone, both = resolve({"cleanup.policy": "acked"}, {}), resolve({"cleanup.policy": "delete,acked"}, {})
+    assert (alone.cleanup_acked, alone.cleanup_delete, alone.cleanup_compact) == (True, False, False)
+    assert (both.cleanup_acked, both.cleanup_delete, both.cleanup_compact) == (True, True, False)
+    with pytest.raises(KafkaError, match="acked and compact together") as caught:
+        resolve({"cleanup.policy": "compact,acked"}, {})
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
 def test_the_internal_segment_size_wins_over_the_public_one() -> None:
     sizes = {"internal.segment.bytes": "100", "segment.bytes": "2000000"}
     assert resolve(sizes, {}).segment_bytes == 100
@@ -170,6 +179,12 @@ def test_compaction_leaves_records_for_as_long_as_their_message_ids_are_remember
     lags = {"dedup.window.ms": "60000", "min.compaction.lag.ms": "9"}
     assert resolve(lags, {}).min_compaction_lag_ms == 60_000
     assert resolve({**lags, "dedup.window.ms": "8"}, {}).min_compaction_lag_ms == 9
+
+
+def test_acked_records_stay_for_as_long_as_their_message_ids_are_remembered() -> None:
+    ages = {"dedup.window.ms": "60000", "penstock.acked.min.age.ms": "9"}
+    assert resolve(ages, {}).acked_min_age_ms == 60_000
+    assert resolve({**ages, "dedup.window.ms": "8"}, {}).acked_min_age_ms == 9
 
 
 def test_overrides_keep_the_client_s_text_without_the_spaces_around_it() -> None:

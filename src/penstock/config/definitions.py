@@ -43,11 +43,12 @@ _NO_THROTTLE = "Penstock does not throttle replication. Leave this config out or
 _DEFINITIONS = (
     Definition(
         name="cleanup.policy",
-        kind=choices("compact", "delete"),
+        kind=choices("compact", "delete", "acked"),
         default="delete",
         synonyms=("log.cleanup.policy",),
         doc="What happens to old segments: delete drops them by age and size, compact keeps the last record "
-        "of each key, both may be combined, and an empty list keeps everything for ever.",
+        "of each key, acked deletes what every queue, subscription and group on the topic has acked; delete may be "
+        "combined with either of the others, and an empty list keeps everything for ever.",
     ),
     Definition(
         name="compression.gzip.level",
@@ -220,6 +221,13 @@ _DEFINITIONS = (
         synonyms=("min.insync.replicas",),
         doc="How many replicas must be in sync for a produce with acks=all to be accepted. A partition with "
         "fewer replicas than this refuses such writes.",
+    ),
+    Definition(
+        name="penstock.acked.min.age.ms",
+        kind=long(0),
+        default="60000",
+        doc="How old a record must be, by its timestamp, before cleanup.policy=acked deletes it, however soon "
+        "everybody has acked it.",
     ),
     Definition(
         name="penstock.producer.exclusive",

@@ -54,9 +54,14 @@ def resolve(overrides: Mapping[str, str], node_defaults: Mapping[str, str]) -> T
         fields.update(_fields(name, parse_value(name, merged[name])))
     config = TopicConfig(**fields)
     _check_together(config)
-    if config.min_compaction_lag_ms < config.dedup_window_ms:
-        # A new leader learns message ids from the records: compaction has to leave them for that long.
-        return replace(config, min_compaction_lag_ms=config.dedup_window_ms)
+    if min(config.min_compaction_lag_ms, config.acked_min_age_ms) < config.dedup_window_ms:
+        # A new leader learns message ids from the records: they have to be there for that long.
+        window_ms = config.dedup_window_ms
+        return replace(
+            config,
+            min_compaction_lag_ms=max(config.min_compaction_lag_ms, window_ms),
+            acked_min_age_ms=max(config.acked_min_age_ms, window_ms),
+        )
     return config
 
 
@@ -76,6 +81,11 @@ def _parse(definition: Definition, value: str) -> object:
 
 
 def _check_together(config: TopicConfig) -> None:
+    if config.cleanup_acked and config.cleanup_compact:
+        raise _invalid(
+            "cleanup.policy cannot have acked and compact together: compact keeps the last record of each key for "
+            "those who come later, acked deletes it once those who are there have it; use one of them"
+        )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise _invalid(
             f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is above max.compaction.lag.ms "
@@ -93,11 +103,13 @@ def _fields(name: str, value: Any) -> dict[str, Any]:
 
 _SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
     "cleanup.policy": lambda parts: {
+        "cleanup_acked": "acked" in parts,
         "cleanup_compact": "compact" in parts,
         "cleanup_delete": "delete" in parts,
     },
     "internal.segment.bytes": lambda size: {"segment_bytes": size},
     "message.timestamp.type": lambda kind: {"message_timestamp_log_append": kind == "LogAppendTime"},
+    "penstock.acked.min.age.ms": lambda age_ms: {"acked_min_age_ms": age_ms},
     "penstock.producer.exclusive": lambda exclusive: {"exclusive_producer": exclusive},
     "penstock.storage": lambda storage: {"memory": storage == "memory"},
     # Every negative size means "no limit" to Kafka; TopicConfig knows one of them.

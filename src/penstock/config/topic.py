@@ -6,6 +6,10 @@ import msgspec
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's settings, complete and valid. The defaults are Kafka's; -1 means without limit."""
 
+    acked_min_age_ms: int = 60_000
+    """How old a record is at least before `cleanup_acked` deletes it."""
+    cleanup_acked: bool = False
+    """What everybody has acked is deleted (see `penstock.queue.acked`)."""
     cleanup_compact: bool = False
     cleanup_delete: bool = True
     compression_type: str = "producer"

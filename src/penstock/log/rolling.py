@@ -7,11 +7,17 @@ import zlib
 from penstock.config import TopicConfig
 from penstock.log.segment import Segment
 
+ACKED_MEMORY_SEGMENT_BYTES = 1024 * 1024
+"""Of a topic in memory that forgets what is acked: a segment goes when all of it is acked, so this is about what a
+partition holds on to beyond what somebody still wants. It costs a kilobyte or so of bookkeeping each: a thousandth."""
+
 
 def set_limits(segment: Segment, config: TopicConfig, folder: str) -> None:
     """What `Segment.has_room` goes by."""
     segment.interval = config.index_interval_bytes
     segment.max_size = config.segment_bytes
+    if config.memory and config.cleanup_acked:
+        segment.max_size = min(config.segment_bytes, ACKED_MEMORY_SEGMENT_BYTES)
     segment.max_index_bytes = config.segment_index_bytes
     segment.roll_ms = _roll_ms(config, folder, segment.base_offset)
 
