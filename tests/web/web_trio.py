@@ -36,6 +36,9 @@ class WebTrio(Trio):
             self.run(web.stop())
         super().close()
 
+    def url(self, node_id: int) -> str:
+        return self._urls[node_id]
+
     @contextmanager
     def caller(self, node_id: int) -> Iterator[httpx.Client]:
         with httpx.Client(base_url=self._urls[node_id], timeout=30) as client:

@@ -38,12 +38,25 @@ ANSWER_MS = 10_000
 WAIT_MS_MAX = 5_000
 """One question between nodes waits so long at most; whoever wants to wait longer asks again."""
 LOOK_AGAIN_SECONDS = 0.1
+PATIENCE_SECONDS = 5.0
+"""How long a leader is looked for: an election with the usual settings, and then some."""
 PEEK_BYTES = 1024 * 1024
 PEEK_RUNS_MAX = 1_000
 OWN_NAME = "penstock"
 """The consumer in whose name the broker itself settles."""
 
 T = TypeVar("T")
+
+_PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""What passes when an election is over, or when the nodes have heard of a topic."""
 
 
 class At(msgspec.Struct, frozen=True, array_like=True):
@@ -317,11 +330,30 @@ class QueueDesk:
 
     async def peek(self, look: Look) -> Seen:
         """What is not done, without taking it."""
-        return await self._ask(self._leader(look.place), PEEK, look, Seen, self._serve_peek)
+        return await self._ask_leader(look.place, PEEK, look, Seen, self._serve_peek)
 
     async def accept(self, group_id: str, place: At, offset: int) -> None:
         """A message is done that nobody was handed. KafkaError if it was done before."""
-        await self._ask(self._leader(place), ACCEPT, One(group_id, place, offset), None, self._serve_accept)
+        await self._ask_leader(place, ACCEPT, One(group_id, place, offset), None, self._serve_accept)
+
+    async def _ask_leader(
+        self,
+        place: At,
+        method: int,
+        question: msgspec.Struct,
+        kind: type[T] | None,
+        serve: Callable[..., Awaitable[object]],
+    ) -> T:
+        """Asks whoever leads, and again while that is about to become clear. Only for what may be asked twice."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                return await self._ask(self._leader(place), method, question, kind, serve)
+            except KafkaError as refused:
+                if refused.code not in _PASSING or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _ask(
         self,
