@@ -1,0 +1,223 @@
+"""Reading for many subscribers: what is shared, what is bounded, and what becomes of trouble."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from penstock.batch import Record, build_batch
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.subscriptions import Bounds, feeds
+from penstock.node.subscriptions.feeds import Feeds, Source, Spot
+from penstock.node.subscriptions.pages import FRAME_BYTES, Page, open_page
+from penstock.node.subscriptions.values import GONE, Outcome, Rows
+from penstock.types import TopicPartition
+
+KEY = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=7)
+SOURCE = Source(KEY, TOPIC_ID)
+
+
+class PlainEncoder:
+    keeps_batches = False
+
+    def __init__(self) -> None:
+        self.bodies_made = 0
+        self.frames_made = 0
+
+    def body(self, key: TopicPartition, record: Record) -> bytes:
+        self.bodies_made += 1
+        return record.value or b""
+
+    def frame(self, page: Rows, rows: Sequence[int]) -> bytes:
+        self.frames_made += 1
+        return b"|".join(page.bodies[row] for row in rows)
+
+
+class FakeReader:
+    """A partition in memory. `appended` wakes those who wait."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int, bytes]] = []
+        self.start = 0
+        self.reads = 0
+        self.waiting = 0
+        self.trouble: list[KafkaError] = []
+        self._grown = asyncio.Event()
+
+    def append(self, *values: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        first = self.batches[-1][1] if self.batches else 0
+        records = [
+            Record(first + index, 1_000, None, value, tuple(headers)) for index, value in enumerate(values)
+        ]
+        self.batches.append((first, first + len(values), bytes(build_batch(records))))
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    async def read(self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int) -> bytes:
+        self.reads += 1
+        if self.trouble:
+            raise self.trouble.pop(0)
+        if offset < self.start:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "deleted")
+        if wait_ms and not self._from(offset, max_bytes):
+            self.waiting += 1
+            await self._grown.wait()
+            self.waiting -= 1
+        return self._from(offset, max_bytes)
+
+    def _from(self, offset: int, max_bytes: int) -> bytes:
+        found = b""
+        for _, end, data in self.batches:
+            if end > offset and (not found or len(found) + len(data) <= max_bytes):
+                found += data
+        return found
+
+    async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+        return dict.fromkeys(partitions, Bounds(self.start, self.batches[-1][1] if self.batches else 0))
+
+
+class Stage:
+    def __init__(self, cache_bytes: int = feeds.CACHE_BYTES) -> None:
+        self.reader = FakeReader()
+        self.encoder = PlainEncoder()
+        self.topic_id: UUID | None = TOPIC_ID
+        self.feeds = Feeds(self.reader, {"plain": self.encoder}, lambda _: self.topic_id, cache_bytes)
+
+    async def page(self, offset: int) -> Page | Outcome:
+        future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
+        self.feeds.want(Spot(SOURCE, "plain", offset), future.set_result)
+        return await asyncio.wait_for(future, 10)
+
+    async def until(self, question: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not question():
+                await asyncio.sleep(0)
+
+
+def on_stage(scenario: Callable[[Stage], Coroutine[Any, Any, None]], **settings: int) -> None:
+    async def play() -> None:
+        await scenario(Stage(**settings))
+
+    asyncio.run(play())
+
+
+def test_a_thousand_who_wait_for_the_same_place_cost_one_read_and_one_decoding() -> None:
+    async def scenario(stage: Stage) -> None:
+        came: list[Page | Outcome] = []
+        for _ in range(1000):
+            stage.feeds.want(Spot(SOURCE, "plain", 0), came.append)
+        await stage.until(lambda: stage.reader.waiting == 1)
+        stage.reader.append(b"a", b"b")
+        await stage.until(lambda: len(came) == 1000)
+        [page] = set(came)
+        assert isinstance(page, Page)
+        frames = {page.frame(stage.encoder, [0, 1]) for _ in came}
+        assert frames == {b"a|b"}
+        assert (stage.feeds.reads, stage.encoder.bodies_made, stage.encoder.frames_made) == (1, 2, 1)
+
+    on_stage(scenario)
+
+
+def test_a_page_is_at_hand_for_those_who_come_a_little_later() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.reader.append(b"a")
+        page = await stage.page(0)
+        assert stage.feeds.get(Spot(SOURCE, "plain", 0)) is page
+        assert stage.feeds.get(Spot(SOURCE, "plain", 1)) is None
+
+    on_stage(scenario)
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest_and_never_holds_more_than_it_may() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(5):
+            stage.reader.append(bytes(40_000))
+        for offset in range(4):
+            await stage.page(offset)
+            stage.feeds.get(Spot(SOURCE, "plain", 0))
+            assert stage.feeds.cached_bytes <= 100_000
+        assert stage.feeds.get(Spot(SOURCE, "plain", 0)) is not None
+        assert stage.feeds.get(Spot(SOURCE, "plain", 1)) is None
+
+    on_stage(scenario, cache_bytes=100_000)
+
+
+def test_when_nobody_waits_any_more_nobody_reads() -> None:
+    async def scenario(stage: Stage) -> None:
+        wants = [stage.feeds.want(Spot(SOURCE, "plain", 0), lambda _: None) for _ in range(2)]
+        await stage.until(lambda: stage.reader.waiting == 1)
+        wants[0].cancel()
+        assert len(asyncio.all_tasks()) == 2  # this one and the reading one
+        wants[1].cancel()
+        await stage.until(lambda: len(asyncio.all_tasks()) == 1)
+        stage.reader.append(b"a")
+        assert isinstance(await stage.page(0), Page)  # and whoever comes next is served
+
+    on_stage(scenario)
+
+
+def test_a_leader_that_cannot_be_asked_now_is_asked_again() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.reader.append(b"a")
+        stage.reader.trouble = [KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "an election")]
+        assert isinstance(await stage.page(0), Page)
+
+    on_stage(scenario)
+
+
+def test_what_was_deleted_is_told_with_the_place_where_the_log_begins_now() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.reader.append(b"a", b"b", b"c")
+        stage.reader.start = 2
+        assert await stage.page(0) == Outcome(start=2)
+
+    on_stage(scenario)
+
+
+def test_a_topic_that_was_made_anew_is_another_one() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.reader.append(b"a")
+        stage.topic_id = UUID(int=8)
+        assert await stage.page(0) == GONE
+
+    on_stage(scenario)
+
+
+def test_a_batch_that_cannot_be_opened_ends_the_page_before_it_and_is_then_passed_over() -> None:
+    good = bytes(build_batch([Record(0, 1_000, None, b"good")]))
+    bad = bytearray(build_batch([Record(1, 1_000, None, b"bad"), Record(2, 1_000, None, b"bad")]))
+    bad[-1] ^= 0xFF
+    encoder = PlainEncoder()
+    page = open_page(KEY, good + bytes(bad), 0, encoder)
+    assert isinstance(page, Page)
+    assert (page.offsets, page.end) == ([0], 1)
+    outcome = open_page(KEY, bytes(bad), 1, encoder)
+    assert isinstance(outcome, Outcome)
+    assert outcome.unreadable_to == 3
+    assert outcome.reason
+
+
+def test_frames_are_cut_where_they_would_become_too_long_and_hold_at_least_one_message() -> None:
+    sizes = [100, FRAME_BYTES * 2, 100, FRAME_BYTES // 2, FRAME_BYTES // 2, 100]
+    records = [Record(offset, 1_000, None, bytes(size)) for offset, size in enumerate(sizes)]
+    page = open_page(KEY, bytes(build_batch(records)), 0, PlainEncoder())
+    assert isinstance(page, Page)
+    row, frames = 0, []
+    while row < len(sizes):
+        end = page.cut_after(row)
+        frames.append(list(range(row, end)))
+        row = end
+    assert [row for frame in frames for row in frame] == list(range(len(sizes)))
+    assert all(sum(sizes[row] for row in frame) <= FRAME_BYTES or len(frame) == 1 for frame in frames)
+
+
+def test_a_page_knows_what_its_records_say_of_their_time() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.reader.append(b"plain")
+        stage.reader.append(b"later", headers=[("penstock-delay-ms", b"500"), ("penstock-ttl-ms", b"70")])
+        page = await stage.page(0)
+        assert isinstance(page, Page)
+        assert page.times == {1: (1_500, 1_570)}
+
+    on_stage(scenario)
