@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from penstock import Broker
-from penstock.client import ClientSettings, Cluster
+from penstock.client import Client, ClientSettings, Cluster
 
 Connect = Callable[..., Cluster]
 
@@ -30,3 +30,26 @@ def connect() -> Iterator[Connect]:
 @pytest.fixture
 def cluster(broker: Broker, connect: Connect) -> Cluster:
     return connect(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """A client of the broker that tests share."""
+    with Client(broker.bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: Client, unique: Callable[[str], str]) -> str:
+    """A new topic with one partition."""
+    name = unique("orders")
+    client.admin.create_topic(name, partitions=1)
+    return name
+
+
+@pytest.fixture
+def group(client: Client, unique: Callable[[str], str]) -> str:
+    """A queue that begins with what is in its topic already."""
+    name = unique("workers")
+    client.admin.create_queue(name)
+    return name

@@ -69,6 +69,7 @@ class ThreadDriver(Generic[Item]):
         self._sockets: dict[int, ClientConnection] = {}
         self._threads: list[threading.Thread] = []
         self._is_draining = False
+        self._is_over = False
         self._pilot = threading.Thread(target=self._fly, name=f"penstock-{name}", daemon=True)
         self._pilot.start()
 
@@ -99,6 +100,10 @@ class ThreadDriver(Generic[Item]):
         with self._lock:
             say(time.monotonic())
             self._work.notify()
+            effects = self.session.take_effects(time.monotonic()) if self._is_over else []
+            self._answer(effects)
+        for effect in effects:  # there is no pilot any more
+            self._perform(effect)
 
     def wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         with self._lock:
@@ -137,17 +142,22 @@ class ThreadDriver(Generic[Item]):
             while True:
                 now = time.monotonic()
                 effects = self.session.take_effects(now)
-                for effect in effects:
-                    if isinstance(effect, Resolve):
-                        effect.token.resolve(effect.error)
+                self._answer(effects)
                 if effects or self.session.ended is not None:
                     self._news.notify_all()
                 if effects:
                     return effects
                 if self.session.ended is not None and self._is_draining:
+                    self._is_over = True
                     return None
                 wake_at = self.session.wake_at()
                 self._work.wait(None if wake_at is None else max(0.0, wake_at - now))
+
+    @staticmethod
+    def _answer(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Resolve):
+                effect.token.resolve(effect.error)
 
     def _perform(self, effect: Effect) -> None:
         match effect:

@@ -86,6 +86,8 @@ class TaskDriver(Generic[Item]):
         """Lets a caller say something to the session; what follows from it is done by the pilot."""
         say(self._loop.time())
         self._work.set()
+        if self._pilot.done():  # links are cancelled then: only answers can be left
+            self._answer(self.session.take_effects(self._loop.time()))
 
     def settlement(self) -> Settlement:
         return Settlement(loop=self._loop)
@@ -141,9 +143,7 @@ class TaskDriver(Generic[Item]):
             self._work.clear()
             now = self._loop.time()
             effects = self.session.take_effects(now)
-            for effect in effects:
-                if isinstance(effect, Resolve):
-                    effect.token.resolve(effect.error)
+            self._answer(effects)
             if effects or self.session.ended is not None:
                 self._tell_watchers()
             if self.session.ended is not None:
@@ -159,6 +159,12 @@ class TaskDriver(Generic[Item]):
         with suppress(TimeoutError):
             async with asyncio.timeout(None if wake_at is None else max(0.0, wake_at - now)):
                 await self._work.wait()
+
+    @staticmethod
+    def _answer(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Resolve):
+                effect.token.resolve(effect.error)
 
     async def _perform(self, effect: Effect) -> None:
         match effect:

@@ -1,0 +1,142 @@
+"""Publishing: acknowledged, in the background, once, later, and not for ever."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock import Broker
+from penstock.client import Client, ClientError, Closed, PublishFailed
+from penstock.client.amounts import record_headers
+from tests.client.ports import free_ports
+
+SOON = 15.0
+
+
+def stored_headers(broker: Broker, topic: str, offset: int) -> list[tuple[str, bytes]]:
+    """A record's headers, as any Kafka client sees them."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "looks"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        message = consumer.poll(SOON)
+        assert message is not None
+        return message.headers() or []
+    finally:
+        consumer.close()
+
+
+def test_publish_says_where_it_is_stored(client: Client, topic: str) -> None:
+    first = client.publish(topic, b"one", key="k")
+    second = client.publish(topic, "two")
+    assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
+    assert second.offset == 1
+    assert abs(second.timestamp_ms - datetime.now(UTC).timestamp() * 1000) < 60_000
+
+
+def test_what_is_published_in_the_background_is_stored_in_order(client: Client, topic: str) -> None:
+    futures = [client.publish_soon(topic, str(number)) for number in range(1_000)]
+    client.flush()
+    assert [future.result(0).offset for future in futures] == list(range(1_000))
+
+
+def test_closing_waits_for_what_is_under_way(broker: Broker, topic: str) -> None:
+    with Client(broker.bootstrap_servers) as client:
+        futures = [client.publish_soon(topic, str(number)) for number in range(100)]
+    assert all(future.done() for future in futures)
+    assert [future.result(0).offset for future in futures] == list(range(100))
+
+
+def test_a_message_id_is_stored_once_from_any_client(
+    broker: Broker, client: Client, topic: str, unique: Callable[[str], str]
+) -> None:
+    client.admin.alter_topic(topic, {"dedup.window.ms": "60000"})
+    first = client.publish(topic, b"paid", message_id="order-17")
+    client.publish(topic, b"other", message_id="order-18")
+    with Client(broker.bootstrap_servers) as another:
+        again = another.publish(topic, b"paid", message_id="order-17")
+    assert again.offset == first.offset
+    client.publish(topic, b"end")
+    with client.subscribe(topic, name=unique("reader"), read_old=True) as subscription:
+        stored = [subscription.receive(SOON) for _ in range(3)]
+    assert [message.value for message in stored if message] == [b"paid", b"other", b"end"]
+
+
+def test_headers_say_when_and_until_when(broker: Broker, client: Client, topic: str) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    client.publish(topic, b"x", delay=timedelta(minutes=1), ttl=2.5, headers={"trace": "a", "none": None})
+    client.publish(topic, b"x", deliver_at=at, message_id="m")
+    assert stored_headers(broker, topic, 0) == [
+        ("trace", b"a"),
+        ("none", None),
+        ("penstock-delay-ms", b"60000"),
+        ("penstock-ttl-ms", b"2500"),
+    ]
+    assert stored_headers(broker, topic, 1) == [
+        ("penstock-message-id", b"m"),
+        ("penstock-deliver-at", b"1893456000000"),
+    ]
+
+
+def test_headers_may_repeat_a_name() -> None:
+    assert record_headers([("a", "1"), ("a", b"2")]) == [("a", b"1"), ("a", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        ({"delay": -1}, "delay=-1"),
+        ({"ttl": float("nan")}, "ttl=nan"),
+        ({"deliver_at": datetime(2030, 1, 1)}, "no time zone"),
+        ({"delay": 1, "deliver_at": 2}, "give one of them"),
+    ],
+)
+def test_times_that_cannot_be_meant_are_refused_before_they_are_sent(
+    client: Client, topic: str, wish: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        client.publish(topic, b"x", **wish)  # type: ignore[arg-type]
+    assert client.publish(topic, b"first").offset == 0
+
+
+def test_a_message_that_is_too_large_says_what_to_raise(client: Client, topic: str) -> None:
+    with pytest.raises(PublishFailed, match=r"message\.max\.bytes"):
+        client.publish(topic, bytes(2_000_000))
+
+
+def test_a_partition_that_is_not_there_is_named(client: Client, topic: str) -> None:
+    assert client.publish(topic, b"x", partition=0).partition == 0
+    with pytest.raises(PublishFailed, match="partition"):
+        client.publish(topic, b"x", partition=5)
+
+
+def test_an_unreachable_broker_is_an_error_that_names_what_to_check() -> None:
+    [port] = free_ports(1)
+    nobody = f"127.0.0.1:{port}"
+    impatient = {"message.timeout.ms": 1_000}
+    with (
+        Client(nobody, kafka=impatient) as client,
+        pytest.raises(PublishFailed, match="check that the broker runs"),
+    ):
+        client.publish("orders", b"x", timeout=SOON)
+
+
+def test_settings_that_librdkafka_does_not_know_are_named() -> None:
+    unknown = {"no.such.setting": 1}
+    with (
+        Client("127.0.0.1:1", kafka=unknown) as client,
+        pytest.raises(ClientError, match=r"no\.such\.setting"),
+    ):
+        client.publish("orders", b"x")
+
+
+def test_a_closed_client_says_so(broker: Broker) -> None:
+    client = Client(broker.bootstrap_servers)
+    client.close()
+    client.close()
+    with pytest.raises(Closed):
+        client.publish("orders", b"x")
+    with pytest.raises(Closed):
+        client.queue("orders", group="g")
+    with pytest.raises(Closed):
+        client.subscribe("orders", name="n")
