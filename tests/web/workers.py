@@ -30,21 +30,21 @@ class Worker:
     def say(self, **frame: Any) -> None:
         self._socket.send(json.dumps(frame))
 
-    def hear(self, kind: str = "") -> dict[str, Any]:
+    def hear(self, kind: str = "", *, within: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """The next frame, of this kind if one is named: others are kept until they are asked for."""
         for at, frame in enumerate(self._kept):
             if kind in ("", frame["type"]):
                 return self._kept.pop(at)
         while True:
-            frame = self._next()
+            frame = self._next(within)
             if frame["type"] == "working":
                 self.working = frame
             if kind in ("", frame["type"]):
                 return frame
             self._kept.append(frame)
 
-    def _next(self) -> dict[str, Any]:
-        said = self._socket.recv(PATIENCE_SECONDS)
+    def _next(self, within: float) -> dict[str, Any]:
+        said = self._socket.recv(within)
         if isinstance(said, str):
             found: dict[str, Any] = json.loads(said)
             return found
