@@ -39,7 +39,13 @@ class LastingDisk(MemoryDisk):
 class Trio:
     """Nodes 1, 2 and 3."""
 
-    def __init__(self, replication: ClusterSettings = QUICK, groups: GroupSettings | None = None) -> None:
+    def __init__(
+        self,
+        replication: ClusterSettings = QUICK,
+        groups: GroupSettings | None = None,
+        *,
+        status_topic: str = "",
+    ) -> None:
         ports = _free_ports(6)
         seeds = tuple(Address("127.0.0.1", port) for port in ports[:3])
         self._configs = {
@@ -48,7 +54,7 @@ class Trio:
                 memory=True,
                 kafka=Address("127.0.0.1", ports[2 + node_id]),
                 http=None,
-                status_topic="",
+                status_topic=status_topic,
                 cluster=seeds[node_id - 1],
                 seeds=seeds,
                 rack=f"rack-{node_id}",

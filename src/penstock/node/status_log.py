@@ -20,10 +20,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
+from penstock.batch import Record, build_batch
 from penstock.cluster import Topic
 from penstock.errors import PenstockError
 from penstock.node.clock import Clock
-from penstock.node.status_log_events import DROPPED, SUMMARY, Told, build
+from penstock.node.status_log_events import DROPPED, SUMMARY, Told, encode
 
 log = logging.getLogger("penstock.status")
 
@@ -172,8 +173,20 @@ class StatusLog:
         return True
 
     async def _write(self, carrier: Carrier, batch: list[Told]) -> None:
-        topic = await carrier.topic(self._topic, partitions=1, configs=TOPIC_CONFIGS)
-        await carrier.append(topic, 0, build(batch, self._node_id))
+        rows = self._rows(batch)
+        if rows:
+            topic = await carrier.topic(self._topic, partitions=1, configs=TOPIC_CONFIGS)
+            await carrier.append(topic, 0, build_batch(rows))
+
+    def _rows(self, batch: list[Told]) -> list[Record]:
+        """Each record's own time is the event's."""
+        rows: list[Record] = []
+        for told in batch:
+            try:
+                rows.append(Record(len(rows), told.wall_ms, None, encode(told, self._node_id), ()))
+            except TypeError:
+                log.exception("a bug: %s cannot be told with %s", told.kind, list(told.facts))
+        return rows
 
     def _take(self) -> list[Told]:
         batch: list[Told] = []

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.batch import Record, build_batch
-
 MAX_TEXT = 1_000
 """Characters of any one text: an error message may carry what a client sent."""
 
@@ -127,12 +125,6 @@ def encode(told: Told, node_id: int) -> bytes:
     return _ENCODER.encode(
         StatusEvent(time=rfc3339(told.wall_ms), kind=told.kind, node_id=node_id, **facts)  # type: ignore[arg-type]
     )
-
-
-def build(events: list[Told], node_id: int) -> bytes:
-    """One batch of these events; each record's own time is the event's."""
-    rows = (Record(i, told.wall_ms, None, encode(told, node_id), ()) for i, told in enumerate(events))
-    return build_batch(rows)
 
 
 def rfc3339(wall_ms: int) -> str:

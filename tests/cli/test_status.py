@@ -1,0 +1,142 @@
+"""`penstock status`: the status log, past and live."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock import Broker
+from penstock.cli.app import penstock
+from penstock.cli.status import line_of
+from tests.node.status_events import PATIENCE_SECONDS, TOPIC, events_until, has
+
+from .conftest import Cli, succeeded
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Broker]:
+    """A broker on which thirty topics were made, one after the other."""
+    with Broker(status_topic=TOPIC) as running:
+        # A consumer asks for its group's coordinator, also one that has no use for it.
+        events_until(running.bootstrap_servers, has("topic.created", topic="__consumer_offsets"))
+        for number in range(30):
+            create(running, f"topic-{number}")
+        events_until(running.bootstrap_servers, has("topic.created", topic="topic-29"))
+        yield running
+
+
+def create(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def status(watched: Broker, plain_cli: Cli) -> Cli:
+    return lambda *arguments: succeeded(
+        plain_cli("status", "--bootstrap", watched.bootstrap_servers, *arguments)
+    )
+
+
+def topics_of(out: str) -> list[str]:
+    return [json.loads(line)["topic"] for line in out.splitlines()]
+
+
+def test_the_last_twenty_are_shown_and_then_it_ends(status: Cli) -> None:
+    assert len(status().stdout.splitlines()) == 20
+
+
+def test_a_line_has_time_node_kind_and_facts(status: Cli) -> None:
+    [line] = status("--kind", "topic.created", "-n", "1").stdout.splitlines()
+    time, node, kind, *facts = line.split()
+    assert time.endswith("Z")
+    assert (node, kind) == ("1", "topic.created")
+    assert facts == ["topic=topic-29", "partitions=1", "replication_factor=1"]
+
+
+def test_the_last_ones_of_a_kind_are_found_however_far_back_they_are(status: Cli) -> None:
+    out = status("--kind", "topic.*", "-n", "30", "--json").stdout
+    assert topics_of(out) == [f"topic-{number}" for number in range(30)]
+    assert [line.split()[2] for line in status("--kind", "broker.*").stdout.splitlines()] == [
+        "broker.started",
+        "broker.ready",
+    ]
+
+
+def test_kinds_can_be_left_out(status: Cli) -> None:
+    out = status("--kind", "!connection*", "--kind", "!topic.*", "--kind", "!group.*").stdout
+    assert {line.split()[2].split(".")[0] for line in out.splitlines()} == {"broker"}
+
+
+def test_since_shows_everything_from_then_on(status: Cli) -> None:
+    assert topics_of(status("--since", "1h", "--kind", "topic.*", "--json").stdout)[-1] == "topic-29"
+    assert len(status("--since", "1h").stdout.splitlines()) > 60
+    assert status("--since", "0s", "--kind", "topic.*").stdout == ""
+
+
+def test_json_is_what_the_topic_holds(status: Cli, watched: Broker) -> None:
+    shown = [json.loads(line) for line in status("--json", "--kind", "broker.*").stdout.splitlines()]
+    held = events_until(watched.bootstrap_servers, has("broker.ready"))
+    assert shown == [event for event in held if event["kind"].startswith("broker.")]
+
+
+def test_follow_goes_on_with_what_comes_until_ctrl_c(watched: Broker) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "status", "--follow", "-n", "1", "--kind", "topic.*", "--json"]
+        + ["--bootstrap", watched.bootstrap_servers],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert topics_of(process.stdout.readline())[0].startswith("topic-")
+    create(watched, "late")
+    assert topics_of(process.stdout.readline()) == ["late"]
+    process.send_signal(2)
+    assert process.wait(20) == 0
+    process.stdout.close()
+
+
+def test_a_broker_without_a_status_log_is_told_from_one_without_events(
+    broker: Broker, plain_cli: Cli
+) -> None:
+    result = plain_cli("status", "--bootstrap", broker.bootstrap_servers)
+    assert result.exit_code == 1
+    assert f"there is no topic {TOPIC}" in result.stderr
+    assert "status_topic" in result.stderr
+
+
+def test_what_is_no_event_is_named_and_passed_over(
+    broker: Broker, plain_cli: Cli, unique: Callable[[str], str]
+) -> None:
+    topic = unique("mixed")
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in (b"hello", b"[1]", b'{"kind": 7}', b'{"kind": "mine", "x": 1}'):
+        producer.produce(topic, value)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    result = succeeded(plain_cli("status", "--bootstrap", broker.bootstrap_servers, "--topic", topic))
+    assert [line.split()[2:] for line in result.stdout.splitlines()] == [["mine", "x=1"]]
+    assert result.stderr.count("is no event") == 3
+
+
+def test_nothing_that_a_client_calls_itself_reaches_the_terminal_as_a_command() -> None:
+    line = line_of(
+        {"time": "t", "kind": "x.y", "node_id": 1, "client_id": "\x1b[2Jgone\n", "reason": "so what"}
+    )
+    assert "\x1b" not in line
+    assert "\n" not in line
+    assert 'reason="so what"' in line
+
+
+def test_colour_is_for_terminals_and_not_with_no_color(
+    watched: Broker, status: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["status", "--bootstrap", watched.bootstrap_servers, "--kind", "broker.*"]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" not in status("--kind", "broker.*").stdout
+    assert "\x1b[32m" in CliRunner().invoke(penstock, command, color=True).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in CliRunner().invoke(penstock, command, color=True).stdout
