@@ -143,6 +143,22 @@ def test_the_cache_forgets_what_was_not_used_for_longest_and_never_holds_more_th
     on_stage(scenario, cache_bytes=100_000)
 
 
+def test_single_messages_of_one_batch_are_found_in_the_page_that_was_made_for_the_first() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.reader.append(*[b"%d" % number for number in range(500)])
+        stage.reader.append(b"another batch")
+        future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
+        stage.feeds.want(Spot(SOURCE, "plain", 250, alone=True), future.set_result)
+        page = await future
+        for offset in (0, 250, 499):
+            assert stage.feeds.get(Spot(SOURCE, "plain", offset, alone=True)) is page
+        assert stage.feeds.get(Spot(SOURCE, "plain", 500, alone=True)) is None
+        assert stage.feeds.get(Spot(Source(KEY, UUID(int=9)), "plain", 250, alone=True)) is None
+        assert stage.encoder.bodies_made == 500
+
+    on_stage(scenario)
+
+
 def test_when_nobody_waits_any_more_nobody_reads() -> None:
     async def scenario(stage: Stage) -> None:
         wants = [stage.feeds.want(Spot(SOURCE, "plain", 0), lambda _: None) for _ in range(2)]

@@ -363,6 +363,21 @@ def test_what_is_not_due_comes_when_it_is_and_not_again_after_a_restart(
         assert one.nothing_more()
 
 
+def test_many_messages_that_are_due_later_all_come_once_and_none_too_early(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
+    produce(broker.bootstrap_servers, topic, range(3000), headers=[("penstock-delay-ms", b"1500")])
+    with subscriber(broker.http_url) as one:
+        one.subscribe(unique("many-later"), topic, read_old=True, credit=500)
+        seen: list[int] = []
+        while len(seen) < 3000:
+            [message] = one.take(1)
+            assert time.time() * 1000 >= message["timestamp_ms"] + 1500
+            seen.append(message["value"])
+            one.ack(message)
+    assert sorted(seen) == list(range(3000))
+
+
 def test_a_message_is_not_pushed_before_its_time(broker: Broker, topic: str, unique: Unique) -> None:
     due_ms = int(time.time() * 1000) + 700
     produce(broker.bootstrap_servers, topic, ["at"], headers=[("penstock-deliver-at", str(due_ms).encode())])

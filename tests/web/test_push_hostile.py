@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -209,6 +210,27 @@ def test_who_does_not_read_is_sent_away_after_a_while(
                     break
                 assert told["code"] == "already_active"
     assert told["positions"][0]["offset"] == 0
+
+
+def test_a_subscriber_that_does_not_read_can_be_taken_over_at_once(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
+    name = unique("stuck")
+    with subscriber(broker.http_url, max_queue=1) as stuck, subscriber(broker.http_url) as other:
+        stuck.subscribe(name, topic, credit=100_000)
+        produce(broker.bootstrap_servers, topic, ["x" * 20_000] * 1000)
+        assert other.subscribe(name, topic, take_over=True)["type"] == "subscribed"
+        assert other.take(1)[0]["offset"] == 0
+
+
+def test_a_broker_that_stops_says_so(unique: Unique) -> None:
+    with Broker() as stopping, ExitStack() as stack:
+        create(stopping.bootstrap_servers, "t")
+        crowd = [stack.enter_context(subscriber(stopping.http_url)) for _ in range(3)]
+        for one in crowd:
+            one.subscribe(unique("told"), "t")
+        stopping.close()
+        assert [one.closed()[0] for one in crowd] == [1012] * 3
 
 
 # --- before the upgrade

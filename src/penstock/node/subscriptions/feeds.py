@@ -7,11 +7,12 @@ stay for a while, in a cache of bounded size, for those who are only a little be
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from penstock.batch import iter_headers
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.pages import Page, open_page
 from penstock.node.subscriptions.values import GONE, Encoder, Outcome, Reader
@@ -22,6 +23,7 @@ PAGE_BYTES = 64 * 1024
 CACHE_BYTES = 32 * 1024 * 1024
 CACHE_SECONDS = 10.0
 """What was deleted from the log is not pushed for longer than this."""
+BATCHES_MAX = 32
 WAIT_MS = 10_000
 """One long poll. It ends earlier when the leader moves, so this only bounds how long a mistake would last."""
 READS_AT_ONCE = 16
@@ -99,6 +101,8 @@ class Feeds:
         self._topic_id = topic_id
         self._cache_bytes = cache_bytes
         self._pages: OrderedDict[Spot, _Kept] = OrderedDict()
+        self._batches: deque[Spot] = deque(maxlen=BATCHES_MAX)
+        """The last ones that were read for a single message."""
         self.cached_bytes = 0
         self._readings: dict[Spot, _Reading] = {}
         self._tasks: dict[Spot, asyncio.Task[None]] = {}
@@ -108,6 +112,7 @@ class Feeds:
 
     def get(self, spot: Spot) -> Page | None:
         """The page, if it is at hand."""
+        spot = self._same_batch(spot) if spot.alone else spot
         kept = self._pages.get(spot)
         if kept is None:
             return None
@@ -116,6 +121,14 @@ class Feeds:
             return None
         self._pages.move_to_end(spot)
         return kept.page
+
+    def _same_batch(self, spot: Spot) -> Spot:
+        """Messages that were sent together are often due together: the batch of another one may be at hand."""
+        for known in self._batches:
+            kept = self._pages.get(known) if known[:2] == spot[:2] else None
+            if kept is not None and kept.page.first <= spot.offset < kept.page.end:
+                return known
+        return spot
 
     def want(self, spot: Spot, told: Told) -> Want:
         """Tells when it has been read, or what came up."""
@@ -173,7 +186,8 @@ class Feeds:
         return (await self._reader.bounds(topic, [partition]))[partition].start
 
     async def _opened(self, spot: Spot, data: bytes) -> Page | Outcome | None:
-        work = (spot.source.key, data, spot.offset, self._encoders[spot.encoding])
+        first = next(iter_headers(data))[1].base_offset if spot.alone else spot.offset
+        work = (spot.source.key, data, first, self._encoders[spot.encoding])
         if len(data) < ASIDE_FROM_BYTES:
             opened = open_page(*work)
         else:
@@ -184,6 +198,8 @@ class Feeds:
         if spot in self._pages:
             self._drop(spot)
         self._pages[spot] = _Kept(page, asyncio.get_running_loop().time())
+        if spot.alone:
+            self._batches.append(spot)
         self.cached_bytes += page.size
         while self.cached_bytes > self._cache_bytes:
             self._drop(next(iter(self._pages)))

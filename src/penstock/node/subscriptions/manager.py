@@ -50,7 +50,8 @@ class Subscriptions:
         self._attached: dict[str, Attachment] = {}
         self._locks: dict[str, _Lock] = {}
         self._loop = asyncio.get_running_loop()
-        self._epoch_ms = node.clock.wall_ms() - int(self._loop.time() * 1000)
+        # Less the millisecond that rounding may add: nothing is to be sent before it is due.
+        self._epoch_ms = node.clock.wall_ms() - int(self._loop.time() * 1000) - 1
         self._watching: asyncio.Task[None] | None = None
 
     def now_ms(self) -> int:
