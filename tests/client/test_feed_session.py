@@ -121,13 +121,17 @@ def test_what_was_acked_too_late_is_acked_when_it_comes_again_and_not_handed_out
     assert first is not None
     assert second is not None
     session.lost(1, GONE, 2.0)
+    step(session, 2.0)
+    session.found([A], 2.0)
+    step(session, 3.0)
+    session.lost(2, GONE, 3.0)  # nobody is there yet
     token = Token()
     session.ack(second, token)  # for the first one as well
-    step(session, 2.0)
+    step(session, 3.0)
     assert isinstance(token.error, LeaseLost)
-    attach(session, 2, 2.0)
-    session.received(2, messages(1, 2, 3), 3.0)
-    assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [2]
+    attach(session, 3, 3.0)
+    session.received(3, messages(1, 2, 3), 4.0)
+    assert [one["offset"] for one in said(step(session, 4.0), "ack")] == [2]
     assert offsets(take_all(session)) == [3]
 
 

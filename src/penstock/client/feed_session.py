@@ -68,7 +68,8 @@ class FeedSession(Session[Item]):
         }
         self._take_over = take_over
         self._hops = 0
-        self._was_served = False
+        self._served: int | None = None
+        """The last link over which it was served."""
         self._current: Link | None = None
         """The link over which the subscription is served now."""
         self._acks: dict[Place, Item] = {}
@@ -140,7 +141,7 @@ class FeedSession(Session[Item]):
 
     def _opening(self, link: Link) -> str:
         # A broker may not have noticed yet that our last connection is gone: it was ours, so it is taken over.
-        take_over = self._take_over or self._was_served
+        take_over = self._take_over or self._served is not None
         return compose(
             "subscribe", subscription=self._name, encoding="batch", take_over=take_over, **self._wish
         )
@@ -154,7 +155,8 @@ class FeedSession(Session[Item]):
                     self._became_durable(position)
             case Subscribed():
                 self._welcomed(link)
-                self._hops, self._current, self.resumed, self._was_served = 0, link, said.resumed, True
+                self._hops, self._current, self.resumed = 0, link, said.resumed
+                self._begin(link)
             case Elsewhere():
                 self._bases.appendleft(base_of(said.url))
             case Inactive():
@@ -166,6 +168,11 @@ class FeedSession(Session[Item]):
                 self._end(Closed("the subscription was ended"))
             case _:
                 pass  # a queue's
+
+    def _begin(self, link: Link) -> None:
+        """Only of the link before this one may something be acked that has not come again."""
+        self._unacked = {key: unacked for key, unacked in self._unacked.items() if key[0] == self._served}
+        self._served = link.number
 
     def _reroute(self, link: Link, loss: Loss, now: float) -> None:
         if loss.redirect is not None:
@@ -179,8 +186,6 @@ class FeedSession(Session[Item]):
     def _forget(self, link: Link, loss: Loss | None) -> None:
         if link is self._current:
             self._current = None
-        # Of the links before this one nothing will be acked any more that has not come again meanwhile.
-        self._unacked = {key: unacked for key, unacked in self._unacked.items() if key[0] == link.number}
         reason = "the connection ended" if loss is not None else "it was closed"
         for place, waiting in self._waiting.items():
             self._remember(place, [offset for offset, _token in waiting])

@@ -119,6 +119,7 @@ class ThreadDriver(Generic[Item]):
             self._is_draining = True
             self.session.drain()
             self._news.notify_all()
+            self._work.notify()
 
     def close(self, timeout: float | None) -> None:
         """Waits for answers, hangs up, ends the threads. Any number of times."""
