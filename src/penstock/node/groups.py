@@ -253,6 +253,10 @@ class GroupManager:
         for driver in self._drivers.values():
             yield from driver.core.list_groups(states, types)
 
+    def coordinators(self) -> Mapping[int, CoordinatorDriver]:
+        """Those at work on this node, by their partition of the offsets topic."""
+        return self._drivers
+
     def summaries(self) -> Iterator["GroupSummary"]:
         """Every group with its offsets, for metrics."""
         for driver in self._drivers.values():

@@ -33,8 +33,10 @@ PULSE_SECONDS = 0.5
 
 CHORE_SECONDS = 60.0
 
+BRISK_SECONDS = 2.0
+
 Chore = Callable[[], Awaitable[None]]
-"""What another part of the node wants to have done every minute."""
+"""What another part of the node wants to have done every minute, or every other second."""
 
 
 class Housekeeping:
@@ -47,12 +49,14 @@ class Housekeeping:
         clock: Clock,
         metrics: NodeMetrics,
         chores: Sequence[Chore] = (),
+        brisk_chores: Sequence[Chore] = (),
     ) -> None:
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
         self._metrics = metrics
         self._chores = chores
+        self._brisk_chores = brisk_chores
         self._tasks: list[asyncio.Task[None]] = []
         self._expired_since_ms: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._scrubbed: WeakKeyDictionary[Partition, Offset] = WeakKeyDictionary()
@@ -65,7 +69,8 @@ class Housekeeping:
             loop.create_task(self._rounds()),
             loop.create_task(self._scrubs()),
             loop.create_task(self._pulse()),
-            loop.create_task(self._do_chores()),
+            loop.create_task(self._do_chores(self._chores, CHORE_SECONDS)),
+            loop.create_task(self._do_chores(self._brisk_chores, BRISK_SECONDS)),
         ]
 
     async def stop(self) -> None:
@@ -89,10 +94,10 @@ class Housekeeping:
             except Exception:
                 log.exception("a bug in reading old bytes again")
 
-    async def _do_chores(self) -> None:
-        while self._chores:
-            await asyncio.sleep(CHORE_SECONDS)
-            for chore in self._chores:
+    async def _do_chores(self, chores: Sequence[Chore], pause_seconds: float) -> None:
+        while chores:
+            await asyncio.sleep(pause_seconds)
+            for chore in chores:
                 try:
                     await chore()
                 except PenstockError as trouble:

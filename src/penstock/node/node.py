@@ -21,6 +21,7 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.log.votes import VoteStore
 from penstock.node import frame_kinds
+from penstock.node.acked import AckedCleanup
 from penstock.node.announcing import Announcer
 from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock, SystemClock
@@ -78,6 +79,7 @@ class Node:
     queues: QueueManager
     queue_overview: QueueOverview
     queue_desk: QueueDesk
+    acked: AckedCleanup
     flusher: Flusher
     view: ClusterView
     status: StatusBoard
@@ -244,8 +246,25 @@ class Node:
         self._open_queues(state)
         self.share_groups = ShareGroups(self.groups, erase=self.queue_overview.forget)
         self.status = StatusBoard(self)
+        self.acked = AckedCleanup(
+            node_id=self.node_id,
+            state=state,
+            view=self.view,
+            partitions=self.partitions,
+            groups=self.groups,
+            queues=self.queues,
+            store=self._queue_store,
+            clock=self.clock,
+            workers=self._workers,
+            rpc=self.links.rpc if self.links is not None else None,
+        )
         self._housekeeping = Housekeeping(
-            self.partitions, self._workers, self.clock, self.metrics, chores=(self.queues.tidy,)
+            self.partitions,
+            self._workers,
+            self.clock,
+            self.metrics,
+            chores=(self.queues.tidy,),
+            brisk_chores=(self.acked.clean,),
         )
         if self.links is None:
             await self._start_alone()

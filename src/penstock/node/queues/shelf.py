@@ -11,6 +11,7 @@ Invariants:
  4. A save that was delayed on its way never overwrites a later one: its number is lower.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -40,6 +41,9 @@ _FENCE_VERSION = 0
 
 RECORDS_PER_BATCH = 1000
 """A queue's state is written in batches of bounded size, also when all of it is deleted at once."""
+
+SETTLE_SECONDS = 0.01
+"""Between two looks whether what was stored when somebody asked is committed: a flush or so."""
 
 
 class QueueKey(NamedTuple):
@@ -115,6 +119,15 @@ class Shelf:
             for queue, parts in self._queues.items()
             if HEAD_SUFFIX in parts and group_id in (None, queue.group_id)
         ]
+
+    async def settled_starts(self) -> list[tuple[QueueKey, int]]:
+        """Where all queues begin, of what can no longer be lost. KafkaError if another node may know better by now."""
+        starts, end = self.starts(None), self._partition.log.end_offset
+        while self.serves and self._partition.high_watermark < end:
+            await asyncio.sleep(SETTLE_SECONDS)
+        if not self.serves:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self._partition.name} is led elsewhere")
+        return starts
 
     def topic_ids(self) -> set[UUID]:
         return {queue.topic_id for queue in (*self._queues, *self._fences)}

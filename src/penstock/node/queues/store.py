@@ -8,6 +8,7 @@ twice, since a claim only raises the fence and a save under the same fence and n
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -172,6 +173,14 @@ class QueueStore:
         else:
             self._shelves[index] = shelf
         del self._loading[index]
+
+    def shelves(self) -> dict[int, Shelf]:
+        """Those on this node that can be asked now, by their partition of the state topic."""
+        found = {}
+        for index in list(self._shelves):
+            with suppress(KafkaError):
+                found[index] = self._shelf(index)
+        return found
 
     async def tidy(self) -> None:
         """Forgets the state of topics that are gone. One that was not known at the last look either is taken to be

@@ -1,0 +1,295 @@
+"""`cleanup.policy=acked` on one node: what goes, what stays, and the memory that is given back."""
+
+import asyncio
+import posixpath
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from penstock.batch import Record, build_batch, check_batch
+from penstock.cluster import TopicWish, decisions
+from penstock.config import Address, GroupSettings, NodeConfig
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.log.disk import Disk
+from penstock.log.memory_disk import MemoryDisk
+from penstock.log.rolling import ACKED_MEMORY_SEGMENT_BYTES
+from penstock.node import Node, Partition
+from penstock.node.queues import Acknowledgement
+from penstock.queue import AckKind
+
+NOW_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+ACCEPT = bytes([AckKind.ACCEPT])
+MEBIBYTE = 1024 * 1024
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+class Scene:
+    """One node with the topic `t` of two partitions, whose clock stands still unless it is set."""
+
+    def __init__(self, node: Node, clock: SetClock) -> None:
+        self.node = node
+        self.clock = clock
+
+    @property
+    def partition(self) -> Partition:
+        return self.node.leader("t", 0)
+
+    @property
+    def start(self) -> int:
+        return self.partition.start_offset
+
+    async def write(self, count: int, *, size: int = 100, index: int = 0) -> None:
+        """Records of now, in a batch of their own each."""
+        partition = self.node.leader("t", index)
+        for _ in range(count):
+            rows = [Record(0, self.clock.now_ms, None, bytes(size), ())]
+            batch = memoryview(bytearray(build_batch(rows)))
+            partition.append(batch, check_batch(batch))
+        await self.node.flusher.drain()
+
+    async def commit(self, group: str, offset: int, *, index: int = 0, ttl_ms: int = -1) -> None:
+        row = OffsetToCommit(topic="t", partition=index, offset=offset, metadata="")
+        request = CommitRequest(group_id=group, offsets=(row,), retention_ms=ttl_ms)
+        result = await self.node.groups.commit(request)
+        assert list(result.errors.values()) == [ErrorCode.NONE]
+
+    async def clean(self, *, later_ms: int = 2 * MINUTE_MS) -> int:
+        """Lets time pass, then cleans up; where the log starts now."""
+        self.clock.now_ms += later_ms
+        await self.node.acked.clean()
+        return self.start
+
+
+def play(act: Callable[[Scene], Awaitable[None]], *, disk: Disk | None = None, **configs: str) -> None:
+    """Configs are written with underscores for their dots."""
+
+    async def run() -> None:
+        clock = SetClock()
+        settings = NodeConfig(
+            memory=True,
+            http=None,
+            kafka=Address("127.0.0.1", 1),
+            groups=GroupSettings(offsets_topic_partitions=3, state_topic_partitions=2),
+        )
+        node = Node(settings, clock=clock, disk=disk)
+        await node.start()
+        try:
+            named = {name.replace("_", "."): value for name, value in configs.items()}
+            wish = TopicWish(
+                name="t", topic_id=uuid4(), partitions=2, configs={"cleanup.policy": "acked", **named}
+            )
+            await node.metadata.change(
+                lambda state: decisions.create_topic(state, wish, node.controller.rules)
+            )
+            await node.settled()
+            await act(Scene(node, clock))
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+# --- groups
+
+
+def test_a_topic_that_nobody_has_subscribed_to_keeps_everything() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        assert await scene.clean() == 0
+        await scene.node.groups.ensure_topic()
+        assert await scene.clean() == 0
+
+    play(act)
+
+
+def test_records_go_when_the_slowest_group_has_acked_them_and_not_before() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.commit("quick", 10)
+        await scene.commit("slow", 4)
+        assert await scene.clean() == 4
+        await scene.commit("slow", 9)
+        assert await scene.clean() == 9
+        assert scene.partition.high_watermark == 10
+
+    play(act)
+
+
+def test_a_group_that_has_committed_in_one_partition_holds_the_others_back_too() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.write(10, index=1)
+        await scene.commit("quick", 10)
+        await scene.commit("quick", 10, index=1)
+        await scene.commit("half", 10, index=1)
+        assert await scene.clean() == 0
+        assert scene.node.leader("t", 1).start_offset == 10
+
+    play(act)
+
+
+def test_an_offset_beyond_the_end_deletes_no_more_than_there_is() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.commit("ahead", 1000)
+        assert await scene.clean() == 10
+
+    play(act)
+
+
+def test_a_deleted_group_frees_what_it_held() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.commit("quick", 10)
+        await scene.commit("slow", 2)
+        assert await scene.clean() == 2
+        assert await scene.node.groups.delete(["slow"]) == {"slow": ErrorCode.NONE}
+        assert await scene.clean() == 10
+
+    play(act)
+
+
+def test_a_subscriber_past_its_ttl_frees_what_it_held() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.commit("quick", 10)
+        await scene.commit("lazy", 2, ttl_ms=0)
+        await scene.commit("patient", 5, ttl_ms=3_600_000)
+        assert await scene.clean() == 5
+
+    play(act)
+
+
+def test_records_stay_until_their_minimum_age() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(5)
+        scene.clock.now_ms += 1000
+        await scene.write(5)
+        await scene.commit("group", 10)
+        assert await scene.clean(later_ms=MINUTE_MS - 1001) == 0
+        assert await scene.clean(later_ms=1) == 5
+        assert await scene.clean(later_ms=999) == 5
+        assert await scene.clean(later_ms=1) == 10
+
+    play(act, penstock_acked_min_age_ms=str(MINUTE_MS))
+
+
+def test_other_policies_delete_nothing_that_is_acked() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.commit("group", 10)
+        assert await scene.clean() == 0
+
+    play(act, cleanup_policy="delete")
+
+
+# --- queues
+
+
+async def accept(scene: Scene, group: str, first: int, last: int) -> None:
+    topic_id = scene.node.metadata.state.topics["t"].topic_id
+    driver = await scene.node.queues.driver(group, topic_id, scene.partition)
+    driver.deliver("member", 1000, MEBIBYTE)
+    await driver.acknowledge("member", [Acknowledgement(first, last, ACCEPT)])
+
+
+async def open_queue(scene: Scene, group: str) -> None:
+    """A queue that begins where the log ends."""
+    topic_id = scene.node.metadata.state.topics["t"].topic_id
+    await scene.node.queues.driver(group, topic_id, scene.partition)
+
+
+def test_a_queue_holds_back_what_it_has_not_done() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(3)
+        await open_queue(scene, "workers")
+        await scene.write(7)
+        await accept(scene, "workers", 3, 5)
+        await accept(scene, "workers", 8, 9)
+        assert await scene.clean() == 6
+        await accept(scene, "workers", 6, 7)
+        assert await scene.clean() == 10
+
+    play(act)
+
+
+def test_a_queue_that_nobody_works_on_holds_back_as_well_until_it_is_deleted() -> None:
+    async def act(scene: Scene) -> None:
+        await open_queue(scene, "workers")
+        await scene.write(10)
+        await scene.commit("group", 10)
+        for driver in scene.node.queues.drivers():
+            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
+        assert not scene.node.queues.drivers()
+        assert await scene.clean() == 0
+        await scene.node.queue_overview.forget("workers")
+        assert await scene.clean() == 10
+
+    play(act)
+
+
+def test_a_queue_that_is_being_opened_holds_everything_back() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(10)
+        await scene.commit("group", 10)
+        opening = asyncio.get_running_loop().create_task(open_queue(scene, "workers"))
+        while not scene.node.queues.drivers():
+            await asyncio.sleep(0)
+        driver = next(iter(scene.node.queues.drivers()))
+        assert not driver.is_open
+        assert scene.node.acked.queue_starts(scene.partition.group) == [None]
+        await opening
+        assert scene.node.acked.queue_starts(scene.partition.group) == [10]
+        assert await scene.clean() == 10
+
+    play(act)
+
+
+# --- memory
+
+
+def held_bytes(disk: Disk, path: str) -> int:
+    """Of all files below this folder."""
+    total = 0
+    for name in disk.list_dir(path):
+        inner = posixpath.join(path, name)
+        total += held_bytes(disk, inner) if disk.list_dir(inner) else disk.size(inner)
+    return total
+
+
+def test_a_memory_topic_gives_its_memory_back() -> None:
+    disk = MemoryDisk()
+
+    async def act(scene: Scene) -> None:
+        folder = scene.partition.log.path
+        await scene.write(2000, size=10_000)
+        full = held_bytes(disk, folder)
+        assert full > 20_000_000
+        await scene.commit("slow", 1000)
+        await scene.clean()
+        half = held_bytes(disk, folder)
+        assert full // 2 <= half <= full // 2 + ACKED_MEMORY_SEGMENT_BYTES + 20_000
+        await scene.commit("slow", 2000)
+        await scene.clean()
+        assert held_bytes(disk, folder) < 10_000  # a checkpoint, and an empty segment
+        assert scene.partition.high_watermark == 2000
+
+    play(act, disk=disk, penstock_storage="memory")
+
+
+def test_a_memory_topic_takes_batches_that_are_larger_than_its_segments() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.write(3, size=3 * MEBIBYTE)
+        await scene.commit("group", 2)
+        assert await scene.clean() == 2
+        assert scene.partition.log.size_bytes < 4 * MEBIBYTE
+
+    play(act, penstock_storage="memory", max_message_bytes=str(8 * MEBIBYTE))
