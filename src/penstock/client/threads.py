@@ -68,6 +68,8 @@ class ThreadDriver(Generic[Item]):
         """For the pilot."""
         self._sockets: dict[int, ClientConnection] = {}
         self._threads: list[threading.Thread] = []
+        self._watchers = 0
+        """Callers who wait for more than an item: they look whenever the pilot has looked."""
         self._is_draining = False
         self._is_over = False
         self._pilot = threading.Thread(target=self._fly, name=f"penstock-{name}", daemon=True)
@@ -106,8 +108,13 @@ class ThreadDriver(Generic[Item]):
             self._perform(effect)
 
     def wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until something is so that only the session can bring about."""
         with self._lock:
-            return self._news.wait_for(is_so, timeout)
+            self._watchers += 1
+            try:
+                return self._news.wait_for(is_so, timeout)
+            finally:
+                self._watchers -= 1
 
     def flush(self, timeout: float | None) -> bool:
         """Whether all that was said has been answered."""
@@ -144,7 +151,7 @@ class ThreadDriver(Generic[Item]):
                 now = time.monotonic()
                 effects = self.session.take_effects(now)
                 self._answer(effects)
-                if effects or self.session.ended is not None:
+                if effects or self._watchers or self.session.ended is not None:
                     self._news.notify_all()
                 if effects:
                     return effects

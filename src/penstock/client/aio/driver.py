@@ -144,8 +144,7 @@ class TaskDriver(Generic[Item]):
             now = self._loop.time()
             effects = self.session.take_effects(now)
             self._answer(effects)
-            if effects or self.session.ended is not None:
-                self._tell_watchers()
+            self._tell_watchers()
             if self.session.ended is not None:
                 self._wake(len(self._takers))
             if effects:
