@@ -263,3 +263,13 @@ def test_a_queue_goes_on_when_its_broker_was_away(tmp_path: Path) -> None:
         for job in again:
             job.ack()
         client.close()
+
+
+def test_what_is_given_back_is_waited_for_no_longer_than_its_answer(
+    client: Client, topic: str, group: str
+) -> None:
+    fill(client, topic, 50)
+    with client.queue(topic, group=group) as queue:
+        take(queue, 1)
+        queue.drain()
+        assert queue.flush(None)  # for ever, if the answer were not noticed
