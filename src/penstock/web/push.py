@@ -45,7 +45,7 @@ from penstock.web.push_frames import (
     decode_frame,
 )
 from penstock.web.push_reader import InnerReader
-from penstock.web.sockets import READY, text_frame
+from penstock.web.sockets import PATIENCE, READY, text_frame
 
 PATH = "/v1/push"
 FIRST_FRAME_SECONDS = 10.0
@@ -62,7 +62,6 @@ CLOSE_CODES = {
     "unavailable": 1013,
     "elsewhere": 4421,
     "inactive": 4408,
-    "too_slow": 4408,
     "already_active": 4409,
     "taken_over": 4409,
     "group_in_use": 4409,
@@ -244,12 +243,9 @@ class _Connection:
     # --- what it is told
 
     async def _send(self, what: bytes | Notice) -> None:
+        """WebSocketDisconnect if the subscriber has gone, or does not read."""
         frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
-        try:
-            async with asyncio.timeout(SLOW_SECONDS):
-                await self._socket.send({"type": "websocket.send", READY: frame})
-        except TimeoutError:
-            raise WebSocketDisconnect(1006, "too slow") from None
+        await self._socket.send({"type": "websocket.send", READY: frame, PATIENCE: SLOW_SECONDS})
 
     async def _send_to(self, node_id: int, name: str) -> None:
         url = home_url(self._node, node_id)

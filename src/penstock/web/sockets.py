@@ -25,6 +25,9 @@ from websockets.frames import Frame, Opcode
 
 READY = "penstock.frame"
 """The key of a frame that is made already, in an event for `send`."""
+PATIENCE = "penstock.patience"
+"""Beside it: how many seconds the frame may have to wait. Past them it is not sent, and TimeoutError, which ASGI takes
+for the end of the connection."""
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """What callers send are a few words; the longest are lists of what was done."""
@@ -59,7 +62,9 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if frame is None:
             await super().send(message)
             return
-        await self.writable.wait()
+        if not self.writable.is_set():
+            async with asyncio.timeout(message.get(PATIENCE)):
+                await self.writable.wait()
         if self.disconnected or self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
         self.transport.write(frame)

@@ -25,6 +25,8 @@ from penstock.types import TopicPartition
 
 HELD_BYTES = 256 * 1024
 """Pages that one subscriber holds; one page may be larger."""
+BURST_FRAMES = 4
+"""Sending need not wait for anything, and others have frames, too: so many, then it is their turn."""
 DUE_AT_ONCE = 16
 """Messages whose time has come that are read again at once."""
 SAVE_SECONDS = 0.05
@@ -89,12 +91,15 @@ class Attachment:
 
     async def run(self, send: Send) -> Ending:
         """Pushes until it ends; says why it does."""
+        burst = 0
         while self.ending is None:
             self._awake.clear()
             frame = self._next()
             if frame is not None:
                 await send(frame)
-                await asyncio.sleep(0)  # sending need not wait for anything, and others have frames, too
+                burst += 1
+                if burst % BURST_FRAMES == 0:
+                    await asyncio.sleep(0)
             elif self.ending is None:
                 self._set_due_timer()
                 await self._awake.wait()
