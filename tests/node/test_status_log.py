@@ -18,13 +18,20 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from penstock import Broker
 from penstock.batch import read_records
-from penstock.config import Limits, NodeConfig
+from penstock.config import GroupSettings, Limits, NodeConfig
 from penstock.errors import ConfigError, ErrorCode, KafkaError
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
 from penstock.node import status_log
 from penstock.node.leaders import NO_LEADER
 from penstock.node.status_log import MAX_WAITING, SINGLE_CONNECTIONS, StatusLog
 from penstock.node.status_log_events import KINDS, MAX_TEXT, StatusEvent
 from tests.clients.queues import configure, publish, take, worker
+from tests.kafka.raw import RawClient
 from tests.kafka.trio import Trio
 from tests.web.pushing import subscriber
 
@@ -119,6 +126,27 @@ def test_a_groups_members_come_rebalance_and_go(watched: Broker) -> None:
     assert (joined["client_id"], joined["client"]) == ("me", "127.0.0.1")
     assert (rebalanced["generation"], rebalanced["members"]) == (1, 1)
     assert left["member"] == joined["member"]
+    admin = admin_of(watched)
+    admin.delete_consumer_groups(["billing"])["billing"].result(PATIENCE_SECONDS)
+    events_until(watched.bootstrap_servers, has("group.deleted", group="billing"))
+
+
+def test_a_member_that_falls_silent_is_told_as_expired_with_the_reason() -> None:
+    settings = GroupSettings(min_session_timeout_ms=100)
+    with Broker(status_topic=TOPIC, groups=settings) as broker, RawClient(broker) as client:
+        join = JoinGroupRequest(
+            group_id="billing",
+            session_timeout_ms=300,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        answer = client.call(ApiKey.JOIN_GROUP, 2, join)
+        assert isinstance(answer, JoinGroupResponse)
+        events = events_until(broker.bootstrap_servers, has("group.member_expired"))
+    [expired] = told(events, "group.member_expired", group="billing")
+    assert expired["member"] == answer.member_id
+    assert expired["reason"] == "its session timed out"
 
 
 def test_a_queue_is_told_from_its_first_consumer_to_its_dead_letter(watched: Broker) -> None:
@@ -280,7 +308,7 @@ def new_log() -> StatusLog:
     return StatusLog(TOPIC, node_id=1, clock=StillClock())
 
 
-def written(*told_first: tuple[str, dict[str, object]]) -> list[Event]:
+def written(*told_first: tuple[str, Mapping[str, object]]) -> list[Event]:
     """What is in the topic after this was told and the log was stopped."""
 
     async def run() -> list[Event]:
@@ -394,7 +422,10 @@ def test_a_node_that_is_not_ready_does_not_wait_at_all_when_it_stops() -> None:
 
 
 def test_the_log_makes_no_events_of_its_own_doing() -> None:
-    own = [("topic.created", {"topic": TOPIC}), ("leader.elected", {"topic": TOPIC, "partition": 0})]
+    own: list[tuple[str, Mapping[str, object]]] = [
+        ("topic.created", {"topic": TOPIC}),
+        ("leader.elected", {"topic": TOPIC, "partition": 0}),
+    ]
     others = [("topic.created", {"topic": "orders"}), ("topic.deleted", {"topic": TOPIC})]
     events = written(*own, *others)
     assert [(event["kind"], event["topic"]) for event in events] == [

@@ -223,6 +223,7 @@ class Offsets:
             for group in doomed:
                 if ok:
                     group.move_to(GroupState.DEAD, now_ms)
+                    self._desk.events.tell("group.deleted", group=group.group_id)
                 else:
                     errors[group.group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
                     self._put_back(now_ms, group)
@@ -340,6 +341,7 @@ class Offsets:
         """
         self._forget(group)
         group.move_to(GroupState.DEAD, now_ms)
+        self._desk.events.tell("group.forgotten", group=group.group_id)
         if group.generation > 0:
             self._desk.persist(((encode_group_key(group.group_id), None),), lambda now_ms, ok: None)
 

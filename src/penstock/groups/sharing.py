@@ -325,6 +325,8 @@ class Sharing:
         def deleted(_now_ms: int, ok: bool) -> None:
             if not ok:
                 self._groups.setdefault(group_id, group)
+            else:
+                self._desk.events.tell("group.deleted", group=group_id)
             outcome = ErrorCode.NONE if ok else ErrorCode.COORDINATOR_NOT_AVAILABLE
             self._desk.reply(token, DeleteGroupsResult(errors={group_id: outcome}))
 

@@ -83,6 +83,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "group.rebalanced": ("group", "generation", "members"),
     "group.empty": ("group", "generation"),
     "group.altered": ("group", "configs"),
+    "group.deleted": ("group",),
+    "group.forgotten": ("group",),
     "queue.opened": ("group", "topic", "partition"),
     "queue.closed": ("group", "topic", "partition", "reason"),
     "queue.dead_letter": (
