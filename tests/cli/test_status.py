@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock import Broker
 from penstock.cli.app import penstock
 from penstock.cli.status import line_of
-from tests.node.status_events import PATIENCE_SECONDS, TOPIC, events_until, has
+from tests.node.processes import BrokerProcess
+from tests.node.status_events import PATIENCE_SECONDS, TOPIC, events_until, has, told
 
 from .conftest import Cli, succeeded
 
@@ -82,6 +84,24 @@ def test_json_is_what_the_topic_holds(status: Cli, watched: Broker) -> None:
     shown = [json.loads(line) for line in status("--json", "--kind", "broker.*").stdout.splitlines()]
     held = events_until(watched.bootstrap_servers, has("broker.ready"))
     assert shown == [event for event in held if event["kind"].startswith("broker.")]
+
+
+def test_serve_writes_it_unasked_and_a_killed_broker_leaves_what_it_had_written(
+    tmp_path: Path, plain_cli: Cli
+) -> None:
+    served = BrokerProcess(tmp_path)
+    served.start()
+    try:
+        events_until(served.bootstrap_servers, has("broker.ready"))
+        served.kill()
+        served.start()
+        events_until(served.bootstrap_servers, lambda events: len(told(events, "broker.ready")) == 2)
+        command = ["--bootstrap", served.bootstrap_servers, "--kind", "broker.*", "--json"]
+        out = succeeded(plain_cli("status", *command)).stdout
+        kinds = [json.loads(line)["kind"] for line in out.splitlines()]
+        assert kinds == ["broker.started", "broker.ready"] * 2
+    finally:
+        served.stop()
 
 
 def test_follow_goes_on_with_what_comes_until_ctrl_c(watched: Broker) -> None:
