@@ -5,12 +5,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.subscriptions import Bounds, feeds
 from penstock.node.subscriptions.feeds import Feeds, Source, Spot
 from penstock.node.subscriptions.pages import FRAME_BYTES, Page, open_page
-from penstock.node.subscriptions.values import GONE, Outcome, Rows
+from penstock.node.subscriptions.values import FAILED, GONE, Outcome, Rows
 from penstock.types import TopicPartition
 
 KEY = TopicPartition("t", 0)
@@ -32,6 +34,11 @@ class PlainEncoder:
     def frame(self, page: Rows, rows: Sequence[int]) -> bytes:
         self.frames_made += 1
         return b"|".join(page.bodies[row] for row in rows)
+
+
+class BrokenEncoder(PlainEncoder):
+    def body(self, key: TopicPartition, record: Record) -> bytes:
+        raise ZeroDivisionError
 
 
 class FakeReader:
@@ -189,6 +196,16 @@ def test_what_was_deleted_is_told_with_the_place_where_the_log_begins_now() -> N
         assert await stage.page(0) == Outcome(start=2)
 
     on_stage(scenario)
+
+
+def test_a_bug_in_reading_is_told_to_those_who_wait(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.feeds = Feeds(stage.reader, {"plain": BrokenEncoder()}, lambda _: TOPIC_ID)
+        stage.reader.append(b"a")
+        assert await stage.page(0) is FAILED
+
+    on_stage(scenario)
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_topic_that_was_made_anew_is_another_one() -> None:

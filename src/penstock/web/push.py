@@ -59,6 +59,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 CLOSE_CODES = {
     "closed": 1000,
     "unsubscribed": 1000,
+    "internal_error": 1011,
     "unavailable": 1013,
     "elsewhere": 4421,
     "inactive": 4408,

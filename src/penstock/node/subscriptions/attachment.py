@@ -19,7 +19,7 @@ from penstock.errors import KafkaError, PenstockError
 from penstock.node.subscriptions.feeds import Feeds, Source, Spot, Want
 from penstock.node.subscriptions.pages import Page
 from penstock.node.subscriptions.store import SubscriptionStore
-from penstock.node.subscriptions.values import Encoder, Ending, Notice, Outcome, Refused, Send, Wish
+from penstock.node.subscriptions.values import FAILED, Encoder, Ending, Notice, Outcome, Refused, Send, Wish
 from penstock.queue.subscription import ANY_TIME, Ack, Place, Subscriber
 from penstock.types import TopicPartition
 
@@ -266,6 +266,9 @@ class Attachment:
         self._awake.set()
 
     def _came_otherwise(self, key: TopicPartition, outcome: Outcome) -> None:
+        if outcome is FAILED:
+            self.end(Ending("internal_error", outcome.reason))
+            return
         first = self._position(key)
         if outcome.start is not None:
             self.core.trimmed(key, outcome.start)
@@ -312,6 +315,8 @@ class Attachment:
             return
         if isinstance(outcome, Page):
             self._due.append((key, offset, outcome))
+        elif outcome is FAILED:
+            self.end(Ending("internal_error", outcome.reason))
         else:
             self.core.skip(key, offset)
         self._awake.set()

@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock.batch import iter_headers
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.pages import Page, open_page
-from penstock.node.subscriptions.values import GONE, Encoder, Outcome, Reader
+from penstock.node.subscriptions.values import FAILED, GONE, Encoder, Outcome, Reader
 from penstock.types import TopicPartition
 
 PAGE_BYTES = 64 * 1024
@@ -147,7 +147,11 @@ class Feeds:
             del self._tasks[spot], self._readings[spot]
 
     async def _read(self, spot: Spot) -> None:
-        outcome = await self._outcome(spot)
+        try:
+            outcome = await self._outcome(spot)
+        except Exception:  # whoever waits must hear of it
+            log.exception("%s cannot be read for subscribers", spot.source.key)
+            outcome = FAILED
         self.reads += 1
         if isinstance(outcome, Page):
             self._keep(spot, outcome)

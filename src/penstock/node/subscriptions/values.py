@@ -100,6 +100,7 @@ class Outcome(NamedTuple):
 
 
 GONE = Outcome(reason="the topic was deleted")
+FAILED = Outcome(reason="a bug in reading this: the node's log has the traceback")
 
 Notice = dict[str, object]
 """Something to be told to a subscriber, as JSON has it."""
