@@ -35,7 +35,7 @@ STOP_SECONDS = 1.0
 """How long a node that stops waits for its last events to be written."""
 MAX_WAITING = 5_000
 """Events in memory: about a megabyte, and some minutes of a busy broker whose status topic has no leader."""
-MAX_BATCH = 500
+MAX_BATCH = 200
 """Events in one record batch: far below the megabyte that a topic takes, unless every text is as long as it may be."""
 SINGLE_CONNECTIONS = 20
 CONNECTION = "connection."
