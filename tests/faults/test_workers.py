@@ -83,6 +83,18 @@ def assert_each_was_done_once(crew: Crew) -> None:
     assert set(crew.done.values()) == {1}
 
 
+def assert_told_where_all_are(urls: list[str]) -> None:
+    """Each node says which partitions are here, and where the others are; it may hear of that a moment later."""
+    addresses = {url.replace("http://", "ws://") + "/v1/work" for url in urls}
+    for url in urls:
+        with working(url, "onlookers", QUEUE, credit=0) as worker:
+            told = worker.hear("working")
+            while None in {row["url"] for row in told["elsewhere"]}:
+                told = worker.hear("working")
+            assert len(told["partitions"]) + len(told["elsewhere"]) == 3
+            assert {row["url"] for row in told["elsewhere"]} <= addresses
+
+
 def open_http(cluster: Cluster) -> list[str]:
     """Gives each node an HTTP port: where they can be reached."""
     urls = []
@@ -123,6 +135,7 @@ def test_the_leader_killed_in_the_middle_does_every_job_once(tmp_path: Path) -> 
     urls = open_http(cluster)
     with cluster:
         publish(urls[0], partitions=3, replication_factor=3)
+        assert_told_where_all_are(urls)
         with Crew(urls) as crew:
             for count in (SOME, 3 * SOME):
                 crew.wait_for(count)

@@ -297,6 +297,36 @@ def test_batches_come_as_they_are_stored_with_what_of_them_is_whose(
         assert opened(worker.hear("jobs")) == {4: 4, 5: 5, 6: 6, 7: 7}
 
 
+def test_of_a_batch_that_holds_far_more_only_what_is_the_workers_own_is_sent(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create()
+    publish(http, queue, *({"number": number, "filler": "x" * 1000} for number in range(500)))
+    with working(broker.http_url, queue, queue, credit=3, encoding="batch") as worker:
+        for first in (0, 3):
+            frame = worker.hear("jobs")
+            assert frame["acquired"] == [[first, first + 2, 1]]
+            assert [row["number"] for row in opened(frame).values()] == [first, first + 1, first + 2]
+            assert len(frame["records"]) < 5_000
+            worker.say(type="settle", number=1, topic=queue, partition=0, accept=[[first, first + 2]])
+
+
+def test_a_settlement_of_very_many_ranges_is_one_settlement(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create()
+    publish(http, queue, *range(1000))
+    with working(broker.http_url, queue, queue, credit=1000) as worker:
+        jobs = worker.jobs(1000)
+        odd = [[job["offset"]] * 2 for job in jobs if job["offset"] % 2]
+        worker.say(type="settle", number=5, topic=queue, partition=0, accept=odd)
+        assert worker.hear("settled") == {"type": "settled", "number": 5}
+        worker.say(type="settle", number=6, topic=queue, partition=0, accept=[[at, at] for at in range(1000)])
+        answer = worker.hear("settled")
+        assert answer["error"]["refused"] == odd
+    assert undone(http, queue) == 0
+
+
 def test_each_encoding_tells_values_in_its_own_way(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:

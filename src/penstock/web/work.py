@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from penstock.batch import build_batch, iter_headers
 from penstock.config import Address
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
@@ -33,7 +34,7 @@ from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriv
 from penstock.node.queues.desk import held_by_other
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
-from penstock.web.api.jobs import Range, open_jobs
+from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
 from penstock.web.api.problems import Problem
 from penstock.web.push import WILDCARDS, Pace, refuse_socket
 from penstock.web.sockets import READY, text_frame
@@ -61,6 +62,13 @@ RECOUNT_SECONDS = 0.25
 """How soon a worker without credit is given the place of jobs whose leases have run out."""
 FRAME_BYTES = 256 * 1024
 FRAME_JOBS = 5_000
+SETTLED_AT_ONCE = 200
+"""Ranges in one turn of the loop: some 30 us each."""
+WHOLE_FROM = 4
+"""Stored batches that hold so many times what is the worker's are not sent as they are: only what is its own, packed
+anew. That costs less than what would be sent in vain."""
+OPENING_SECONDS = 1.0
+"""How long the first word waits for queues that are being opened."""
 
 CLOSE_CODES = {"unavailable": 1013, "unknown_topic": 4404, "held": 4409, "too_slow": 4408}
 MISTAKE = 4400
@@ -79,6 +87,7 @@ class WorkEndpoint:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._batches = OpenedBatches()
 
     async def explain(self, request: Request) -> Response:
         message = f"{PATH} is for WebSockets: see docs/queues.md"
@@ -92,7 +101,7 @@ class WorkEndpoint:
             return
         await socket.accept()
         with suppress(WebSocketDisconnect):
-            await _Connection(self._node, socket).serve()
+            await _Connection(self._node, socket, self._batches).serve()
 
 
 class Ended(Exception):
@@ -107,9 +116,10 @@ class Ended(Exception):
 class _Connection:
     """One worker's socket, from its first frame to its end."""
 
-    def __init__(self, node: Node, socket: WebSocket) -> None:
+    def __init__(self, node: Node, socket: WebSocket, batches: OpenedBatches) -> None:
         self._node = node
         self._socket = socket
+        self._batches = batches
         self._pace = Pace(FRAMES_PER_SECOND)
 
     async def serve(self) -> None:
@@ -119,7 +129,8 @@ class _Connection:
             await self._end(problem.code, problem.message)
             return
         client = self._socket.client
-        worker = Worker(self._node, wish, f"{client.host}:{client.port}" if client is not None else "")
+        peer = f"{client.host}:{client.port}" if client is not None else ""
+        worker = Worker(self._node, wish, peer, self._batches)
         hands = asyncio.ensure_future(worker.run(self._send))
         ears = asyncio.ensure_future(self._listen(worker))
         try:
@@ -196,9 +207,10 @@ class _Connection:
 class Worker:
     """A consumer of a queue on the partitions that this node leads."""
 
-    def __init__(self, node: Node, wish: Work, peer: str) -> None:
+    def __init__(self, node: Node, wish: Work, peer: str, batches: OpenedBatches) -> None:
         self._node = node
         self._wish = wish
+        self._batches = batches
         self.consumer = f"work-{uuid4().hex}"
         self._who = f"{wish.name or self.consumer} at {peer}"
         self._credit = wish.credit
@@ -206,6 +218,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._bell = Consumer()
         self._drivers: dict[TopicPartition, QueueDriver] = {}
+        self._opening: dict[TopicPartition, asyncio.Task[QueueDriver]] = {}
         self._look_at = 0.0
         self._notices: list[bytes] = []
         self._answers = asyncio.Semaphore(UNANSWERED_MAX)
@@ -225,20 +238,28 @@ class Worker:
             message = f"this connection has no jobs of {frame.topic}-{frame.partition}"
             self._settled(frame, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
             return
+        outcomes: list[asyncio.Future[None]] = []
         try:
-            durable = driver.acknowledge(self.consumer, acknowledgements)
+            for at in range(0, max(1, len(acknowledgements)), SETTLED_AT_ONCE):
+                some = acknowledgements[at : at + SETTLED_AT_ONCE]
+                outcomes.append(driver.acknowledge(self.consumer, some))
+                if at + SETTLED_AT_ONCE < len(acknowledgements):
+                    await asyncio.sleep(0)
         except PenstockError as trouble:
             self._settled(frame, trouble)
-        else:
-            durable.add_done_callback(lambda done: self._settled(frame, done.exception()))
+            return
+        asyncio.gather(*outcomes, return_exceptions=True).add_done_callback(
+            lambda done: self._settled(frame, _joined(done.result()))
+        )
 
     def _settled(self, frame: Settle, trouble: BaseException | None) -> None:
         notice: dict[str, Any] = {"type": "settled", "number": frame.number}
-        refused: Sequence[Range] = ()
+        refused: frozenset[Range] = frozenset()
         if trouble is not None:
             notice["error"] = _told_of(trouble)
             if isinstance(trouble, NotLeased):
-                notice["error"]["refused"] = refused = trouble.ranges
+                notice["error"]["refused"] = trouble.ranges
+                refused = frozenset(trouble.ranges)
         if trouble is None or refused:
             gone = [*frame.accept, *frame.retry, *frame.reject]
             self._held -= sum(last - first + 1 for first, last in gone if (first, last) not in refused)
@@ -255,6 +276,8 @@ class Worker:
 
     def leave(self) -> None:
         """Gives everything back."""
+        for task in self._opening.values():
+            task.cancel()
         for driver in self._drivers.values():
             driver.forget(self._bell)
             driver.release(self.consumer)
@@ -302,15 +325,17 @@ class Worker:
         try:
             delivery = driver.deliver(self.consumer, min(room, FRAME_JOBS), FRAME_BYTES, who=self._who)
         except (KafkaError, StorageError, CorruptLog):
-            self._look_at = min(self._look_at, self._loop.time() + LOOK_SOON_SECONDS)
+            self._look_soon(LOOK_SOON_SECONDS)
             return b""
         if not delivery.acquired:
             return b""
         acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
         self._held += sum(last - first + 1 for first, last, _ in acquired)
-        if self._wish.encoding == "batch":
+        if self._wish.encoding == "batch" and not _is_bite(delivery.records, acquired):
             return batch_frame(key, delivery.records, acquired)
-        opened = open_jobs(delivery.records, acquired)
+        opened = open_jobs(delivery.records, acquired, self._batches)
+        if self._wish.encoding == "batch":
+            return batch_frame(key, _repacked(opened, delivery.records), acquired)
         self._settle_unreadable(driver, AckKind.REJECT, opened.unreadable)
         self._settle_unreadable(driver, AckKind.GAP, opened.missing)
         return jobs_frame(key, opened.jobs, self._wish.encoding) if opened.jobs else b""
@@ -351,7 +376,20 @@ class Worker:
             self._check_seats()
             return
         self._look_at = now + LOOK_SECONDS
-        found: dict[TopicPartition, QueueDriver] = {}
+        led, elsewhere = self._places()
+        for key in led:
+            self._open(key)
+        if self._told is None and self._opening:
+            await asyncio.wait(list(self._opening.values()), timeout=OPENING_SECONDS)
+        found = {key: driver for key in led if (driver := self._opened(key)) is not None}
+        if found != self._drivers:
+            self._held = sum(driver.held_by(self.consumer) for driver in found.values())
+        self._drivers = found
+        self._tell_places(elsewhere)
+
+    def _places(self) -> tuple[list[TopicPartition], list[Notice]]:
+        """Partitions that this node leads, and where the others are."""
+        led: list[TopicPartition] = []
         elsewhere: list[Notice] = []
         for name in self._wish.topics:
             topic = self._node.metadata.state.topics.get(name)
@@ -360,24 +398,42 @@ class Worker:
             for index in range(topic.partitions):
                 leader = self._node.view.partition(topic, index).leader
                 if leader == self._node.node_id:
-                    await self._open(found, TopicPartition(name, index))
+                    led.append(TopicPartition(name, index))
                 else:
                     url = work_url(self._node, leader)
                     elsewhere.append({"topic": name, "partition": index, "node_id": leader, "url": url})
-        if self._drivers.keys() - found.keys():
-            self._held = sum(driver.held_by(self.consumer) for driver in found.values())
-        self._drivers = found
-        self._tell_places(elsewhere)
+        return led, elsewhere
 
-    async def _open(self, found: dict[TopicPartition, QueueDriver], key: TopicPartition) -> None:
-        try:
-            partition = self._node.leader(*key)
-            topic = self._node.metadata.state.topics[key.topic]
-            found[key] = await self._node.queues.driver(self._wish.queue, topic.topic_id, partition)
-        except KafkaError as refused:
-            if refused.code == ErrorCode.POLICY_VIOLATION:
-                raise Ended("unavailable", refused.message) from None
-            self._look_at = min(self._look_at, self._loop.time() + LOOK_SOON_SECONDS)
+    def _open(self, key: TopicPartition) -> None:
+        """Begins to, unless the queue is there already. Not waited for: one that does not come must not hold up the
+        others."""
+        driver = self._drivers.get(key)
+        config = self._node.group_config(self._wish.queue)
+        if key not in self._opening and (driver is None or driver.ended or driver.config != config):
+            task = self._opening[key] = asyncio.ensure_future(self._find(key))
+            task.add_done_callback(lambda _: self._look_soon(0.0))
+
+    async def _find(self, key: TopicPartition) -> QueueDriver:
+        partition = self._node.leader(*key)
+        topic = self._node.metadata.state.topics[key.topic]
+        return await self._node.queues.driver(self._wish.queue, topic.topic_id, partition)
+
+    def _opened(self, key: TopicPartition) -> QueueDriver | None:
+        task = self._opening.get(key)
+        driver = self._drivers.get(key)
+        if task is not None and task.done():
+            del self._opening[key]
+            try:
+                driver = task.result()
+            except KafkaError as refused:
+                if refused.code == ErrorCode.POLICY_VIOLATION:
+                    raise Ended("unavailable", refused.message) from None
+                self._look_soon(LOOK_SOON_SECONDS)
+        return None if driver is None or driver.ended else driver
+
+    def _look_soon(self, seconds: float) -> None:
+        self._look_at = min(self._look_at, self._loop.time() + seconds)
+        self._bell.set()
 
     def _check_seats(self) -> None:
         """Tells at once when a seat has become this worker's, or somebody else's."""
@@ -417,6 +473,32 @@ class Worker:
         if notice != self._told:
             self._told = notice
             self.tell(notice)
+
+
+def _is_bite(data: bytes, acquired: Sequence[Handed]) -> bool:
+    """Whether these batches hold much more than what is the worker's."""
+    count = sum(last - first + 1 for first, last, _ in acquired)
+    return sum(header.record_count for _, header in iter_headers(data)) >= WHOLE_FROM * count
+
+
+def _repacked(opened: Opened, data: bytes) -> bytes:
+    """The worker's own records, with their offsets; all that was read if some of it does not unpack."""
+    if opened.unreadable or not opened.jobs:
+        return data
+    records = [job.record for job in opened.jobs]
+    return build_batch(records, base_offset=records[0].offset)
+
+
+def _joined(outcomes: Sequence[object]) -> BaseException | None:
+    """What became of a settlement, by what became of its parts."""
+    troubles = [one for one in outcomes if isinstance(one, BaseException)]
+    refused = [one for one in troubles if isinstance(one, NotLeased)]
+    if len(refused) < len(troubles):
+        return next(one for one in troubles if not isinstance(one, NotLeased))
+    if not refused:
+        return None
+    ranges = [each for one in refused for each in one.ranges]
+    return NotLeased(refused[0].code, refused[0].message, ranges)
 
 
 def work_url(node: Node, node_id: int) -> str | None:

@@ -125,7 +125,7 @@ class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def batch_frame(key: TopicPartition, data: bytes, acquired: list[Handed]) -> bytes:
-    """The length of a head (four bytes, big-endian), the head as JSON, stored batches as they are."""
+    """The length of a head (four bytes, big-endian), the head as JSON, record batches."""
     head = msgspec.json.encode(BatchHead(topic=key.topic, partition=key.partition, acquired=acquired))
     return binary_frame(b"".join((LENGTH.pack(len(head)), head, data)))
 

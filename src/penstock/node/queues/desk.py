@@ -236,7 +236,8 @@ class QueueDesk:
             try:
                 found = await self._ask_take(node, part)
             except PenstockError as trouble:
-                if isinstance(trouble, KafkaError) and trouble.code == ErrorCode.POLICY_VIOLATION:
+                held = isinstance(trouble, KafkaError) and trouble.code == ErrorCode.POLICY_VIOLATION
+                if held and not taken:
                     raise
                 troubles.append(trouble)
                 continue
@@ -460,7 +461,8 @@ class QueueDesk:
         try:
             await driver.acknowledge(verdicts.consumer, list(_ranges(verdicts.rows)))
         except NotLeased as refused:
-            rows = [row for row in verdicts.rows if _is_in(row.offset, refused.ranges)]
+            wrong = {offset for first, last in refused.ranges for offset in range(first, last + 1)}
+            rows = [row for row in verdicts.rows if row.offset in wrong]
         else:
             return []
         return await self._settle_singly(driver, verdicts.consumer, rows)
@@ -576,10 +578,6 @@ def _ranges(rows: Sequence[Verdict]) -> Iterable[Acknowledgement]:
 
 def _acknowledgement(row: Verdict, last: int) -> Acknowledgement:
     return Acknowledgement(row.offset, last, bytes([row.kind]), row.delay_ms)
-
-
-def _is_in(offset: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    return any(first <= offset <= last for first, last in ranges)
 
 
 def _split(

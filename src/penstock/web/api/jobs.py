@@ -1,11 +1,25 @@
-"""Messages that were handed out, taken from the stored batches that hold them."""
+"""Messages that were handed out, taken from the stored batches that hold them.
 
+A batch may hold ten thousand messages, and a worker with a credit of a hundred takes it in a hundred bites. So the
+batches that were opened last are kept (OpenedBatches): each is unpacked once, not once for each bite.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from penstock.batch import Record, iter_headers, read_records
 from penstock.errors import BatchError
 from penstock.web.api.reading import UNPACKED_BYTES_MAX
+
+KEPT_BYTES = 32 * 1024 * 1024
+"""Of all opened batches together, about: keys, values, and RECORD_OVERHEAD for each record."""
+RECORD_OVERHEAD = 256
+KEPT_FROM_RECORDS = 64
+"""Batches with fewer are unpacked faster than they are found again."""
+HEADER_SIZE = 61
 
 Range = tuple[int, int]
 """First and last offset."""
@@ -26,8 +40,41 @@ class Opened(NamedTuple):
     missing: list[Range]
 
 
-def open_jobs(data: bytes, acquired: Sequence[Handed]) -> Opened:
+class OpenedBatches:
+    """Records of the batches that were opened last. A batch is known by its header, which has its place and its
+    checksum: what is stored there later, after compaction, has another one."""
+
+    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
+        self._most = most_bytes
+        self._held = 0
+        self._batches: OrderedDict[bytes, tuple[list[Record], int]] = OrderedDict()
+        self._lock = Lock()
+        """Some open batches in a thread."""
+
+    def open(self, data: bytes, position: int, record_count: int) -> list[Record]:
+        """BatchError: it does not unpack."""
+        if record_count < KEPT_FROM_RECORDS:
+            return read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+        key = bytes(data[position : position + HEADER_SIZE])
+        with self._lock:
+            found = self._batches.get(key)
+            if found is not None:
+                self._batches.move_to_end(key)
+                return found[0]
+        records = read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+        size = sum(len(one.value or b"") + len(one.key or b"") + RECORD_OVERHEAD for one in records)
+        with self._lock:
+            if key not in self._batches:
+                self._batches[key] = records, size
+                self._held += size
+            while self._held > self._most:
+                self._held -= self._batches.popitem(last=False)[1][1]
+        return records
+
+
+def open_jobs(data: bytes, acquired: Sequence[Handed], kept: OpenedBatches | None = None) -> Opened:
     """The records of these ranges, which are in order."""
+    kept = kept or OpenedBatches(0)
     unreadable: list[Range] = []
     found: list[Record] = []
     for position, header in iter_headers(data):
@@ -35,11 +82,11 @@ def open_jobs(data: bytes, acquired: Sequence[Handed]) -> Opened:
         if not wanted:
             continue
         try:
-            opened = [] if header.control else read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+            opened = [] if header.control else kept.open(data, position, header.record_count)
         except BatchError:
             unreadable += wanted
             continue
-        found += opened
+        found += _among(opened, wanted)
     jobs, missing = _matched(found, acquired, unreadable)
     return Opened(jobs, unreadable, missing)
 
@@ -64,6 +111,13 @@ def _matched(
         if expected <= last:
             missing.append((expected, last))
     return jobs, [part for gap in missing for part in _without(gap, unreadable)]
+
+
+def _among(records: Sequence[Record], wanted: Sequence[Range]) -> Iterator[Record]:
+    """The records from the first to the last that is wanted; they are in order."""
+    start = bisect_left(records, wanted[0][0], key=lambda one: one.offset)
+    stop = bisect_right(records, wanted[-1][1], key=lambda one: one.offset)
+    return iter(records[start:stop])
 
 
 def _within(acquired: Iterable[Handed], first: int, last: int) -> Iterator[Range]:

@@ -20,12 +20,12 @@ from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node.queues.desk import At, Taken, Verdict, Verdicts, Wish
 from penstock.queue import AckKind
 from penstock.web.api.dead_letters import QueueParams
-from penstock.web.api.jobs import Range, open_jobs
+from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
 from penstock.web.api.queues import unknown_queue
 from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
+from penstock.web.api.routing import Answer, Call, Operation, aside
 from penstock.web.api.topics import TopicName
 
 MAX_JOBS = 1_000
@@ -118,6 +118,7 @@ class QueueJobs:
 
     def __init__(self, client: InnerClient) -> None:
         self._node = client.node
+        self._batches = OpenedBatches()
 
     def operations(self) -> list[Operation]:
         one = "/v1/queues/{queue}"
@@ -202,7 +203,7 @@ class QueueJobs:
         jobs: list[JobOut] = []
         for row in taken:
             call.holding.take(len(row.records))
-            opened = await aside(ASIDE_FROM_BYTES, open_jobs, row.records, row.acquired)
+            opened = await aside(len(row.records), open_jobs, row.records, row.acquired, self._batches)
             await self._settle_unreadable(asked, row.place, AckKind.REJECT, opened.unreadable)
             await self._settle_unreadable(asked, row.place, AckKind.GAP, opened.missing)
             for record, deliveries in opened.jobs:

@@ -7,10 +7,8 @@ is what creating it does, and what its first consumer does.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
 from penstock.cluster import Topic
 from penstock.config import GroupConfig
@@ -26,155 +24,32 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
 )
 from penstock.node.queues import QueuePicture
 from penstock.node.queues.desk import At, Look, Seen
-from penstock.web.api.dead_letters import KEEPER, PartitionNumber, QueueName, QueueParams
+from penstock.web.api.dead_letters import KEEPER, QueueParams
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.offsets import LATEST, find_offsets
-from penstock.web.api.payloads import Encoding, RecordOut, record_out
+from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
+from penstock.web.api.queue_shapes import (
+    NewQueue,
+    Peeked,
+    PeekedList,
+    PeekParams,
+    Purge,
+    PurgeDone,
+    PurgedPartition,
+    QueueFacts,
+    QueueList,
+    QueuePartitionFacts,
+    QueueSettingsOut,
+    QueueSummary,
+)
 from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, Operation, aside
-from penstock.web.api.topics import SET, TOPIC_RESOURCE, Configs, Count, NewTopic, TopicName, Topics
+from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
 
 GROUP_RESOURCE = 32
-MAX_DURATION_MS = 7 * 24 * 3600 * 1000
 AT_ONCE = 32
 """How many partitions are asked about at the same time."""
-PEEKED_MAX = 1_000
 EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
-
-
-class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`topic` is the queue's name if it is left out, and made if there is none. `start`: with what is in it already, or
-    with what comes. `point_to_point`: one partition, one producer and one consumer at a time. What else is left out is
-    as group configs have it by default; `configs` are others of them by name."""
-
-    queue: QueueName
-    topic: TopicName | None = None
-    partitions: Count | None = None
-    replication_factor: Annotated[int, Meta(ge=1, le=32_767)] | None = None
-    start: Literal["earliest", "latest"] = "earliest"
-    point_to_point: bool = False
-    order: Literal["none", "key"] | None = None
-    lease_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] | None = None
-    delivery_limit: Annotated[int, Meta(ge=0, le=255)] | None = None
-    dead_letters: bool | None = None
-    dead_letter_topic: TopicName | None = None
-    retry_backoff_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
-    retry_backoff_max_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
-    configs: Configs = {}
-
-    def group_configs(self) -> dict[str, str]:
-        wishes = {
-            "share.auto.offset.reset": self.start,
-            "penstock.queue.exclusive": True if self.point_to_point else None,
-            "penstock.queue.order": self.order,
-            "share.record.lock.duration.ms": self.lease_ms,
-            "share.delivery.count.limit": self.delivery_limit,
-            "penstock.dead.letter.enable": self.dead_letters,
-            "penstock.dead.letter.topic": self.dead_letter_topic,
-            "penstock.retry.backoff.ms": self.retry_backoff_ms,
-            "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
-            **self.configs,
-        }
-        return {name: _text(value) for name, value in wishes.items() if value is not None}
-
-
-class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """`undone` and `leased` are sums of what is known: null when nobody has used the queue since its leaders lead."""
-
-    queue: str
-    topics: list[str]
-    partitions: int
-    undone: int | None
-    leased: int | None
-
-
-class QueueList(msgspec.Struct, frozen=True, kw_only=True):
-    queues: list[QueueSummary]
-
-
-class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
-    order: Literal["none", "key"]
-    exclusive: bool
-    lease_ms: int
-    delivery_limit: int
-    dead_letters: bool
-    dead_letter_topic: str | None
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    retry_backoff_factor: float
-
-
-class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything before `start_offset` is done. `waiting` are for an earlier message of their key, `dying` on their way
-    to the dead letters. Numbers are null while the partition's leader does not tell. `holder` has the seat of an
-    exclusive queue."""
-
-    topic: str
-    partition: int
-    leader: int | None
-    start_offset: int
-    end_offset: int | None
-    undone: int | None
-    available: int | None
-    leased: int | None
-    deferred: int | None
-    waiting: int | None
-    dying: int | None
-    consumers: int | None
-    holder: str | None
-
-
-class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    queue: str
-    settings: QueueSettingsOut
-    partitions: list[QueuePartitionFacts]
-
-
-class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one topic, of one partition of it, from an offset on: each only with the one before."""
-
-    queue: QueueName
-    topic: TopicName | msgspec.UnsetType = msgspec.UNSET
-    partition: PartitionNumber | msgspec.UnsetType = msgspec.UNSET
-    offset: Annotated[int, Meta(ge=0, le=2**62)] | msgspec.UnsetType = msgspec.UNSET
-    max_records: Annotated[int, Meta(ge=1, le=PEEKED_MAX)] = 10
-    encoding: Encoding = "json"
-
-
-class Peeked(RecordOut, frozen=True, kw_only=True):
-    """A message that is not done. `consumer` has it until `until_ms`, if it is leased."""
-
-    topic: str
-    partition: int
-    state: str
-    deliveries: int
-    consumer: str | None
-    until_ms: int | None
-
-
-class PeekedList(msgspec.Struct, frozen=True, kw_only=True):
-    queue: str
-    messages: list[Peeked]
-
-
-class Purge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of these topics; of all that the queue is on, if they are left out."""
-
-    topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
-
-
-class PurgedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    topic: str
-    partition: int
-    start_offset: int
-    """Everything before is done."""
-    purged: int | None
-    """How many messages were not done; null where nobody had counted them."""
-
-
-class PurgeDone(msgspec.Struct, frozen=True, kw_only=True):
-    queue: str
-    partitions: list[PurgedPartition]
 
 
 class Queues:
@@ -355,9 +230,10 @@ class Queues:
             await self._alter(TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
         return topic
 
-    async def _alter(self, kind: int, name: str, configs: Mapping[str, str]) -> None:
+    async def _alter(self, kind: int, name: str, configs: Mapping[str, str | None]) -> None:
+        """Sets them; those without a value are unset."""
         changes = [
-            AlterableConfig(name=config, config_operation=SET, value=value)
+            AlterableConfig(name=config, config_operation=UNSET if value is None else SET, value=value)
             for config, value in configs.items()
         ]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
@@ -424,6 +300,9 @@ class Queues:
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members: end its consumers first", "queue")
         await self._node.queue_overview.forget(queue)
+        set_here = self._node.metadata.state.group_configs.get(queue, {})
+        if set_here:  # a later queue of this name is not to be surprised by them
+            await self._alter(GROUP_RESOURCE, queue, dict.fromkeys(set_here))
 
 
 def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Problem:
@@ -436,10 +315,6 @@ def _as_topic(name: str) -> str:
         return msgspec.convert(name, TopicName)
     except msgspec.ValidationError:
         raise wrong("queue", f"no topic can be named {name!r}: name one with `topic`") from None
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _summary(queue: str, pictures: Sequence[QueuePicture]) -> QueueSummary:

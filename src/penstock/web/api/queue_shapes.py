@@ -1,0 +1,152 @@
+"""What requests and answers about queues are made of."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.web.api.dead_letters import PartitionNumber, QueueName
+from penstock.web.api.payloads import Encoding, RecordOut
+from penstock.web.api.topics import Configs, Count, TopicName
+
+MAX_DURATION_MS = 7 * 24 * 3600 * 1000
+PEEKED_MAX = 1_000
+
+
+class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`topic` is the queue's name if it is left out, and made if there is none. `start`: with what is in it already, or
+    with what comes. `point_to_point`: one partition, one producer and one consumer at a time. What else is left out is
+    as group configs have it by default; `configs` are others of them by name."""
+
+    queue: QueueName
+    topic: TopicName | None = None
+    partitions: Count | None = None
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767)] | None = None
+    start: Literal["earliest", "latest"] = "earliest"
+    point_to_point: bool = False
+    order: Literal["none", "key"] | None = None
+    lease_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] | None = None
+    delivery_limit: Annotated[int, Meta(ge=0, le=255)] | None = None
+    dead_letters: bool | None = None
+    dead_letter_topic: TopicName | None = None
+    retry_backoff_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
+    retry_backoff_max_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
+    configs: Configs = {}
+
+    def group_configs(self) -> dict[str, str]:
+        wishes = {
+            "share.auto.offset.reset": self.start,
+            "penstock.queue.exclusive": True if self.point_to_point else None,
+            "penstock.queue.order": self.order,
+            "share.record.lock.duration.ms": self.lease_ms,
+            "share.delivery.count.limit": self.delivery_limit,
+            "penstock.dead.letter.enable": self.dead_letters,
+            "penstock.dead.letter.topic": self.dead_letter_topic,
+            "penstock.retry.backoff.ms": self.retry_backoff_ms,
+            "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
+            **self.configs,
+        }
+        return {name: _text(value) for name, value in wishes.items() if value is not None}
+
+
+class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """`undone` and `leased` are sums of what is known: null when nobody has used the queue since its leaders lead."""
+
+    queue: str
+    topics: list[str]
+    partitions: int
+    undone: int | None
+    leased: int | None
+
+
+class QueueList(msgspec.Struct, frozen=True, kw_only=True):
+    queues: list[QueueSummary]
+
+
+class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
+    order: Literal["none", "key"]
+    exclusive: bool
+    lease_ms: int
+    delivery_limit: int
+    dead_letters: bool
+    dead_letter_topic: str | None
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    retry_backoff_factor: float
+
+
+class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything before `start_offset` is done. `waiting` are for an earlier message of their key, `dying` on their way
+    to the dead letters. Numbers are null while the partition's leader does not tell. `holder` has the seat of an
+    exclusive queue."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    start_offset: int
+    end_offset: int | None
+    undone: int | None
+    available: int | None
+    leased: int | None
+    deferred: int | None
+    waiting: int | None
+    dying: int | None
+    consumers: int | None
+    holder: str | None
+
+
+class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    settings: QueueSettingsOut
+    partitions: list[QueuePartitionFacts]
+
+
+class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one topic, of one partition of it, from an offset on: each only with the one before."""
+
+    queue: QueueName
+    topic: TopicName | msgspec.UnsetType = msgspec.UNSET
+    partition: PartitionNumber | msgspec.UnsetType = msgspec.UNSET
+    offset: Annotated[int, Meta(ge=0, le=2**62)] | msgspec.UnsetType = msgspec.UNSET
+    max_records: Annotated[int, Meta(ge=1, le=PEEKED_MAX)] = 10
+    encoding: Encoding = "json"
+
+
+class Peeked(RecordOut, frozen=True, kw_only=True):
+    """A message that is not done. `consumer` has it until `until_ms`, if it is leased."""
+
+    topic: str
+    partition: int
+    state: str
+    deliveries: int
+    consumer: str | None
+    until_ms: int | None
+
+
+class PeekedList(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    messages: list[Peeked]
+
+
+class Purge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of these topics; of all that the queue is on, if they are left out."""
+
+    topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
+
+
+class PurgedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    start_offset: int
+    """Everything before is done."""
+    purged: int | None
+    """How many messages were not done; null where nobody had counted them."""
+
+
+class PurgeDone(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    partitions: list[PurgedPartition]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
