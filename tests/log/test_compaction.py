@@ -6,7 +6,7 @@ import pytest
 
 from penstock.batch import Record, iter_headers, read_records
 from penstock.config import TopicConfig
-from penstock.errors import CorruptLog, DiskFull
+from penstock.errors import CorruptLog, DiskFull, StorageError
 from penstock.log import Disk, Log, MemoryDisk
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
@@ -398,3 +398,38 @@ def test_nor_one_that_stands_in_the_gap_of_a_log_that_another_replica_has_sent(d
         assert data
         assert not any(header.is_zero_width for _, header in iter_headers(data)), offset
     assert records(copy) == records(log)
+
+
+class NoSwaps(MemoryDisk):
+    """Fails when a compacted segment is to get its name, once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = False
+
+    def rename(self, source: str, target: str) -> None:
+        if self.failing and target.endswith(".swap"):
+            raise StorageError("the process dies here")
+        super().rename(source, target)
+
+
+def test_a_crash_before_compacted_segments_are_in_place_brings_nothing_back_that_was_deleted() -> None:
+    """The checkpoint must say that gaps are to be expected before there are any. That is not to say that the segments
+    are clean already: else the tombstone would go in time, and leave what it deleted."""
+    disk, settings = NoSwaps(), compacted(delete_retention_ms=DAY_MS)
+    log = Log.open(disk, FOLDER, settings)
+    put(log, "gone", "v")
+    seal(log)
+    put(log, "gone", None)
+    seal(log)
+    disk.failing = True
+    with pytest.raises(StorageError, match="dies here"):
+        compact(log, NOW_MS)
+    disk.failing = False
+    log = Log.open(disk, FOLDER, settings)
+    for round_ms in (NOW_MS, NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS):
+        put(log, "other", "v")
+        seal(log)
+        compact(log, round_ms)
+        assert table(log).get(b"gone") is None
+    assert [record for record in records(log) if record.key == b"gone"] == []

@@ -54,6 +54,8 @@ class CheckpointFacts(NamedTuple):
     cleaned_offset: int
     gaps_below: int
     """Below it offsets may be missing, because they were where the entries came from."""
+    swapping: bool = False
+    """Compacted segments are being put in place: below cleaned_offset some may still be what they were."""
 
 
 NOTHING_KNOWN = CheckpointFacts(0, Removed(), FlushPoint(0, 0, 0), 0, 0)
@@ -126,7 +128,7 @@ def _encode(sequence: int, facts: CheckpointFacts) -> bytes:
     slot = SLOT.pack(
         MAGIC,
         FORMAT_VERSION,
-        0,
+        facts.swapping,
         sequence,
         facts.start_offset,
         removed.base_offset,
@@ -148,13 +150,12 @@ def _is_whole(slot: bytes) -> bool:
 
 
 def _decode(path: str, slot: bytes) -> tuple[int, CheckpointFacts]:
-    magic, version, _, sequence, start, first, controls, offset, base, position, cleaned = SLOT.unpack_from(
-        slot
-    )
+    magic, version, swapping, sequence, start, first, controls, *line, cleaned = SLOT.unpack_from(slot)
     check_format(path, magic, MAGIC, version)
     term, gaps_below, config = _decode_more(slot)
     removed = Removed(first, controls, term, config)
-    return sequence, CheckpointFacts(start, removed, FlushPoint(offset, base, position), cleaned, gaps_below)
+    flushed = FlushPoint(*line)
+    return sequence, CheckpointFacts(start, removed, flushed, cleaned, gaps_below, bool(swapping))
 
 
 def _decode_more(slot: bytes) -> tuple[int, int, bytes]:

@@ -24,7 +24,8 @@ BASE.log           batches in Kafka's format v2 as they travel (penstock.batch.h
 
 checkpoint         two slots of 512 bytes (a sector: written whole or not at all), used in turn; the higher sequence
                    of the valid ones counts. A slot:
-      0   4  "PCKP"          4   2  version, 1        6   2  zero
+      0   4  "PCKP"          4   2  version, 1
+      6   2  1 while compacted segments are being put in place, else 0
       8   8  sequence
      16   8  start_offset    the first offset that readers may see
      24   8  first_base      segments with a lower BASE are being removed: some may be gone

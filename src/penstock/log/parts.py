@@ -137,6 +137,11 @@ class LogParts:
         """Below it, offsets may be missing: here, or in the log that the entries came from."""
         return Offset(max(self._state.cleaned_offset, self._state.gaps_below))
 
+    @property
+    def received_below(self) -> Offset:
+        """Below it, entries may have come from a log that was compacted."""
+        return Offset(self._state.gaps_below)
+
     def _facts(self) -> CheckpointFacts:
         return self._state.facts(self._flushing.point)
 

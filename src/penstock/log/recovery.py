@@ -57,6 +57,8 @@ class Recovery:
         self._finish_swaps()
         self._remove_leftovers()
         self.checkpoint.load()
+        if self.checkpoint.facts.swapping:
+            self._forget_snapshots(self.checkpoint.facts.cleaned_offset)
         self.state.adopt(self.checkpoint.facts)
         bases = offsets_of(self._names, LOG_SUFFIX)
         if not bases:
@@ -112,6 +114,16 @@ class Recovery:
             finish_swap(self._disk, self._folder, name)
         if swaps:
             self._names = self._disk.list_dir(self._folder)
+
+    def _forget_snapshots(self, below: int) -> None:
+        """Those in segments that a compaction was about to replace: once this log is taken for not compacted, nothing
+        would tell them from others."""
+        for offset in offsets_of(self._names, SNAPSHOT_SUFFIX) if self._repair else ():
+            snapshot = load_snapshot(self._disk, self._folder, offset)
+            if snapshot is None or snapshot.base_offset < below:
+                self._disk.remove(snapshot_path(self._folder, offset))
+        self._disk.sync_dir(self._folder)
+        self._names = self._disk.list_dir(self._folder)
 
     def _remove_leftovers(self) -> None:
         if self._repair:

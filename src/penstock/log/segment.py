@@ -317,7 +317,11 @@ class Segment:
         index = self.load_index()
         entry_offset, position = index.floor(offset - self.base_offset)
         # A segment's beginning without an entry is no batch's: compaction may have put a control entry there.
-        if no_control and entry_offset + self.base_offset == offset and index.first_at(entry_offset) is not None:
+        if (
+            no_control
+            and entry_offset + self.base_offset == offset
+            and index.first_at(entry_offset) is not None
+        ):
             return position
         end, window, at = self.size, b"", 0
         while position < end:

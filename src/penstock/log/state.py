@@ -29,6 +29,7 @@ class LogState:
         "producers_from",
         "removed",
         "start_offset",
+        "swapping",
         "terms",
     )
 
@@ -47,6 +48,8 @@ class LogState:
         """Below it, offsets may be missing: compaction has been there."""
         self.gaps_below = 0
         """Below it, offsets may be missing: they were in the log that these entries came from."""
+        self.swapping = False
+        """Compacted segments are being put in place."""
         self.removed = Removed()
         """The part of the prefix whose removal has begun."""
 
@@ -67,6 +70,10 @@ class LogState:
         self.controls = Controls(facts.removed.controls, facts.removed.term, facts.removed.config)
         self.cleaned_offset = facts.cleaned_offset
         self.gaps_below = facts.gaps_below
+        if facts.swapping:
+            # Some segments may be as they were before the pass. Were they taken for clean, the next pass would not
+            # look for what their tombstones delete, and in time drop the tombstones alone.
+            self.cleaned_offset, self.gaps_below = 0, max(facts.cleaned_offset, facts.gaps_below)
 
     def begin_at(self, base_offset: int) -> None:
         """The first segment begins here, and all that is known of what was before is what the checkpoint says."""
@@ -83,7 +90,9 @@ class LogState:
         return Removed(base_offset, controls.gone, controls.gone_term, controls.gone_config)
 
     def facts(self, flushed: FlushPoint) -> CheckpointFacts:
-        return CheckpointFacts(self.start_offset, self.removed, flushed, self.cleaned_offset, self.gaps_below)
+        return CheckpointFacts(
+            self.start_offset, self.removed, flushed, self.cleaned_offset, self.gaps_below, self.swapping
+        )
 
     def restore(self, snapshot: Snapshot, present_controls: int) -> None:
         """As of the snapshot, of whose control entries only the last few are still in segments that are there."""

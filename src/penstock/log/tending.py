@@ -140,6 +140,7 @@ class Tending(Cutting):
                 self._upkeep.must_save(segment)
 
     def _swap_in(self, plan: CompactionPlan) -> None:
+        self._state.swapping = True
         self._upkeep.checkpoint.save_durably(self._facts())
         for replacement in plan.replacements:
             swap_in(self._disk, self.path, replacement)
@@ -150,6 +151,8 @@ class Tending(Cutting):
             self._chain.replace(replacement.sources, segment)
             self._upkeep.forget(replacement.sources)
             self._upkeep.must_save(segment)
+        # Told with the next save: until then a restart only repeats the pass.
+        self._state.swapping = False
 
     # --- scrubbing
 

@@ -405,7 +405,7 @@ class Witness:
         mine = list(entries_of(one.log, start, end))
         theirs = self.entries_between(start, end)
         if self.book is not None:
-            self.book.check(one.name, mine, theirs, whole=whole)
+            self.book.check(one.name, mine, theirs, whole=whole, received_below=one.log.received_below)
         elif mine != theirs:
             odd = next((a, b) for a, b in zip([*mine, None], [*theirs, None], strict=False) if a != b)
             self._broken(promise, f"{one.name} has {_brief(odd[0])} where {_brief(odd[1])} was committed")

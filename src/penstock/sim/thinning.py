@@ -5,7 +5,8 @@ The truth of a group is all that was ever committed. A compacted log is a *thinn
 1  Each of its batches is one of the truth: the same range of offsets, term and producer. Its records are some of that
    batch's, unchanged. Control entries are there, all of them.
 2  A record that is missing was superseded: the truth has a later one with its key. Or it is a tombstone, and then
-   nothing older of its key is left.
+   nothing older of its key is left; unless it was gone already where this replica got its entries from. So it is when a
+   replica is away for longer than tombstones are kept, in Kafka as well.
 3  So who reads a log from its start to any later commit has the last word on every key: the value that the truth ends
    with; for a key that was deleted last, its tombstone or nothing.
 4  Only what its own replica knows to be committed is compacted: what a leader may still take back supersedes nothing.
@@ -71,8 +72,17 @@ class Book:
 
     # --- a log, or a part of one
 
-    def check(self, name: str, mine: Sequence[Entry], truth: Sequence[Entry], *, whole: bool) -> None:
-        """`mine` is a thinning of `truth`. `whole`: it begins with the log, so that nothing older can be elsewhere."""
+    def check(
+        self,
+        name: str,
+        mine: Sequence[Entry],
+        truth: Sequence[Entry],
+        *,
+        whole: bool,
+        received_below: int = 0,
+    ) -> None:
+        """`mine` is a thinning of `truth`. `whole`: it begins with the log, so that nothing older can be elsewhere.
+        Below `received_below` it may have come from a log that was compacted."""
         if [one for one in mine if one.control] != [one for one in truth if one.control]:
             raise Violation("control entries stay", f"{name} has others than were committed")
         kept: set[int] = set()
@@ -93,7 +103,8 @@ class Book:
             for record in self._records[entry.offset]
             if record.offset not in kept
         )
-        self._check_missing(name, missing, oldest if whole else {})
+        own = (record for record in missing if record.value is not None or record.offset >= received_below)
+        self._check_missing(name, own, oldest if whole else {})
 
     def _check_missing(self, name: str, missing: Iterable[Record], oldest: Mapping[bytes, int]) -> None:
         for record in missing:
