@@ -146,13 +146,15 @@ def test_purge_lets_everything_be_done_and_leaves_the_topic_as_it_is(
     assert lines == ["1", "2", "3"]
 
 
-def test_a_deleted_queue_is_gone(queues: Cli, unique: Unique) -> None:
+def test_a_deleted_queue_is_gone_with_its_settings(queues: Cli, unique: Unique) -> None:
     name = unique("mail")
-    succeeded(queues("create", name))
+    succeeded(queues("create", name, "--lease", "5s"))
     succeeded(queues("delete", name, "--yes"))
     gone = queues("describe", name)
     assert gone.exit_code == 1
     assert "penstock queues list" in gone.stderr
+    again = json.loads(succeeded(queues("create", name, "--json")).stdout)
+    assert again["settings"]["lease_ms"] == 30_000
 
 
 def test_dead_letters_are_listed_shown_and_sent_back_without_their_marks(

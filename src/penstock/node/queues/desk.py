@@ -23,8 +23,21 @@ from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node.leaders import NO_LEADER
 from penstock.node.partitions import PartitionTable
+from penstock.node.queues.desk_words import (
+    At,
+    Look,
+    One,
+    Returned,
+    Seen,
+    SeenRun,
+    Taken,
+    Verdict,
+    Verdicts,
+    Wish,
+)
 from penstock.node.queues.driver import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.node.queues.manager import QueueManager
+from penstock.node.queues.shelf import QueueKey
 from penstock.node.view import ClusterView
 from penstock.types import NodeId, Offset
 
@@ -40,6 +53,7 @@ WAIT_MS_MAX = 5_000
 LOOK_AGAIN_SECONDS = 0.1
 PATIENCE_SECONDS = 5.0
 """How long a leader is looked for: an election with the usual settings, and then some."""
+OPENING_SECONDS = 1.0
 PEEK_BYTES = 1024 * 1024
 PEEK_RUNS_MAX = 1_000
 OWN_NAME = "penstock"
@@ -57,99 +71,6 @@ _PASSING = frozenset(
     }
 )
 """What passes when an election is over, or when the nodes have heard of a topic."""
-
-
-class At(msgspec.Struct, frozen=True, array_like=True):
-    """A partition."""
-
-    topic_id: bytes
-    partition: int
-
-    @classmethod
-    def of(cls, topic_id: UUID, partition: int) -> "At":
-        return cls(topic_id.bytes, partition)
-
-
-class Wish(msgspec.Struct, frozen=True, array_like=True):
-    """Messages for a consumer. `standby`: it is content to wait for the seat of an exclusive queue."""
-
-    group_id: str
-    consumer: str
-    who: str
-    places: list[At]
-    max_records: int
-    max_bytes: int
-    wait_ms: int
-    standby: bool
-    ticket: int
-
-
-class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """Stored batches of one partition, and what of them was handed out: first, last, deliveries."""
-
-    place: At
-    records: bytes
-    acquired: list[tuple[int, int, int]]
-    lease_ms: int
-
-    @property
-    def count(self) -> int:
-        return sum(last - first + 1 for first, last, _ in self.acquired)
-
-
-class Returned(msgspec.Struct, frozen=True, array_like=True):
-    group_id: str
-    consumer: str
-    place: At
-    ranges: list[tuple[int, int]]
-
-
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """What a consumer says of a message: a kind of `queue.AckKind`, and the delay of a release."""
-
-    offset: int
-    kind: int
-    delay_ms: int | None = None
-
-
-class Verdicts(msgspec.Struct, frozen=True, array_like=True):
-    group_id: str
-    consumer: str
-    place: At
-    rows: list[Verdict]
-
-
-class Look(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for what is not done from an offset on. `is_new`: nothing is stored of this queue, so all is undone."""
-
-    group_id: str
-    place: At
-    first: int
-    max_records: int
-    is_new: bool
-
-
-class SeenRun(msgspec.Struct, frozen=True, array_like=True):
-    first: int
-    last: int
-    state: str
-    deliveries: int
-    consumer: str | None
-    until_ms: int | None
-
-
-class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """What is not done, and the stored batches that hold it; `next_offset` is where to look on, -1 at the end."""
-
-    runs: list[SeenRun]
-    records: bytes
-    next_offset: int
-
-
-class One(msgspec.Struct, frozen=True, array_like=True):
-    group_id: str
-    place: At
-    offset: int
 
 
 class QueueDesk:
@@ -400,20 +321,49 @@ class QueueDesk:
     async def _drivers(self, wish: Wish) -> tuple[list[tuple[At, QueueDriver]], list[PenstockError]]:
         """POLICY_VIOLATION if somebody else has one of them, and this one is not content to stand by."""
         found: list[tuple[At, QueueDriver]] = []
-        troubles: list[PenstockError] = []
+        absent: list[At] = []
         for place in wish.places:
-            try:
-                driver = await self._driver(wish.group_id, place)
-            except PenstockError as trouble:
-                troubles.append(trouble)
-                continue
+            driver = self._open_driver(wish.group_id, place)
+            if driver is None:
+                absent.append(place)
+            else:
+                found.append((place, driver))
+        opened, troubles = await self._opened(wish.group_id, absent)
+        found += opened
+        for _, driver in found:
             other = driver.other_holder(wish.consumer)
             if other is not None and not wish.standby:
                 raise held_by_other(driver, str(other))
-            found.append((place, driver))
         if len(found) > 1:
             first = next(self._turn) % len(found)
             found = found[first:] + found[:first]
+        return found, troubles
+
+    def _open_driver(self, group_id: str, place: At) -> QueueDriver | None:
+        driver = self._queues.find(QueueKey(group_id, UUID(bytes=place.topic_id), place.partition))
+        if driver is None or driver.config != self._state.group_config(group_id):
+            return None
+        return driver
+
+    async def _opened(
+        self, group_id: str, places: Sequence[At]
+    ) -> tuple[list[tuple[At, QueueDriver]], list[PenstockError]]:
+        """Queues that have to be opened first. One that does not come must not hold up the others for long."""
+        found: list[tuple[At, QueueDriver]] = []
+        troubles: list[PenstockError] = []
+        tasks = {asyncio.ensure_future(self._driver(group_id, place)): place for place in places}
+        if not tasks:
+            return found, troubles
+        done, late = await asyncio.wait(tasks, timeout=OPENING_SECONDS)
+        for task in late:
+            task.add_done_callback(lambda one: one.cancelled() or one.exception())
+            troubles.append(_leaderless(group_id))
+        for task in done:
+            trouble = task.exception()
+            if isinstance(trouble, PenstockError):
+                troubles.append(trouble)
+            else:
+                found.append((tasks[task], task.result()))
         return found, troubles
 
     def _take_here(self, wish: Wish, drivers: Sequence[tuple[At, QueueDriver]]) -> list[Taken]:

@@ -18,7 +18,7 @@ from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node.queues import burial
-from penstock.node.queues.desk import At, Look, Seen
+from penstock.node.queues.desk_words import At, Look, Seen
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong

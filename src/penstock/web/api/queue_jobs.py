@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.queues.desk import At, Taken, Verdict, Verdicts, Wish
+from penstock.node.queues.desk_words import At, Taken, Verdict, Verdicts, Wish
 from penstock.queue import AckKind
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs

@@ -23,7 +23,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from penstock.node.queues import QueuePicture
-from penstock.node.queues.desk import At, Look, Seen
+from penstock.node.queues.desk_words import At, Look, Seen
 from penstock.web.api.dead_letters import KEEPER, QueueParams
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.offsets import LATEST, find_offsets
