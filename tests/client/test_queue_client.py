@@ -273,3 +273,20 @@ def test_what_is_given_back_is_waited_for_no_longer_than_its_answer(
         take(queue, 1)
         queue.drain()
         assert queue.flush(None)  # for ever, if the answer were not noticed
+
+
+def test_waiting_for_a_broker_is_not_idleness(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    with broker_at(ports, tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        client.admin.create_topic("orders")
+        client.admin.create_queue("workers")
+        fill(client, "orders", 3)
+    with Client(f"127.0.0.1:{ports[0]}") as client:
+        queue = client.queue("orders", group="workers", idle_s=0.05)
+        done: list[str] = []
+        thread = threading.Thread(target=lambda: done.extend(job.text() for job in queue))
+        thread.start()
+        with broker_at(ports, tmp_path):  # takes longer to start than it may be quiet
+            thread.join(SOON)
+            assert done == ["0", "1", "2"]
+            queue.close()

@@ -131,6 +131,10 @@ class FeedSession(Session[Item]):
         return bool(self._acks) or super().has_words
 
     @property
+    def is_served(self) -> bool:
+        return self._current is not None
+
+    @property
     def is_settled(self) -> bool:
         return not self._acks and not any(self._waiting.values())
 

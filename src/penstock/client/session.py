@@ -196,6 +196,11 @@ class Session(Generic[Item]):
 
     @property
     @abstractmethod
+    def is_served(self) -> bool:
+        """Whether a node hands out to it at the moment: without one, that nothing comes means nothing."""
+
+    @property
+    @abstractmethod
     def is_settled(self) -> bool:
         """Whether all that was said has been answered."""
 

@@ -36,7 +36,7 @@ class Stream(Generic[Item]):
         return self._driver.receive(timeout)
 
     def __iter__(self) -> Iterator[Item]:
-        while (item := self._driver.receive(self._idle_s)) is not None:
+        while (item := self._driver.receive_unless_idle(self._idle_s)) is not None:
             yield item
 
     def flush(self, timeout: float | None = None) -> bool:

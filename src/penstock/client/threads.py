@@ -97,6 +97,14 @@ class ThreadDriver(Generic[Item]):
                 raise self.session.ended
             return None
 
+    def receive_unless_idle(self, idle_s: float | None) -> Item | None:
+        """As `receive`, but only the time counts in which a node was there to hand something out."""
+        if idle_s is not None:
+            self.wait_for(
+                lambda: self.session.is_served or self.session.ended is not None or self._is_draining, None
+            )
+        return self.receive(idle_s)
+
     def tell(self, say: Callable[[float], None]) -> None:
         """Lets a caller say something to the session; what follows from it is done by the pilot."""
         with self._lock:

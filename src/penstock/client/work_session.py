@@ -126,6 +126,10 @@ class WorkSession(Session[Item]):
         return super().has_words or any(link.words for link in self._work_links.values())
 
     @property
+    def is_served(self) -> bool:
+        return any(link.lease_s for link in self._work_links.values())
+
+    @property
     def is_settled(self) -> bool:
         return not self._unanswered and not any(link.words for link in self._work_links.values())
 

@@ -75,6 +75,13 @@ class TaskDriver(Generic[Item]):
             raise self.session.ended
         return None
 
+    async def receive_unless_idle(self, idle_s: float | None) -> Item | None:
+        """As `receive`, but only the time counts in which a node was there to hand something out."""
+        if idle_s is not None:
+            while not self.session.is_served and self.session.ended is None and not self._is_draining:
+                await self._watch()
+        return await self.receive(idle_s)
+
     def take(self) -> Item | None:
         """What is there already."""
         item = self.session.take()
@@ -97,9 +104,7 @@ class TaskDriver(Generic[Item]):
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self.session.is_settled and self.session.ended is None:
-                    watcher = self._loop.create_future()
-                    self._watchers.append(watcher)
-                    await watcher
+                    await self._watch()
         return self.session.is_settled
 
     def drain(self) -> None:
@@ -119,6 +124,12 @@ class TaskDriver(Generic[Item]):
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Until the pilot has looked again."""
+        watcher = self._loop.create_future()
+        self._watchers.append(watcher)
+        await watcher
 
     async def _wait_for_item(self) -> None:
         taker = self._loop.create_future()

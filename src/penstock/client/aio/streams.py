@@ -28,7 +28,7 @@ class AsyncStream(Generic[Item]):
         return await self._driver.receive(timeout)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        while (item := await self._driver.receive(self._idle_s)) is not None:
+        while (item := await self._driver.receive_unless_idle(self._idle_s)) is not None:
             yield item
 
     async def flush(self, timeout: float | None = None) -> bool:

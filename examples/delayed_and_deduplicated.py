@@ -1,0 +1,34 @@
+"""Messages that come later, messages that are stored once however often they are sent, and messages that expire."""
+
+import time
+
+from stage import broker_or_yours, fresh
+
+from penstock.client import Client
+
+WINDOW = {"dedup.window.ms": "60000"}
+
+
+def main() -> None:
+    with broker_or_yours(__doc__) as servers, Client(servers) as client:
+        topic, group = fresh("mails"), fresh("mailers")
+        client.admin.create_topic(topic, configs=WINDOW)
+        client.admin.create_queue(group)
+
+        first = client.publish(topic, "welcome, alice", message_id="welcome-alice")
+        again = client.publish(topic, "welcome, alice", message_id="welcome-alice")
+        print(f"sent twice, stored once: at offset {first.offset}, and the second answer says {again.offset}")
+
+        began = time.monotonic()
+        client.publish(topic, "how do you like it?", delay=2.0)
+        client.publish(topic, "today only: half the price", ttl=0.001)
+        print("one mail is due in two seconds, one has expired already")
+
+        with client.queue(topic, group=group, idle_s=3.0) as queue:
+            for job in queue:
+                print(f"  after {time.monotonic() - began:.0f} s: {job.text()}")
+                job.ack()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Every example runs, ends by itself, and shows what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import Broker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE_SECONDS = 100
+
+SHOWS = {
+    "publish_and_read": [
+        r"stored in partition \d at offset 0",
+        "1000 more are stored",
+        "read 1001 messages, 499512 in all",
+    ],
+    "work_queue": [
+        "10 jobs wait",
+        r"first worker: picture-4.png \.\.\. \(crash\)",
+        "the first worker died with status 1",
+        "second worker: picture-4.png, which somebody has begun before",
+        "the second worker did 7; 0 jobs are left",
+    ],
+    "push_subscriber": [
+        "billing: order 3",
+        "mailing: order 6",
+        "billing comes back",
+        "billing: order 3\n  billing: order 4",
+        "billing: order 7",
+        r"billing-\w+ lags 0 messages behind",
+        r"mailing-\w+ lags 1 messages behind",
+    ],
+    "delayed_and_deduplicated": [
+        "stored once: at offset 0, and the second answer says 0",
+        r"after \d+ s: welcome, alice\n.*after \d+ s: how do you like it\?",
+    ],
+    "async_workers": [
+        r"40 jobs, 4 of them at the second attempt, up to [2-8] at once",
+        "everything in hand was finished: True",
+        "dead letter: 13",
+    ],
+}
+
+
+def run(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_every_example_is_run_here() -> None:
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"stage"}
+    assert scripts == set(SHOWS)
+
+
+@pytest.mark.parametrize("name", sorted(SHOWS))
+def test_an_example_shows_what_it_says(name: str) -> None:
+    shown = run(name)
+    position = 0
+    for line in SHOWS[name]:
+        found = re.compile(line).search(shown, position)
+        assert found, f"{line!r} is not in {shown[position:]!r}"
+        position = found.end()
+
+
+def test_an_example_takes_a_broker_that_runs(broker: Broker) -> None:
+    assert f"using the broker at {broker.bootstrap_servers}" in run(
+        "publish_and_read", "--bootstrap", broker.bootstrap_servers
+    )
