@@ -31,7 +31,7 @@ from penstock.config import Address
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
-from penstock.node.queues.desk import held_by_other
+from penstock.node.queues.desk_here import held_by_other
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
