@@ -151,7 +151,7 @@ class AckedCleanup:
 
     async def _put(self, node: int, question: Question) -> Answer:
         if node == self._node_id:
-            return await self._answer(question)
+            return await self.answer(question)
         if self._rpc is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no way to node {node}")
         data = await self._rpc.call(NodeId(node), HOW_FAR, msgspec.msgpack.encode(question), ANSWER_MS)
@@ -197,9 +197,9 @@ class AckedCleanup:
 
     async def _serve(self, sender: NodeId, question: memoryview) -> bytes:
         asked = msgspec.msgpack.decode(question, type=Question)
-        return msgspec.msgpack.encode(await self._answer(asked))
+        return msgspec.msgpack.encode(await self.answer(asked))
 
-    async def _answer(self, question: Question) -> Answer:
+    async def answer(self, question: Question) -> Answer:
         """KafkaError if this node does not know one of the topics yet: it cannot say who is on it."""
         ids = [UUID(bytes=topic_id) for topic_id, _ in question.places]
         names = {self._name_of(topic_id): topic_id for topic_id in ids}
