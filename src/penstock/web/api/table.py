@@ -25,8 +25,9 @@ ELSEWHERE = {
     "/v1/cluster/nodes": "nodes and their addresses",
     "/v1/cluster/partitions": "who leads and holds what, for clients that choose their node",
     "/v1/push": "a WebSocket: messages as they come, see docs/push.md",
+    "/v1/work": "a WebSocket: jobs of a queue, see docs/queues.md",
 }
-"""Served by `web.cluster` and `web.push`."""
+"""Served by `web.cluster`, `web.push` and `web.work`."""
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
