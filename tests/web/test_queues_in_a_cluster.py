@@ -1,5 +1,6 @@
 """Queues on three nodes: every call works on every one of them, and what is under way survives a move of the lead."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +10,10 @@ import pytest
 
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.queue import AckKind
+from penstock.web.api.jobs import OpenedBatches
+from penstock.web.work import UNANSWERED_MAX
+from penstock.web.work import Worker as SocketWorker
+from penstock.web.work_frames import Work
 
 from .web_trio import WebTrio
 from .workers import working
@@ -213,3 +218,20 @@ def test_a_settlement_that_is_refused_in_part_is_answered_when_the_rest_is_durab
         raise AssertionError("nothing was refused")
 
     assert trio.run(scene()) == (False, [(2, 2)], 2)
+
+
+def test_a_worker_that_does_not_take_its_answers_is_not_heard_any_further(trio: WebTrio, queue: str) -> None:
+    async def scene() -> tuple[bool, bool]:
+        worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), "", OpenedBatches())
+        for _ in range(UNANSWERED_MAX):
+            await worker.pong()
+        one_more = asyncio.ensure_future(worker.pong())
+        await asyncio.sleep(0)
+        before = one_more.done()
+        taken = asyncio.ensure_future(worker.run(asyncio.Queue[bytes]().put))
+        await one_more
+        taken.cancel()
+        worker.leave()
+        return before, one_more.done()
+
+    assert trio.run(scene()) == (False, True)

@@ -251,6 +251,26 @@ def test_no_more_than_the_credit_is_handed_out_at_once(
         assert worker.hear()["type"] == "pong"
 
 
+def test_what_is_being_settled_frees_its_credit_once(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create()
+    publish(http, queue, *range(30))
+    with working(broker.http_url, queue, queue, credit=5) as worker:
+        worker.jobs(5)
+        for round_number in range(10):
+            at = 2 * round_number
+            worker.say(type="settle", number=round_number, topic=queue, partition=0, accept=[[at, at + 1]])
+            worker.say(
+                type="credit", credit=5
+            )  # makes the node count again, perhaps while that is being saved
+            worker.hear("settled")
+            assert len(worker.jobs(2)) == 2
+            worker.say(type="ping")
+            worker.hear("pong")
+            assert worker.unheard("jobs") == 0
+
+
 def test_credit_that_was_lost_to_leases_that_ran_out_comes_back(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:

@@ -53,6 +53,10 @@ class Worker:
         head["records"] = said[LENGTH.size + size :]
         return head
 
+    def unheard(self, kind: str) -> int:
+        """Frames of this kind that came while others were waited for."""
+        return sum(frame["type"] == kind for frame in self._kept)
+
     def jobs(self, count: int) -> list[dict[str, Any]]:
         """So many jobs, or a few more."""
         found: list[dict[str, Any]] = []

@@ -173,7 +173,7 @@ class _Connection:
                     case CreditFrame(credit=credit):
                         worker.set_credit(credit)
                     case Ping():
-                        worker.tell({"type": "pong"})
+                        await worker.pong()
                     case Work():
                         raise Problem(
                             400, "already_working", "one connection has one queue: open another one"
@@ -215,6 +215,9 @@ class Worker:
         self._who = f"{wish.name or self.consumer} at {peer}"
         self._credit = wish.credit
         self._held = 0
+        """Jobs in its hands, and those that are being settled: they free their credit when that is durable."""
+        self._settling = 0
+        """Of these, what is being settled."""
         self._loop = asyncio.get_running_loop()
         self._bell = Consumer()
         self._drivers: dict[TopicPartition, QueueDriver] = {}
@@ -238,6 +241,7 @@ class Worker:
             message = f"this connection has no jobs of {frame.topic}-{frame.partition}"
             self._settled(frame, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
             return
+        self._settling += frame.final_count
         outcomes: list[asyncio.Future[None]] = []
         try:
             for at in range(0, max(1, len(acknowledgements)), SETTLED_AT_ONCE):
@@ -246,11 +250,16 @@ class Worker:
                 if at + SETTLED_AT_ONCE < len(acknowledgements):
                     await asyncio.sleep(0)
         except PenstockError as trouble:
+            self._settling -= frame.final_count
             self._settled(frame, trouble)
             return
         asyncio.gather(*outcomes, return_exceptions=True).add_done_callback(
-            lambda done: self._settled(frame, _joined(done.result()))
+            lambda done: self._durable(frame, _joined(done.result()))
         )
+
+    def _durable(self, frame: Settle, trouble: BaseException | None) -> None:
+        self._settling -= frame.final_count
+        self._settled(frame, trouble)
 
     def _settled(self, frame: Settle, trouble: BaseException | None) -> None:
         notice: dict[str, Any] = {"type": "settled", "number": frame.number}
@@ -261,10 +270,15 @@ class Worker:
                 notice["error"]["refused"] = trouble.ranges
                 refused = frozenset(trouble.ranges)
         if trouble is None or refused:
-            gone = [*frame.accept, *frame.retry, *frame.reject]
-            self._held -= sum(last - first + 1 for first, last in gone if (first, last) not in refused)
+            self._held -= sum(last - first + 1 for first, last in frame.final if (first, last) not in refused)
         self._unsent_answers += 1
         self.tell(notice)
+
+    async def pong(self) -> None:
+        """Waits, as a settlement does, while too much is unsent."""
+        await self._answers.acquire()
+        self._unsent_answers += 1
+        self.tell({"type": "pong"})
 
     def set_credit(self, credit: int) -> None:
         self._credit = credit
@@ -346,11 +360,17 @@ class Worker:
             driver.acknowledge(self.consumer, [Acknowledgement(*one, bytes([kind])) for one in ranges])
             self._held -= sum(last - first + 1 for first, last in ranges)
 
+    def _recount(self) -> None:
+        """Without what was lost since: leases have run out, partitions have moved. What is being settled is no longer
+        leased, and counts until that is durable."""
+        leased = sum(driver.held_by(self.consumer) for driver in self._drivers.values())
+        self._held = leased + self._settling
+
     async def _pause(self) -> None:
         """Until something may have changed."""
         has_room = self._credit > self._held
         if not has_room and self._credit > 0:
-            self._held = sum(driver.held_by(self.consumer) for driver in self._drivers.values())
+            self._recount()
             has_room = self._credit > self._held
             if has_room:
                 return
@@ -382,9 +402,10 @@ class Worker:
         if self._told is None and self._opening:
             await asyncio.wait(list(self._opening.values()), timeout=OPENING_SECONDS)
         found = {key: driver for key in led if (driver := self._opened(key)) is not None}
-        if found != self._drivers:
-            self._held = sum(driver.held_by(self.consumer) for driver in found.values())
+        moved = found != self._drivers
         self._drivers = found
+        if moved:
+            self._recount()
         self._tell_places(elsewhere)
 
     def _places(self) -> tuple[list[TopicPartition], list[Notice]]:

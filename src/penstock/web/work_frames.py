@@ -57,6 +57,15 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     def place(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def final(self) -> list[tuple[int, int]]:
+        """What is the worker's no longer."""
+        return [*self.accept, *self.retry, *self.reject]
+
+    @property
+    def final_count(self) -> int:
+        return sum(last - first + 1 for first, last in self.final)
+
     def acknowledgements(self) -> list[Acknowledgement]:
         """Problem if a range is none."""
         kinds = (
