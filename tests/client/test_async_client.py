@@ -315,3 +315,21 @@ def test_blocking_and_asynchronous_clients_have_the_same_verbs() -> None:
     assert verbs(Client) == verbs(AsyncClient)
     with Client("127.0.0.1:1") as blocking:
         assert verbs(type(blocking.admin)) == verbs(type(AsyncClient("127.0.0.1:1").admin))
+
+
+def test_closing_the_client_ends_its_workers(broker: Broker, topic: str, group: str) -> None:
+    async def work() -> None:
+        async with opened(broker) as client:
+
+            @client.worker(topic, group=group)
+            async def handle(job: AsyncJob) -> None:
+                raise AssertionError
+
+            client.stop()
+            assert await client.run(signals=False), "what was asked before it ran counts"
+            running = asyncio.ensure_future(client.run(signals=False))
+            await asyncio.sleep(0)
+            await client.close()
+            assert await running
+
+    run(work())

@@ -198,3 +198,42 @@ def test_a_handler_may_settle_the_job_itself(
 
     assert client.run(signals=False)
     assert sorted(seen) == [("0", 1), ("0", 2), ("1", 1)]
+
+
+def test_closing_the_client_ends_its_workers(client: Client, topic: str, group: str) -> None:
+    fill(client, topic, 1)
+    begun = threading.Event()
+
+    @client.worker(topic, group=group)
+    def handle(job: Job) -> None:
+        begun.set()
+
+    runner = threading.Thread(target=lambda: client.run(signals=False))
+    runner.start()
+    assert begun.wait(SOON)
+    client.close()
+    runner.join(SOON)
+    assert not runner.is_alive()
+
+
+def test_stopping_before_it_runs_counts(client: Client, topic: str, group: str) -> None:
+    @client.worker(topic, group=group)
+    def handle(job: Job) -> None:
+        raise AssertionError
+
+    client.stop()
+    assert client.run(signals=False)
+
+
+def test_a_handler_that_exits_ends_the_run_and_keeps_nothing(client: Client, topic: str, group: str) -> None:
+    fill(client, topic, 1)
+
+    @client.worker(topic, group=group, concurrency=2)
+    def handle(job: Job) -> None:
+        raise SystemExit
+
+    assert client.run(signals=False)
+    with client.queue(topic, group=group) as other:
+        job = other.receive(SOON)
+        assert job is not None
+        assert job.deliveries == 2

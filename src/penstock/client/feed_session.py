@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 from urllib.parse import quote
 
-from penstock.client.errors import Closed, LeaseLost
+from penstock.client.errors import Closed, Garbled, LeaseLost
 from penstock.client.frames import (
     PUSH_PATH,
     Acked,
@@ -30,6 +30,7 @@ from penstock.client.frames import (
 )
 from penstock.client.received import Place, Received, records_within
 from penstock.client.session import HOPS_MAX, Item, Link, Loss, Resolve, Session, Token, base_of
+from penstock.errors import BatchError
 
 REMEMBERED_MAX: Final = 100_000
 """Acks of messages whose link was gone, of all partitions: no more than the largest credit."""
@@ -209,10 +210,17 @@ class FeedSession(Session[Item]):
     def _take_in(self, link: Link, batches: Batches) -> None:
         place = Place(batches.head.topic, batches.head.partition)
         unacked = self._unacked.setdefault((link.number, place), deque())
-        for _which, record in records_within(batches.data, batches.head.offsets):
-            item = self._make(place, record, link=link.number, order=self._next_order())
-            unacked.append(record.offset)
-            self.ready.append(item)
+        try:
+            for _which, record in records_within(batches.data, batches.head.offsets):
+                item = self._make(place, record, link=link.number, order=self._next_order())
+                unacked.append(record.offset)
+                self.ready.append(item)
+        except BatchError as problem:
+            at = f"{place.topic}-{place.partition} from {batches.head.offsets[0][0]}"
+            self._end(
+                Garbled(f"{at}: records that cannot be read: {problem}: move the group's offset behind them")
+            )
+            return
         while self.ready and self._is_remembered(self.ready[0]):
             self.ack(self.ready.popleft(), None)
 

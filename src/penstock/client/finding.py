@@ -1,6 +1,7 @@
 """Where the nodes' HTTP ports are: each node says so in its broker config `penstock.http.url`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -11,6 +12,8 @@ from penstock.client.kafka_trouble import SILENCE, translate
 
 CONFIG: Final = "penstock.http.url"
 FIND_SECONDS: Final = 5.0
+GRACE_SECONDS: Final = 0.3
+"""For the answers of the others after the first one."""
 
 
 def make_admin(servers: str, settings: Mapping[str, Any]) -> AdminClient:
@@ -42,6 +45,19 @@ def http_urls(admin: AdminClient) -> list[str]:
             [ConfigResource(ResourceType.BROKER, str(number))], request_timeout=FIND_SECONDS
         ).values()
     ]
+    # Who is away is not waited for when somebody has answered: one node knows the others.
+    wait(futures, return_when=FIRST_COMPLETED)
+    done = wait(futures, GRACE_SECONDS).done
+    urls, trouble = _answers([one for one in futures if one in done], asked)
+    if not urls:
+        urls, trouble = _answers(futures, asked)
+    if not urls:
+        raise trouble or Denied("no_http_port", _ADVICE)
+    return urls
+
+
+def _answers(futures: "Sequence[Future[Any]]", asked: str) -> tuple[list[str], ClientError | None]:
+    """Addresses of those who have one, and what was wrong with the last of those who did not answer."""
     urls = []
     trouble: ClientError | None = None
     for future in futures:
@@ -52,9 +68,7 @@ def http_urls(admin: AdminClient) -> list[str]:
             continue
         if config is not None and config.value:
             urls.append(config.value)
-    if not urls:
-        raise trouble or Denied("no_http_port", _ADVICE)
-    return urls
+    return urls, trouble
 
 
 _ADVICE: Final = (

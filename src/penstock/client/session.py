@@ -208,6 +208,10 @@ class Session(Generic[Item]):
     def drain(self) -> None:
         """No more is to be handed out."""
 
+    def fail(self, error: ClientError) -> None:
+        """Ends it because something is wrong on this side."""
+        self._end(error)
+
     def end(self) -> None:
         """Hangs up. What was not answered is resolved with an error."""
         self._end(Closed("it was closed"))

@@ -247,14 +247,16 @@ class Client:
         return self._run(as_seconds(grace))
 
     def stop(self) -> None:
-        """Asks `run` to end; returns at once. From any thread, and from a signal handler."""
+        """Asks `run` to end; returns at once. From any thread, and from a signal handler. Before `run`: it ends as soon
+        as it has begun."""
         self._events.put(None)
 
     def _run(self, grace_s: float) -> bool:
-        pools = [WorkerPool(plan, self._open_worker_queue, self._worker_ended) for plan in self._plans]
+        events = self._events
+        pools = [WorkerPool(plan, self._open_worker_queue, events.put) for plan in self._plans]
         problem = None
         try:
-            problem = self._events.get()
+            problem = events.get()
         finally:
             deadline = time.monotonic() + grace_s
             for pool in pools:
@@ -264,10 +266,6 @@ class Client:
         if problem is not None:
             raise problem
         return all(finished)
-
-    def _worker_ended(self, problem: ClientError | None) -> None:
-        if problem is not None:
-            self._events.put(problem)
 
     def _open_worker_queue(self, plan: WorkerPlan) -> Queue:
         return self._open_queue(

@@ -228,7 +228,12 @@ class ThreadDriver(Generic[Item]):
                     self._hear(link, socket.recv())
         except (OSError, WebSocketException, ValueError) as problem:
             loss = loss_of(problem)
-        self._sockets.pop(link, None)
+        except Exception as bug:
+            failure = ClientError(f"a bug in penstock.client: {bug!r}")
+            self.tell(lambda now: self.session.fail(failure))
+            raise
+        finally:
+            self._sockets.pop(link, None)
         log.debug("%s: %s: %s", self._name, url, loss.reason)
         self.tell(lambda now: self.session.lost(link, loss, now))
 

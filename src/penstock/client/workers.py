@@ -51,13 +51,16 @@ class WorkerPool:
         return done
 
     def _work(self) -> None:
+        ended: ClientError | None = None
         try:
             for job in self._queue:
                 self._handle(job)
         except ClientError as problem:
-            self._on_end(problem)
-        else:
-            self._on_end(None)
+            ended = problem
+        except SystemExit:
+            pass  # said in a handler: all are to end
+        finally:
+            self._on_end(ended)
 
     def _handle(self, job: Job) -> None:
         problem: Exception | None = None
@@ -65,6 +68,10 @@ class WorkerPool:
             self.plan.handler(job)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is about the job, not about the worker
             problem = raised
+        except BaseException:
+            if not job.settled:
+                job.retry()
+            raise
         conclude(job, problem, self.plan.policy, self._random)
 
 

@@ -53,6 +53,7 @@ class AsyncClient:
         self._streams: list[AsyncQueue | AsyncSubscription] = []
         self._plans: list[WorkerPlan] = []
         self._stop: asyncio.Future[ClientError | None] | None = None
+        self._is_stop_asked = False
         self.admin = AsyncAdmin(Admin(self._workshop.kafka_admin, self._workshop.find_urls))
         """Topics, queues and groups."""
 
@@ -226,13 +227,19 @@ class AsyncClient:
         if not self._plans:
             raise ClientError("no workers: decorate a handler with @client.worker(...) first")
         self._stop = asyncio.get_running_loop().create_future()
-        if signals:
-            with stopping_on_signals(self.stop):
-                return await self._run(self._stop, as_seconds(grace))
-        return await self._run(self._stop, as_seconds(grace))
+        if self._is_stop_asked:
+            self.stop()
+        try:
+            if signals:
+                with stopping_on_signals(self.stop):
+                    return await self._run(self._stop, as_seconds(grace))
+            return await self._run(self._stop, as_seconds(grace))
+        finally:
+            self._stop, self._is_stop_asked = None, False
 
     def stop(self) -> None:
-        """Asks `run` to end; returns at once."""
+        """Asks `run` to end; returns at once. Before `run`: it ends as soon as it has begun."""
+        self._is_stop_asked = True
         self._end_run(None)
 
     async def _run(self, stop: "asyncio.Future[ClientError | None]", grace_s: float) -> bool:

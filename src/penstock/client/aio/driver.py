@@ -230,6 +230,10 @@ class TaskDriver(Generic[Item]):
                     self._hear(link, await socket.recv())
         except (OSError, WebSocketException, ValueError) as problem:
             loss = loss_of(problem)
+        except Exception as bug:
+            failure = ClientError(f"a bug in penstock.client: {bug!r}")
+            self.tell(lambda now: self.session.fail(failure))
+            raise
         finally:
             self._sockets.pop(link, None)
         log.debug("%s: %s: %s", self._name, url, loss.reason)

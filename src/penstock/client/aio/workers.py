@@ -20,7 +20,7 @@ class AsyncWorkerPool:
         self,
         plan: WorkerPlan,
         open_queue: Callable[[WorkerPlan], AsyncQueue],
-        on_end: Callable[[ClientError], None],
+        on_end: Callable[[ClientError | None], None],
     ) -> None:
         self.plan = plan
         self._on_end = on_end
@@ -45,11 +45,14 @@ class AsyncWorkerPool:
         return not late
 
     async def _work(self) -> None:
+        ended: ClientError | None = None
         try:
             async for job in self._queue:
                 await self._handle(job)
         except ClientError as problem:
-            self._on_end(problem)
+            ended = problem
+        finally:
+            self._on_end(ended)
 
     async def _handle(self, job: AsyncJob) -> None:
         problem: Exception | None = None
