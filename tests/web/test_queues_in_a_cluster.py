@@ -11,9 +11,9 @@ import pytest
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.queue import AckKind
 from penstock.web.api.jobs import OpenedBatches
-from penstock.web.work import UNANSWERED_MAX
-from penstock.web.work import Worker as SocketWorker
 from penstock.web.work_frames import Work
+from penstock.web.worker import UNANSWERED_MAX
+from penstock.web.worker import Worker as SocketWorker
 
 from .web_trio import WebTrio
 from .workers import working
