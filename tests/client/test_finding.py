@@ -1,0 +1,39 @@
+"""Where a node's HTTP port is, as the node says and as a client finds it."""
+
+import pytest
+
+from penstock import Broker
+from penstock.client import Client, Denied
+from penstock.config import Address, NodeConfig
+from penstock.config.broker import static_broker_configs
+
+
+@pytest.mark.parametrize(
+    ("http", "told"),
+    [
+        (Address("10.0.0.5", 8080), "http://10.0.0.5:8080"),
+        (Address("0.0.0.0", 8080), "http://broker.example:8080"),
+        (Address("::", 8080), "http://broker.example:8080"),
+        (None, ""),
+    ],
+)
+def test_a_node_says_where_its_http_port_is_reached(http: Address | None, told: str) -> None:
+    config = NodeConfig(http=http, advertise=Address("broker.example", 9092))
+    assert static_broker_configs(config)["penstock.http.url"] == told
+
+
+def test_a_client_finds_it(broker: Broker, client: Client) -> None:
+    assert client._workshop.find_urls() == [broker.http_url]
+
+
+def test_what_the_client_was_told_counts_more(broker: Broker) -> None:
+    with Client(broker.bootstrap_servers, http=["http://proxy/a", "http://proxy/b"]) as client:
+        assert client._workshop.find_urls() == ["http://proxy/a", "http://proxy/b"]
+
+
+def test_a_broker_without_one_is_an_error_that_says_what_to_do() -> None:
+    with Broker(http=None) as broker, Client(broker.bootstrap_servers) as client:
+        with pytest.raises(Denied, match="--http"):
+            client.queue("orders", group="workers").receive(15)
+        with pytest.raises(Denied, match="--http"):
+            client.admin.queues()
