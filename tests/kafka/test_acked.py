@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
 from penstock.config import GroupSettings
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit, offsets_partition
 from penstock.node import Partition
 from penstock.node.acked import Question
@@ -33,7 +34,7 @@ def trio() -> Iterator[Trio]:
 def topic(trio: Trio, unique: Unique) -> str:
     """With ten records of long ago. Each node coordinates a third of all groups."""
     for index, node_id in enumerate((1, 2, 3)):
-        trio.hand_over(OFFSETS_TOPIC, node_id, index)
+        hand_over(trio, OFFSETS_TOPIC, node_id, index)
     name = unique("acked")
     with trio.client(1) as client:
         made = create(client, name, cleanup_policy="acked", penstock_acked_min_age_ms="0")
@@ -49,6 +50,20 @@ def until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def hand_over(trio: Trio, topic: str, to: int, index: int = 0) -> None:
+    """Again and again: a node that was cut off a moment ago has to catch up before it can lead."""
+
+    def leads() -> bool:
+        leader = trio.leader(topic, index)
+        if leader != to:
+            group = trio.replica(leader, topic, index).group
+            with suppress(KafkaError):
+                trio.run(trio.node(leader).controller.hand_over(group, leader, to))
+        return leader == to
+
+    until(leads)
 
 
 def index_of(group: str) -> int:
@@ -208,9 +223,30 @@ def test_a_queue_counts_wherever_its_state_is_kept_and_whoever_leads_its_partiti
     starts_at(trio, topic, 15)
     for to in trio.followers(topic):
         for index in range(2):
-            trio.hand_over(STATE_TOPIC, to, index)
-        trio.hand_over(topic, to)
+            hand_over(trio, STATE_TOPIC, to, index)
+        hand_over(trio, topic, to)
         assert clean(trio, to, topic) == 15
     driver = queue(trio, workers, topic)
     accept(trio, driver, 15, 19)
     starts_at(trio, topic, 20)
+
+
+def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
+    trio: Trio, topic: str, unique: Unique
+) -> None:
+    leader = trio.leader(topic)
+    workers = unique("workers")
+    driver = queue(trio, workers, topic)
+    for index in range(2):
+        hand_over(trio, STATE_TOPIC, leader, index)
+    with trio.client(leader) as client:
+        write(client, topic)
+    shelves = trio.call(trio.node(leader)._queue_store.shelves).values()
+    [shelf] = [one for one in shelves if (driver.key, 10) in one.starts(None)]
+    with trio.cut_off(leader):
+        trio.call(lambda: driver.deliver("member", 1, 1 << 20))
+        trio.call(lambda: driver.acknowledge("member", [Acknowledgement(10, 10, ACCEPT)]))
+        trio.eventually(lambda: (driver.key, 11) in shelf.starts(None))
+        with pytest.raises(KafkaError):
+            trio.run(shelf.settled_starts())
+        succeeded(trio, *(one for one in trio.running if one != leader))
