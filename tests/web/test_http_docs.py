@@ -12,6 +12,8 @@ import httpx
 from penstock import Broker
 from penstock.config import Limits
 
+from .pushing import subscriber
+
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "http-api.md"
 SAID = "http://127.0.0.1:8080"
 JSON = "application/json"
@@ -52,6 +54,14 @@ def run(command: str, url: str) -> httpx.Response:
     return httpx.request(method, where.replace(SAID, url), content=body, headers=headers, timeout=30)
 
 
+def subscribe_once(url: str) -> None:
+    """The subscriber that the page speaks of, which curl cannot be. Returns when it has gone."""
+    with subscriber(url) as one:
+        assert one.subscribe("ledger", "notes", read_old=True)["type"] == "subscribed"
+    while httpx.get(f"{url}/v1/subscriptions/ledger", timeout=30).json()["attached"]:
+        pass
+
+
 def shape(value: Any) -> Any:
     """Names and kinds, without what differs from one time to the next."""
     if isinstance(value, dict):
@@ -65,7 +75,10 @@ def test_every_example_does_what_the_page_shows() -> None:
     found = list(examples())
     assert len(found) >= 15
     with Broker() as broker:
+        first = next(one for one in found if "/v1/subscriptions" in one.command)
         for example in found:
+            if example is first:
+                subscribe_once(broker.http_url)
             answer = run(example.command, broker.http_url)
             refused = example.shown is not None and "error" in example.shown
             assert (answer.status_code >= 400) is refused, f"{example.command}: {answer.text}"

@@ -47,6 +47,8 @@ from penstock.node.queues.overview import QueueOverview
 from penstock.node.queues.store import QueueStore
 from penstock.node.share_groups import ShareGroups
 from penstock.node.status_board import StatusBoard
+from penstock.node.subscriptions.desk import SubscriptionDesk
+from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
 from penstock.node.view import METADATA_GROUP, ClusterView
 from penstock.node.workers import Workers
@@ -79,6 +81,7 @@ class Node:
     queues: QueueManager
     queue_overview: QueueOverview
     queue_desk: QueueDesk
+    subscription_desk: SubscriptionDesk
     acked: AckedCleanup
     flusher: Flusher
     view: ClusterView
@@ -245,6 +248,13 @@ class Node:
         )
         self._open_queues(state)
         self.share_groups = ShareGroups(self.groups, erase=self.queue_overview.forget)
+        self.subscription_desk = SubscriptionDesk(
+            node_id=self.node_id,
+            state=state,
+            view=self.view,
+            store=SubscriptionStore(self.groups, self.clock, config.limits),
+            rpc=self.links.rpc if self.links is not None else None,
+        )
         self.status = StatusBoard(self)
         self.acked = AckedCleanup(
             node_id=self.node_id,

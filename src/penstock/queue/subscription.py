@@ -171,6 +171,10 @@ class Subscriber:
     def unacked(self) -> int:
         return sum(len(lane.sent) for lane in self._lanes.values())
 
+    def unacked_on(self, key: TopicPartition) -> int:
+        lane = self._lanes.get(key)
+        return len(lane.sent) if lane is not None else 0
+
     def set_credit(self, credit: int) -> None:
         self.settings = msgspec.structs.replace(self.settings, credit=credit)
 

@@ -43,6 +43,12 @@ def is_mark(text: str) -> bool:
     return text.startswith(MARK)
 
 
+def decode_ttl(text: str) -> int | None:
+    """The subscription's TTL; None if the text is anybody else's."""
+    found = _FORM.fullmatch(text)
+    return int(found.group(1)) if found else None
+
+
 def decode_done(floor: int, text: str) -> list[Range]:
     """The ranges; none if the text is anybody else's."""
     found = _FORM.fullmatch(text)

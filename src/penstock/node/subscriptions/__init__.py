@@ -1,10 +1,12 @@
 """Push: subscribers that are connected, and the places that are kept for them.
 
 `manager` knows who is attached; `attachment` serves one subscriber, by what its core (`penstock.queue.subscription`)
-decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps places as committed offsets.
+decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps places as committed offsets; `desk`
+tells any node of all of it.
 """
 
 from penstock.node.subscriptions.attachment import Attachment, place_told
+from penstock.node.subscriptions.desk import PlacePicture, SubscriptionDesk, SubscriptionPicture
 from penstock.node.subscriptions.manager import Subscriptions
 from penstock.node.subscriptions.values import (
     Bounds,
@@ -25,9 +27,12 @@ __all__ = [
     "Encoder",
     "Ending",
     "Notice",
+    "PlacePicture",
     "Reader",
     "Refused",
     "Rows",
+    "SubscriptionDesk",
+    "SubscriptionPicture",
     "Subscriptions",
     "Wish",
     "place_told",

@@ -85,7 +85,7 @@ class Attachment:
         self._touching = False
         self._told = asyncio.Event()
         self._ended = asyncio.Event()
-        self.touched_ms = now_ms()
+        self.since_ms = self.touched_ms = now_ms()
 
     # --- life
 

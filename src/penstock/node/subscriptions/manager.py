@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.cluster import Topic
-from penstock.errors import KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
 from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.store import SubscriptionStore
@@ -60,6 +60,9 @@ class Subscriptions:
 
     def attached(self) -> Iterator[Attachment]:
         return iter(list(self._attached.values()))
+
+    def find(self, name: str) -> Attachment | None:
+        return self._attached.get(name)
 
     def home_of(self, name: str) -> int:
         """The node that a subscription is at home at; KafkaError while nobody knows."""
@@ -141,9 +144,27 @@ class Subscriptions:
         name = attachment.wish.name
         await self.detach(attachment)
         async with self._alone(name):
-            if name not in self._attached:  # somebody else may have taken it over, and wants it
-                await self.store.forget(name)
-                self._node.events.tell("subscription.forgotten", subscription=name)
+            await self._forget(name)
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """A subscription ends for good by somebody else's word. NON_EMPTY_GROUP if it has a subscriber, unless `force`
+        sends that one away."""
+        while True:
+            other = self._attached.get(name)
+            if other is not None and not force:
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"{name!r} has a subscriber")
+            if other is not None:
+                other.end(Ending("unsubscribed", "the subscription was deleted", is_home=False))
+                await other.closed()
+            async with self._alone(name):
+                if name not in self._attached:  # or somebody was just coming in
+                    return await self._forget(name)
+
+    async def _forget(self, name: str) -> None:
+        if name in self._attached:  # somebody else may have taken it over, and wants it
+            return
+        if await self.store.forget(name):
+            self._node.events.tell("subscription.forgotten", subscription=name)
 
     def _tell_detached(self, attachment: Attachment) -> None:
         ending = attachment.ending

@@ -15,7 +15,7 @@ from penstock.node.clock import Clock
 from penstock.node.groups import GroupManager
 from penstock.node.subscriptions.values import Refused
 from penstock.queue.subscription import Place
-from penstock.queue.subscription_storage import decode_done, encode_mark
+from penstock.queue.subscription_storage import decode_done, encode_mark, is_mark
 from penstock.types import TopicPartition
 
 TRANSIENT = frozenset(
@@ -25,6 +25,9 @@ TRANSIENT = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
+
+GROUP_TYPE = "classic"
+"""As Kafka calls a group whose offsets were committed without members, too."""
 
 
 class SubscriptionStore:
@@ -42,6 +45,21 @@ class SubscriptionStore:
         self._check_unused(name)
         now_ms = self._clock.wall_ms()
         return {key: _place(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
+
+    def stored(self, name: str) -> dict[TopicPartition, CommittedOffset]:
+        """What is stored under this name and marked as a subscription's. KafkaError if this node cannot know."""
+        now_ms = self._clock.wall_ms()
+        return {
+            key: one
+            for key, one in self._groups.committed(name).items()
+            if is_mark(one.metadata) and not _is_over(one, now_ms)
+        }
+
+    def names(self) -> list[str]:
+        """Everything that may be a subscription at home here. KafkaError while not all of it is known."""
+        if not self._groups.all_online:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a coordinator is reading its log")
+        return [row.group_id for row in self._groups.list((), (GROUP_TYPE,))]
 
     def _check_unused(self, name: str) -> None:
         group = self._groups.describe(name)
@@ -91,14 +109,15 @@ class SubscriptionStore:
             metadata=encode_mark(ttl_ms, place.offset, place.done, most),
         )
 
-    async def forget(self, name: str) -> None:
-        """Returns when it is as if it had never been."""
+    async def forget(self, name: str) -> bool:
+        """Returns when it is as if it had never been; False if it had not."""
         codes = await self._groups.delete([name])
         for code in codes.values():
             if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 raise KafkaError(
                     code, f"{name!r} could not be forgotten: {code.name.replace('_', ' ').lower()}"
                 )
+        return ErrorCode.NONE in codes.values()
 
 
 def _place(key: TopicPartition, committed: CommittedOffset) -> Place:

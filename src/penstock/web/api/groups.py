@@ -5,7 +5,9 @@ committed offset, or the earliest one if that is later, to the latest.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
@@ -36,7 +38,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.types import TopicPartition
-from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
+from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.web.api.problems import as_problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams, Operation
 from penstock.web.api.topics import TopicName
@@ -220,7 +222,7 @@ class Groups:
         group = call.params.group
         found = await self._described(group)
         if found is None:
-            raise _unknown(group)
+            raise await self._unknown(group)
         offsets = await self._offsets(group)
         return GroupFacts(
             group=group,
@@ -250,6 +252,13 @@ class Groups:
         check(found.error_code, found.error_message)
         return found
 
+    async def _unknown(self, group: str) -> Exception:
+        message = f"there is no group {group!r}; GET /v1/groups lists them"
+        with suppress(PenstockError):
+            if await self._client.node.queue_overview.pictures(group):
+                message = f"{group!r} is a queue: GET /v1/queues/{quote(group, safe='')} describes it"
+        return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
+
     async def _offsets(self, group: str) -> list[CommittedFacts]:
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
         answer = await self._client.ask_home(
@@ -263,7 +272,7 @@ class Groups:
         topics = {
             topic.name: [row.partition_index for row in topic.partitions] for topic in answer.groups[0].topics
         }
-        ranges = await self._ranges(topics)
+        ranges = await find_ranges(self._client, topics)
         return [
             _committed(
                 TopicPartition(topic.name, row.partition_index), row.committed_offset, row.metadata, ranges
@@ -272,26 +281,12 @@ class Groups:
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ]
 
-    async def _ranges(self, topics: dict[str, list[int]]) -> dict[TopicPartition, tuple[int, int]]:
-        """Earliest and latest offset of those partitions whose leaders tell."""
-        ranges: dict[TopicPartition, tuple[int, int]] = {}
-        for topic, partitions in topics.items():
-            earliest, latest = await asyncio.gather(
-                find_offsets(self._client, topic, partitions, EARLIEST),
-                find_offsets(self._client, topic, partitions, LATEST),
-            )
-            for partition in partitions:
-                first, last = earliest[partition], latest[partition]
-                if isinstance(first, int) and isinstance(last, int):
-                    ranges[TopicPartition(topic, partition)] = first, last
-        return ranges
-
     # --- what is to change
 
     async def delete(self, call: Call[GroupParams, None]) -> None:
         group = call.params.group
         if await self._described(group) is None:
-            raise _unknown(group)
+            raise await self._unknown(group)
         answer = await self._client.ask_home(
             lambda: self._client.coordinator_of(group),
             ApiKey.DELETE_GROUPS,
@@ -382,11 +377,6 @@ class Groups:
             if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                 raise _has_members(group)
             check(row.error_code, None, "group")
-
-
-def _unknown(group: str) -> Exception:
-    message = f"there is no group {group!r}; GET /v1/groups lists them"
-    return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
 
 
 def _has_members(group: str) -> Exception:

@@ -1,7 +1,7 @@
 """Where partitions begin and end, asked of their leaders: of each node at once what it leads."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import (
@@ -18,6 +18,7 @@ from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from penstock.types import TopicPartition
 
 LATEST, EARLIEST = -1, -2
 """Instead of a time."""
@@ -43,6 +44,23 @@ async def find_offsets(
         if not missing or not patient or loop.time() > deadline:
             return found
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+
+async def find_ranges(
+    client: InnerClient, topics: Mapping[str, Iterable[int]]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Earliest and latest offset of those partitions whose leaders tell."""
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
+    for topic, wanted in topics.items():
+        partitions = list(wanted)
+        earliest, latest = await asyncio.gather(
+            find_offsets(client, topic, partitions, EARLIEST), find_offsets(client, topic, partitions, LATEST)
+        )
+        for partition in partitions:
+            first, last = earliest[partition], latest[partition]
+            if isinstance(first, int) and isinstance(last, int):
+                ranges[TopicPartition(topic, partition)] = first, last
+    return ranges
 
 
 async def _ask_all(client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int) -> Found:

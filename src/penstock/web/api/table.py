@@ -17,6 +17,7 @@ from penstock.web.api.queue_jobs import QueueJobs
 from penstock.web.api.queues import Queues
 from penstock.web.api.reading import Reading
 from penstock.web.api.routing import Answer, Call, NoParams, Operation, routes
+from penstock.web.api.subscriptions import SubscriptionsApi
 from penstock.web.api.topics import Topics
 
 DOCUMENT_PATH = "/v1/openapi.json"
@@ -62,6 +63,7 @@ def operations(client: InnerClient) -> list[Operation]:
         Queues(client),
         QueueJobs(client),
         DeadLetters(client),
+        SubscriptionsApi(client),
     )
     return [operation for family in families for operation in family.operations()]
 

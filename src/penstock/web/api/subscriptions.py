@@ -1,0 +1,238 @@
+"""Subscriptions: list, describe, delete. Messages are pushed by `web.push`.
+
+A subscription is told by its home, the coordinator of the group of its name; all nodes together know all of them. Lag
+is what is not acked: from the offset, or the earliest one if that is later, to the latest, without what is done there.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node.subscriptions import PlacePicture, SubscriptionPicture
+from penstock.types import TopicPartition
+from penstock.web.api.offsets import find_ranges
+from penstock.web.api.problems import Problem, refused
+from penstock.web.api.routing import Call, NoParams, Operation
+
+SubscriptionName = Annotated[
+    str, Meta(min_length=1, max_length=249, description="A subscription's name, as its subscribers say it.")
+]
+Ranges = dict[TopicPartition, tuple[int, int]]
+"""Where partitions begin and end, as far as their leaders tell."""
+
+
+class SubscriptionParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    subscription: SubscriptionName
+
+
+class ForgetParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`force`: also while a subscriber is attached, which is sent away."""
+
+    subscription: SubscriptionName
+    force: bool = False
+
+
+class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscriber is attached, or none is, since `since_ms`. `ttl_left_ms` is null while one is: then the TTL does not
+    run. `lag` is the sum of those that are known, null if none is."""
+
+    subscription: str
+    topics: list[str]
+    home: int
+    attached: bool
+    since_ms: int
+    ttl_ms: int
+    ttl_left_ms: int | None
+    lag: int | None
+
+
+class SubscriptionList(msgspec.Struct, frozen=True, kw_only=True):
+    """`unanswered` are nodes that did not tell which subscriptions are at home there."""
+
+    subscriptions: list[SubscriptionSummary]
+    unanswered: list[int]
+
+
+class DoneRange(msgspec.Struct, frozen=True, kw_only=True):
+    first: int
+    last: int
+
+
+class SubscriptionPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """All before `offset` is acked, and what `done` names behind it: the first hundred ranges. `unacked` were pushed.
+    `latest_offset` and `lag` are null while the partition's leader does not tell."""
+
+    topic: str
+    partition: int
+    offset: int
+    done: list[DoneRange]
+    unacked: int
+    latest_offset: int | None
+    lag: int | None
+
+
+class SubscriptionFacts(SubscriptionSummary, frozen=True, kw_only=True):
+    """`unacked` were pushed to whoever is attached, `deferred` are not due."""
+
+    unacked: int
+    deferred: int
+    positions: list[SubscriptionPlace]
+
+
+class SubscriptionsApi:
+    """Answers about subscriptions."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+        self._node = client.node
+
+    def operations(self) -> list[Operation]:
+        one = "/v1/subscriptions/{subscription}"
+        return [
+            Operation(
+                method="GET",
+                path="/v1/subscriptions",
+                name="listSubscriptions",
+                summary="All subscriptions, whichever node they are at home at",
+                handler=self.list_all,
+                answer=SubscriptionList,
+                tag="subscriptions",
+            ),
+            Operation(
+                method="GET",
+                path=one,
+                name="describeSubscription",
+                summary="Where a subscription is on each partition, what is unacked, and its lag",
+                handler=self.describe,
+                params=SubscriptionParams,
+                answer=SubscriptionFacts,
+                refusals=(404,),
+                tag="subscriptions",
+            ),
+            Operation(
+                method="DELETE",
+                path=one,
+                name="deleteSubscription",
+                summary="Forget a subscription for good; with force, also one that has a subscriber",
+                handler=self.delete,
+                params=ForgetParams,
+                status=204,
+                refusals=(404, 409),
+                tag="subscriptions",
+            ),
+        ]
+
+    # --- what there is
+
+    async def list_all(self, call: Call[NoParams, None]) -> SubscriptionList:
+        nodes = [one.node_id for one in self._node.view.brokers()]
+        ranges: Ranges = {}
+        answers = await asyncio.gather(*(self._listed(node, ranges) for node in nodes))
+        rows = [row for answer in answers if answer is not None for row in answer]
+        return SubscriptionList(
+            subscriptions=sorted(rows, key=lambda row: row.subscription),
+            unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
+        )
+
+    async def _listed(self, node: int, ranges: Ranges) -> list[SubscriptionSummary] | None:
+        """Page by page: of many subscriptions with many partitions only the sums are kept."""
+        rows: list[SubscriptionSummary] = []
+        after = ""
+        while True:
+            try:
+                page = await self._node.subscription_desk.browse(node, after)
+            except PenstockError:
+                return None
+            await self._find(page.pictures, ranges)
+            now_ms = self._node.clock.wall_ms()
+            rows += [_summary(picture, ranges, now_ms) for picture in page.pictures]
+            if page.is_last:
+                return rows
+            after = page.pictures[-1].name
+
+    async def _find(self, pictures: Iterable[SubscriptionPicture], ranges: Ranges) -> None:
+        """Adds the partitions that nobody has been asked about."""
+        wanted: dict[str, dict[int, None]] = {}
+        for picture in pictures:
+            for place in picture.places:
+                if _key(place) not in ranges:
+                    wanted.setdefault(place.topic, {})[place.partition] = None
+        ranges |= await find_ranges(self._client, wanted)
+
+    async def describe(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
+        name = call.params.subscription
+        picture = await self._node.subscription_desk.look(name)
+        if picture is None:
+            raise _unknown(name)
+        ranges: Ranges = {}
+        await self._find([picture], ranges)
+        return SubscriptionFacts(
+            **msgspec.structs.asdict(_summary(picture, ranges, self._node.clock.wall_ms())),
+            unacked=sum(place.unacked for place in picture.places),
+            deferred=picture.deferred,
+            positions=[_position(place, ranges) for place in picture.places],
+        )
+
+    # --- what is to change
+
+    async def delete(self, call: Call[ForgetParams, None]) -> None:
+        name = call.params.subscription
+        try:
+            was_there = await self._node.subscription_desk.forget(name, force=call.params.force)
+        except KafkaError as trouble:
+            if trouble.code != ErrorCode.NON_EMPTY_GROUP:
+                raise
+            message = f"{trouble.message}: end it first, or say force=true to have it sent away"
+            raise refused(trouble.code, message, "subscription") from trouble
+        if not was_there:
+            raise _unknown(name)
+
+
+def _unknown(name: str) -> Problem:
+    return Problem(404, "unknown_subscription", f"there is no subscription {name!r}", "subscription")
+
+
+def _key(place: PlacePicture) -> TopicPartition:
+    return TopicPartition(place.topic, place.partition)
+
+
+def _summary(picture: SubscriptionPicture, ranges: Ranges, now_ms: int) -> SubscriptionSummary:
+    lags = [lag for place in picture.places if (lag := _lag(place, ranges)) is not None]
+    return SubscriptionSummary(
+        subscription=picture.name,
+        topics=picture.topics,
+        home=picture.home,
+        attached=picture.is_attached,
+        since_ms=picture.since_ms,
+        ttl_ms=picture.ttl_ms,
+        ttl_left_ms=None if picture.expires_ms is None else max(0, picture.expires_ms - now_ms),
+        lag=sum(lags) if lags else None,
+    )
+
+
+def _position(place: PlacePicture, ranges: Ranges) -> SubscriptionPlace:
+    _, latest = ranges.get(_key(place), (None, None))
+    return SubscriptionPlace(
+        topic=place.topic,
+        partition=place.partition,
+        offset=place.offset,
+        done=[DoneRange(first=first, last=last) for first, last in place.done],
+        unacked=place.unacked,
+        latest_offset=latest,
+        lag=_lag(place, ranges),
+    )
+
+
+def _lag(place: PlacePicture, ranges: Ranges) -> int | None:
+    known = ranges.get(_key(place))
+    if known is None:
+        return None
+    earliest, latest = known
+    start = max(place.offset, earliest)
+    done = sum(last + 1 - max(first, start) for first, last in place.done if last >= start)
+    return max(0, latest - start - done - place.done_beyond)

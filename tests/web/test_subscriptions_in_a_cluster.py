@@ -1,0 +1,95 @@
+"""Subscriptions of three nodes: every one of them lists, describes and deletes what is at home at any of them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.cluster import OFFSETS_TOPIC
+from penstock.groups import offsets_partition
+
+from .pushing import create, produce, subscriber
+from .web_trio import WebTrio
+
+Unique = Callable[[str], str]
+NODES = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[WebTrio]:
+    """Node n coordinates partition n - 1 of the committed offsets."""
+    with WebTrio() as nodes:
+        create(nodes.bootstrap_servers, "warm-up")
+        with subscriber(nodes.url(1)) as one:  # makes the topic of committed offsets
+            one.subscribe("warm-up", "warm-up")
+        for node in NODES:
+            nodes.hand_over(OFFSETS_TOPIC, node, node - 1)
+        yield nodes
+
+
+@pytest.fixture
+def topic(trio: WebTrio, unique: Unique) -> str:
+    """Three messages in each of three partitions; node n leads partition n - 1."""
+    name = unique("push")
+    create(trio.bootstrap_servers, name, partitions=3)
+    for node in NODES:
+        trio.hand_over(name, node, node - 1)
+        produce(trio.bootstrap_servers, name, range(3), partition=node - 1)
+    return name
+
+
+def at_home_at(node: int, unique: Unique) -> str:
+    """A name whose subscription is that node's."""
+    while offsets_partition(name := unique("sub"), 3) != node - 1:
+        pass
+    return name
+
+
+def rows(http: httpx.Client) -> dict[str, Any]:
+    answer = http.get("/v1/subscriptions").json()
+    assert answer["unanswered"] == []
+    return {row["subscription"]: row for row in answer["subscriptions"]}
+
+
+@pytest.mark.parametrize("asked", NODES)
+@pytest.mark.parametrize("home", NODES)
+def test_every_node_tells_of_a_subscription_and_forgets_it_wherever_it_is_at_home(
+    trio: WebTrio, topic: str, unique: Unique, asked: int, home: int
+) -> None:
+    name = at_home_at(home, unique)
+    path = f"/v1/subscriptions/{name}"
+    with trio.caller(asked) as http, subscriber(trio.url(home)) as one:
+        assert one.subscribe(name, topic, read_old=True)["type"] == "subscribed"
+        messages = one.take(9)
+        one.ack_durably(next(row for row in messages if (row["partition"], row["offset"]) == (2, 0)))
+        facts = http.get(path).json()
+        assert (facts["home"], facts["attached"], facts["unacked"], facts["lag"]) == (home, True, 8, 8)
+        assert [(row["offset"], row["latest_offset"], row["unacked"]) for row in facts["positions"]] == [
+            (0, 3, 3),
+            (0, 3, 3),
+            (1, 3, 2),
+        ]
+        row = rows(http)[name]
+        assert (row["home"], row["attached"], row["lag"]) == (home, True, 8)
+        assert http.delete(path).status_code == 409
+        assert http.delete(path, params={"force": "true"}).status_code == 204
+        assert one.closed() == (1000, "unsubscribed")
+        assert http.get(path).status_code == 404
+        assert name not in rows(http)
+
+
+def test_one_whose_home_has_moved_is_told_by_the_new_one(trio: WebTrio, topic: str, unique: Unique) -> None:
+    name = at_home_at(1, unique)
+    with subscriber(trio.url(1)) as one:
+        one.subscribe(name, topic, read_old=True)
+        one.ack_durably(next(row for row in one.take(9) if (row["partition"], row["offset"]) == (0, 2)))
+    try:
+        trio.hand_over(OFFSETS_TOPIC, 2, 0)
+        with trio.caller(3) as http:
+            facts = http.get(f"/v1/subscriptions/{name}").json()
+            assert (facts["home"], facts["attached"], facts["lag"]) == (2, False, 6)
+            assert http.delete(f"/v1/subscriptions/{name}").status_code == 204
+            assert http.get(f"/v1/subscriptions/{name}").status_code == 404
+    finally:
+        trio.hand_over(OFFSETS_TOPIC, 1, 0)
