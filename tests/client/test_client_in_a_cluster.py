@@ -111,3 +111,25 @@ def test_an_asynchronous_client_outlives_a_node_as_well(trio: WebTrio, client: C
         return done
 
     assert asyncio.run(work()) == {str(number) for number in range(JOBS)}
+
+
+def test_every_node_leads_an_asynchronous_subscriber_home(trio: WebTrio, client: Client) -> None:
+    spread(trio, client, "orders")
+
+    async def follow(node_id: int) -> set[str]:
+        got: set[str] = set()
+        async with (
+            AsyncClient(trio.bootstrap_servers, http=trio.http_url(node_id)) as other,
+            other.subscribe("orders", name=f"billing-{node_id}", read_old=True) as subscription,
+        ):
+            while len(got) < JOBS:
+                message = await subscription.receive(SOON)
+                assert message is not None, f"{len(got)} of {JOBS} messages"
+                got.add(message.text())
+                message.ack()
+            assert await subscription.flush(SOON)
+        return got
+
+    for node_id in trio.running:
+        assert asyncio.run(follow(node_id)) == {str(number) for number in range(JOBS)}
+    assert [client.admin.group(f"billing-{node_id}").total_lag for node_id in trio.running] == [0, 0, 0]

@@ -228,7 +228,7 @@ def test_stopping_before_it_runs_counts(client: Client, topic: str, group: str) 
 def test_a_handler_that_exits_ends_the_run_and_keeps_nothing(client: Client, topic: str, group: str) -> None:
     fill(client, topic, 1)
 
-    @client.worker(topic, group=group, concurrency=2)
+    @client.worker(topic, group=group)
     def handle(job: Job) -> None:
         raise SystemExit
 
