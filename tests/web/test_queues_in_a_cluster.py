@@ -1,6 +1,7 @@
 """Queues on three nodes: every call works on every one of them, and what is under way survives a move of the lead."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -102,7 +103,8 @@ def test_every_node_lists_shows_and_sends_back_dead_letters_and_purges(
         found: list[Any] = asked.get(f"/v1/queues/{queue}/dead-letters").json()["dead_letters"]
         return found
 
-    while len(dead()) < 3:
+    deadline = time.monotonic() + 20
+    while len(dead()) < 3 and time.monotonic() < deadline:
         pass
     letter = dead()[0]
     path = f"/v1/queues/{queue}/dead-letters/{letter['topic']}/{letter['partition']}/{letter['offset']}"
