@@ -181,6 +181,7 @@ class Cutting(LogParts):
             # Without room for one more file the last segment has to stay; `take_garbage` tries again.
             with suppress(DiskFull):
                 self._start_segment()
+        dropped = []
         while len(chain.segments) > 1 and chain.bases[1] <= self.start_offset:
             if chain.bases[1] + state.controls.gone + chain.segments[0].control_count > limit:
                 break
@@ -189,8 +190,9 @@ class Cutting(LogParts):
             segment.removed_before = state.removed_before(segment.base_offset)
             state.controls.drop_first(segment.control_count)
             segment.base_snapshot = None
-            self._upkeep.garbage.append(segment)
-            self._upkeep.forget([segment])
+            dropped.append(segment)
+        self._upkeep.garbage += dropped
+        self._upkeep.forget(dropped)
         state.terms.delete_prefix(self.start_offset)
 
     def expired(self, now_ms: int) -> list[Segment]:

@@ -139,7 +139,8 @@ class Upkeep:
         if chores.succeeded:
             for segment in chores.garbage:
                 segment.close()
-            self.garbage = [segment for segment in self.garbage if segment not in chores.garbage]
+            removed = frozenset(chores.garbage)  # thousands, where small segments go all at once
+            self.garbage = [segment for segment in self.garbage if segment not in removed]
             if chores.capture is not None:
                 self._enter(chores.capture, active)
         return True
@@ -183,4 +184,5 @@ class Upkeep:
 
     def forget(self, segments: list[Segment]) -> None:
         """Their indexes need no saving."""
-        self.unsaved = [other for other in self.unsaved if other not in segments]
+        gone = frozenset(segments)
+        self.unsaved = [other for other in self.unsaved if other not in gone]
