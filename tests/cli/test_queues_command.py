@@ -35,7 +35,9 @@ def publish(http: httpx.Client, topic: str, *values: object) -> None:
 
 
 def take(http: httpx.Client, queue: str, count: int) -> list[Any]:
-    return http.post(f"/v1/queues/{queue}/receive", json={"max": count, "wait_ms": 5000}).json()["jobs"]
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"max": count, "wait_ms": 5000})
+    jobs: list[Any] = answer.json()["jobs"]
+    return jobs
 
 
 def reject(http: httpx.Client, queue: str, count: int) -> None:
