@@ -181,6 +181,17 @@ class LogParts:
         set_limits(segment, self.config, self.path)
         return segment
 
+    def _flush_before_a_gap(self, active: Segment) -> None:
+        """Where offsets may be missing, recovery cannot tell the end of a segment that was never flushed from a gap,
+        and would go on with the next one. So there is a next one only when all before it is on the disk, with names.
+        """
+        try:
+            active.file.flush()
+            self._disk.sync_dir(self.path)
+        except StorageError as problem:
+            self.failed = problem  # the system may have dropped what it could not write
+            raise
+
     def _start_segment(self) -> Segment:
         """Seals the active segment, if any, and begins the next one at the log's end."""
         chain = self._chain
@@ -190,6 +201,8 @@ class LogParts:
             if not self._disk.volatile:
                 # Now, so that later saves find their place even on a full disk.
                 self._upkeep.checkpoint.save(self._facts())
+        if chain.active is not None and self._state.gaps_below >= self.end_offset:
+            self._flush_before_a_gap(chain.active)
         segment = self._new_segment(self.end_offset)
         segment.create()
         self._flushing.mark_folder(self.path)
