@@ -10,7 +10,7 @@ from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
 from penstock.config import GroupSettings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit, offsets_partition
-from penstock.node import Partition
+from penstock.node import Partition, acked
 from penstock.node.acked import Question
 from penstock.node.queues import Acknowledgement, QueueDriver
 from penstock.queue import AckKind
@@ -190,6 +190,24 @@ def test_a_node_that_does_not_lead_deletes_nothing(trio: Trio, topic: str, uniqu
         for node_id in trio.running:
             assert clean(trio, node_id, topic) == 0
     starts_at(trio, topic, 10)
+
+
+def test_an_operator_is_told_who_does_not_answer(
+    trio: Trio, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acked, "PATIENT_ROUNDS", 2)
+    leader = trio.leader(topic)
+    silent, other = trio.followers(topic)
+    group = group_at(trio, unique, silent)
+    commit(trio, group, topic, 10)
+    starts_at(trio, topic, 10)
+    with trio.client(leader) as client:
+        write(client, topic)
+    with trio.cut_off(silent):
+        clean(trio, leader, topic)
+        clean(trio, leader, topic)
+        succeeded(trio, leader, other)
+    assert f"nobody answers for {OFFSETS_TOPIC}-{index_of(group)}" in caplog.text
 
 
 # --- queues

@@ -52,6 +52,7 @@ def test_a_poll_counts_when_all_keepers_have_answered() -> None:
     poll = asked()
     poll.heard(1, {GROUPS: 5}, {PLACE: Line(1, 8)})
     assert not poll.counts(poll.keepers)
+    assert poll.missing == [QUEUES]
     assert poll.line(PLACE) is None
     poll.heard(2, {QUEUES: 6}, {PLACE: Line(2, 3)})
     assert poll.counts(poll.keepers)

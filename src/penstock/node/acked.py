@@ -49,6 +49,9 @@ GROUPS_PER_TURN = 100
 
 PARTITIONS_PER_TURN = 50
 
+PATIENT_ROUNDS = 30
+"""A minute."""
+
 KEEPERS = (OFFSETS_TOPIC, STATE_TOPIC)
 
 
@@ -95,6 +98,8 @@ class AckedCleanup:
         self._clock = clock
         self._workers = workers
         self._rpc = rpc
+        self._failures = 0
+        """Rounds in a row in which not all have answered."""
         if rpc is not None:
             rpc.handle(HOW_FAR, self._serve)
 
@@ -104,22 +109,32 @@ class AckedCleanup:
         """One round."""
         led = {one.group: (one, one.term) for one in self._partitions.online() if _has_work(one)}
         keepers = self._reigns()
-        if not led or not keepers or any(reign.node == NO_LEADER for reign in keepers.values()):
+        if not led or not keepers:
             return
         poll = Poll(keepers, led)
-        await asyncio.gather(*(self._ask(poll, node, list(led)) for node in poll.nodes))
+        if NO_LEADER not in poll.nodes:
+            await asyncio.gather(*(self._ask(poll, node, list(led)) for node in poll.nodes))
+        self._note(poll)
         shortened = []
         for count, (place, (partition, term)) in enumerate(led.items()):
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
                 if not poll.counts(self._reigns()):
-                    log.debug("what is acked stays for now: not all who keep groups and queues have answered")
                     break
             is_as_it_was = not partition.closed and partition.serves and partition.term == term
             if is_as_it_was and self._clean(partition, poll.line(place)):
                 shortened.append(partition)
         for partition in shortened:
             await self._give_back(partition)
+
+    def _note(self, poll: Poll) -> None:
+        """Tells an operator who waits for space in vain; once, and not for what an election explains."""
+        self._failures = 0 if poll.counts(poll.keepers) else self._failures + 1
+        if self._failures == PATIENT_ROUNDS:
+            log.warning(
+                "nothing that is acked is deleted (cleanup.policy=acked): nobody answers for %s",
+                ", ".join(f"{keeper.topic}-{keeper.partition}" for keeper in poll.missing),
+            )
 
     def _reigns(self) -> dict[Keeper, Reign]:
         """All keepers there are, as far as this node knows."""

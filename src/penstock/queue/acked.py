@@ -102,6 +102,11 @@ class Poll:
         """Whether all have answered, and are now what they were when they were asked (1)."""
         return not self._missing and self.keepers == keepers
 
+    @property
+    def missing(self) -> list[Keeper]:
+        """Who has not answered so far."""
+        return list(self._missing)
+
     def line(self, place: GroupId) -> Line | None:
         """None: nobody is on it, or not everybody has answered."""
         return None if self._missing else self._tally.lines.get(place)
