@@ -1,4 +1,4 @@
-"""confluent-kafka's share consumer on a queue, unmodified: accept, release, reject, locks that run out, many workers."""
+"""confluent-kafka's share consumer on a queue, unmodified: accept, release, reject, locks that end, many workers."""
 
 import threading
 from collections import Counter

@@ -125,7 +125,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Queues (share groups) on partitions that one node leads; each costs 10 KB, and more while it has work.",
+            description="Queues on partitions that one node leads; each costs 10 KB, and more while it has work.",
         ),
     ] = 50_000
     max_share_sessions: Annotated[

@@ -86,7 +86,8 @@ def decode_frame(text: str | None) -> AnyFrame:
     if len(text) > MAX_FRAME_BYTES:
         raise Problem(400, "frame_too_large", f"a frame of {len(text)} characters: at most {MAX_FRAME_BYTES}")
     try:
-        return _decoder.decode(text)
+        frame: AnyFrame = _decoder.decode(text)
+        return frame
     except msgspec.ValidationError as trouble:
         problem = misfit(trouble)
         code = problem.code if problem.field else "invalid_frame"
