@@ -236,4 +236,4 @@ def test_a_handler_that_exits_ends_the_run_and_keeps_nothing(client: Client, top
     with client.queue(topic, group=group) as other:
         job = other.receive(SOON)
         assert job is not None
-        assert job.deliveries == 2
+        assert job.deliveries > 1
