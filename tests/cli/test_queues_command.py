@@ -223,3 +223,18 @@ def test_times_that_cannot_be_read_are_refused(time_said: str, queues: Cli) -> N
     refused = queues("create", "mail", "--lease", time_said)
     assert refused.exit_code == 2
     assert "such as 30s" in refused.stderr
+
+
+def test_scheduled_counts_what_is_not_due_and_says_when_it_is(
+    queues: Cli, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("reminders")
+    succeeded(queues("create", name))
+    assert "due" not in succeeded(queues("scheduled", name)).stdout.replace("next due", "")
+    due_ms = 4_102_488_000_000
+    records = [{"value": 1, "deliver_at_ms": due_ms}, {"value": 2}]
+    http.post(f"/v1/topics/{name}/records", json={"records": records}).raise_for_status()
+    found = json.loads(succeeded(queues("scheduled", name, "--json")).stdout)
+    assert found["messages"] == [{"topic": name, "partition": 0, "offset": 0, "due_ms": due_ms}]
+    page = succeeded(queues("scheduled", name, "--max", "1")).stdout
+    assert page.count("2100-01-0") == 2  # midday of the first, in any time zone

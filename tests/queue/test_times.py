@@ -8,6 +8,7 @@ from penstock.queue import RetryBackoff
 from penstock.queue.agenda import DUE, EXPIRES, MAX_TIME_MS, Agenda, event
 from penstock.queue.deadlines import Deadlines
 from penstock.queue.settings import MAX_DELAY_MS
+from penstock.queue.states import CHUNK_SIZE
 from tests.queue.scene import ACCEPT, NOT_YOURS, RELEASE, RENEW, TAKEN, Scene
 
 
@@ -182,3 +183,34 @@ def test_deadlines_that_move_and_go_leave_nothing_behind(moves: int) -> None:
     assert deadlines.pop_due(0) is None
     assert deadlines.pop_due(1) == 1
     assert deadlines.next_ms is None
+
+
+def test_what_is_scheduled_is_told_soonest_first_across_chunks_and_no_more_than_asked_for() -> None:
+    scene = Scene()
+    now_ms = scene.now_ms
+    late = [(offset, now_ms + 900_000 - offset) for offset in range(0, 3 * CHUNK_SIZE, 1000)]
+    scene.reads(3 * CHUNK_SIZE, deferred=late, expiring=[(5, now_ms + 10)])
+    soonest = [(due_ms, offset) for offset, due_ms in reversed(late)]
+    assert scene.queue.scheduled() == soonest
+    assert scene.queue.scheduled(2) == soonest[:2]
+    assert scene.queue.deferred_count == len(soonest)
+
+
+def test_what_is_due_done_or_expired_is_not_scheduled_and_what_rests_is() -> None:
+    scene = Scene()
+    now_ms = scene.now_ms
+    scene.reads(
+        4,
+        deferred=[(0, now_ms + 50), (1, now_ms + 500), (2, now_ms + 600)],
+        expiring=[(1, now_ms + 100)],
+    )
+    assert scene.queue.scheduled() == [(now_ms + 50, 0), (now_ms + 500, 1), (now_ms + 600, 2)]
+    scene.passes(50)
+    assert scene.queue.scheduled() == [(now_ms + 500, 1), (now_ms + 600, 2)]
+    scene.passes(50)
+    assert scene.queue.scheduled() == [(now_ms + 600, 2)]
+    assert scene.gets("ann", 9) == [0, 3]
+    scene.says("ann", RELEASE, 3, delay_ms=200)
+    assert scene.queue.scheduled() == [(now_ms + 300, 3), (now_ms + 600, 2)]
+    scene.queue.trimmed(scene.now_ms, 3)
+    assert scene.queue.scheduled() == [(now_ms + 300, 3)]

@@ -1,6 +1,7 @@
-"""`penstock queues`: create, list, describe, peek, purge, delete; dead letters are in `queues_dead`."""
+"""`penstock queues`: create, list, describe, peek, scheduled, purge, delete; dead letters are in `queues_dead`."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 import click
@@ -204,6 +205,47 @@ def peek(
         show(table(*columns, rows=rows, numbers=("partition", "offset", "deliveries")))
     else:
         note("nothing to do")
+
+
+@queues.command(
+    epilog=examples("penstock queues scheduled mail", "penstock queues scheduled mail --max 100 --json")
+)
+@click.argument("name")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only of this topic.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
+@click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=10, show_default=True)
+@json_option
+@asks_queues
+def scheduled(
+    api: QueuesApi, name: str, topic: str | None, partition: int | None, most: int, as_json: bool
+) -> None:
+    """Show how many messages are not due yet, and when the next of them are."""
+    found = api.get(name, "scheduled", topic=topic, partition=partition, max_records=most)
+    if as_json:
+        show_json(found)
+        return
+    columns = ("topic", "partition", "deferred", "next due", "unread")
+    rows = [
+        [row["topic"], row["partition"], row["deferred"], _moment(row["next_due_ms"]), row["unread"]]
+        for row in found["partitions"]
+    ]
+    show(table(*columns, rows=rows, numbers=("partition", "deferred", "unread")))
+    if found["messages"]:
+        coming = [
+            [_moment(row["due_ms"]), row["topic"], row["partition"], row["offset"]]
+            for row in found["messages"]
+        ]
+        show("", table("due", "topic", "partition", "offset", rows=coming, numbers=("partition", "offset")))
+
+
+def _moment(at_ms: int | None) -> str | None:
+    """Local time; far beyond what a calendar has, the number itself."""
+    if at_ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (OverflowError, ValueError):
+        return f"{at_ms} ms"
 
 
 def shortened(value: object) -> str:

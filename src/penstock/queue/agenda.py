@@ -11,7 +11,7 @@ early and nothing is late by more than its caller's clock.
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from penstock.queue.states import CHUNK_SIZE
@@ -55,6 +55,12 @@ class Agenda:
     @property
     def next_ms(self) -> int | None:
         return self._events[0] // _UNIT if self._events else None
+
+    def coming(self) -> Iterator[tuple[int, int, int]]:
+        """All events as (time in ms, kind, index), soonest first."""
+        for each in self._events:
+            at_ms, rest = divmod(each, _UNIT)
+            yield (at_ms, *divmod(rest, CHUNK_SIZE))
 
     def take_due(self, now_ms: int) -> tuple[list[Range], list[Range]]:
         """What has expired by now, and what is due. In which order it became so makes no difference: who is both has

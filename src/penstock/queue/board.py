@@ -16,6 +16,8 @@ The counters are a list by state. They must equal what the bytes say (invariant 
 
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
 
 from penstock.queue.agenda import DUE, Agenda, event
 from penstock.queue.chunk import Chunk
@@ -37,6 +39,9 @@ from penstock.queue.states import (
     runs,
 )
 from penstock.queue.storage import StoredChunk
+
+SCHEDULE_LOOKS = 100_000
+"""Some 50 ms of the caller's time."""
 
 
 class Board:
@@ -92,6 +97,18 @@ class Board:
             if chunk is not None:
                 chunk.listed = False
         return None
+
+    def scheduled(self, most: int) -> list[tuple[int, int]]:
+        """(due_ms, offset) of what is deferred, soonest first. An agenda keeps the times of what was done early, and
+        those at which messages expire: fewer are found than there are if SCHEDULE_LOOKS of these come before."""
+        agendas = [_coming(self.chunks[number]) for number in sorted(self.chunks)]
+        found: list[tuple[int, int]] = []
+        for at_ms, offset, is_deferred in islice(heapq.merge(*agendas, key=itemgetter(0)), SCHEDULE_LOOKS):
+            if is_deferred:
+                found.append((at_ms, offset))
+                if len(found) == most:
+                    break
+        return found
 
     # Changing states
 
@@ -295,3 +312,9 @@ class Board:
         chunk = self.chunks.get(number)
         if chunk is not None and chunk.state[index] == WAITING:
             self.shift(chunk, index, index + 1, AVAILABLE)
+
+
+def _coming(chunk: Chunk) -> Iterator[tuple[int, int, bool]]:
+    """(time in ms, offset, whether it is deferred until then)."""
+    for at_ms, kind, index in chunk.agenda.coming() if chunk.agenda is not None else ():
+        yield at_ms, chunk.base + index, kind == DUE and chunk.state[index] == DEFERRED

@@ -336,6 +336,10 @@ class QueuePartition:
                 seen.append(run)
         return seen
 
+    def scheduled(self, most: int = MAX_PEEKED_RUNS) -> list[tuple[int, int]]:
+        """(due_ms, offset) of what is deferred in what was read, soonest first."""
+        return self._board.scheduled(most)
+
     # Inside
 
     def _restore_chunk(self, number: int, value: bytes) -> None:

@@ -24,10 +24,12 @@ from penstock.node.leaders import NO_LEADER
 from penstock.node.partitions import PartitionTable
 from penstock.node.queues.desk_here import WAIT_MS_MAX, DeskHere, leaderless
 from penstock.node.queues.desk_words import (
+    Ahead,
     At,
     Look,
     One,
     Returned,
+    Schedule,
     Seen,
     Taken,
     Verdicts,
@@ -40,7 +42,7 @@ from penstock.types import NodeId
 if TYPE_CHECKING:
     from penstock.node.peers import Rpc
 
-TAKE, CANCEL, HAND_BACK, SETTLE, PEEK, ACCEPT = 40, 41, 42, 43, 44, 45
+TAKE, CANCEL, HAND_BACK, SETTLE, PEEK, ACCEPT, SCHEDULED = 40, 41, 42, 43, 44, 45, 46
 """Methods of the inter-node port."""
 
 ANSWER_MS = 10_000
@@ -90,6 +92,7 @@ class QueueDesk:
             rpc.handle(SETTLE, _serves(Verdicts, self.here.settle))
             rpc.handle(PEEK, _serves(Look, self.here.peek))
             rpc.handle(ACCEPT, _serves(One, self.here.accept))
+            rpc.handle(SCHEDULED, _serves(Ahead, self.here.scheduled))
 
     # --- taking
 
@@ -239,6 +242,10 @@ class QueueDesk:
     async def peek(self, look: Look) -> Seen:
         """What is not done, without taking it."""
         return await self._ask_leader(look.place, PEEK, look, Seen, self.here.peek)
+
+    async def scheduled(self, ahead: Ahead) -> Schedule:
+        """What is deferred on a partition."""
+        return await self._ask_leader(ahead.place, SCHEDULED, ahead, Schedule, self.here.scheduled)
 
     async def accept(self, group_id: str, place: At, offset: int) -> None:
         """A message is done that nobody was handed. KafkaError if it was done before."""

@@ -10,10 +10,12 @@ from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node.partitions import PartitionTable
 from penstock.node.queues.desk_words import (
+    Ahead,
     At,
     Look,
     One,
     Returned,
+    Schedule,
     Seen,
     SeenRun,
     Taken,
@@ -31,6 +33,8 @@ WAIT_MS_MAX = 5_000
 OPENING_SECONDS = 1.0
 PEEK_BYTES = 1024 * 1024
 PEEK_RUNS_MAX = 1_000
+READ_ON_SECONDS = 2.0
+"""For who asks what is scheduled: a log of some hundred thousand messages. The rest is read when it is asked again."""
 OWN_NAME = "penstock"
 """The consumer in whose name the broker itself settles."""
 
@@ -210,6 +214,13 @@ class DeskHere:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble)) from trouble
         at = seen[-1].last + 1 if seen else runs[0].first
         return Seen(seen, bytes(data), at if at < end else -1)
+
+    async def scheduled(self, sender: NodeId, ahead: Ahead) -> Schedule:
+        driver = await self._driver(ahead.group_id, ahead.place)
+        await driver.read_on(READ_ON_SECONDS)
+        core = driver.core
+        unread = max(0, int(driver.partition.high_watermark) - core.next_offset)
+        return Schedule(core.deferred_count, unread, core.scheduled(ahead.max_records))
 
     async def accept(self, sender: NodeId, one: One) -> None:
         driver = await self._driver(one.group_id, one.place)

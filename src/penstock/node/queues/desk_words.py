@@ -92,6 +92,23 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     next_offset: int
 
 
+class Ahead(msgspec.Struct, frozen=True, array_like=True):
+    """Asks for what is deferred."""
+
+    group_id: str
+    place: At
+    max_records: int
+
+
+class Schedule(msgspec.Struct, frozen=True, array_like=True):
+    """How many messages are deferred, and the next of them as (due_ms, offset). Of those that lie `unread` behind what
+    the queue has read of its log nobody knows."""
+
+    deferred: int
+    unread: int
+    coming: list[tuple[int, int]]
+
+
 class One(msgspec.Struct, frozen=True, array_like=True):
     group_id: str
     place: At

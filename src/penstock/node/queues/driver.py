@@ -38,6 +38,8 @@ READ_AHEAD_BYTES = 1024 * 1024
 """What is read from the log at once to learn which records there are."""
 EXTENDS_PER_TURN = 16
 """Reads in one turn of the loop: a long stretch of deferred or deleted records must not hold up everybody else."""
+READ_ON_RECORDS = 100_000
+"""Available records that are known of before nothing more is read for somebody who only looks."""
 BURIAL_RETRY_SECONDS = 1.0
 IDLE_SECONDS = 300.0
 """How long a queue without consumers is kept in memory."""
@@ -299,6 +301,18 @@ class QueueDriver:
             if before > offset:
                 return
             self._read_ahead(self.now_ms, self.config.max_record_locks)
+            if self.core.next_offset == before:
+                return
+            await asyncio.sleep(0)
+
+    async def read_on(self, seconds: float) -> None:
+        """Learns of what is in the log, for so long at most, and as far as the limits let it."""
+        deadline = self._loop.time() + seconds
+        while self._loop.time() < deadline:
+            self._check_leads()
+            before = self.core.next_offset
+            self._read_ahead(self.now_ms, READ_ON_RECORDS)
+            self._after()
             if self.core.next_offset == before:
                 return
             await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from penstock.web.api.topics import Configs, Count, TopicName
 
 MAX_DURATION_MS = 7 * 24 * 3600 * 1000
 PEEKED_MAX = 1_000
+SCHEDULED_MAX = 1_000
 
 
 class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +127,41 @@ class Peeked(RecordOut, frozen=True, kw_only=True):
 class PeekedList(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     messages: list[Peeked]
+
+
+class ScheduledParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one topic, or of one partition of it. At most `max_records` messages are named, of all partitions."""
+
+    queue: QueueName
+    topic: TopicName | msgspec.UnsetType = msgspec.UNSET
+    partition: PartitionNumber | msgspec.UnsetType = msgspec.UNSET
+    max_records: Annotated[int, Meta(ge=1, le=SCHEDULED_MAX)] = 100
+
+
+class ScheduledPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """`unread` messages lie behind what the queue has read: some of these may be deferred, too. Numbers are null while
+    the partition's leader does not tell; `next_due_ms` also when nothing is deferred."""
+
+    topic: str
+    partition: int
+    deferred: int | None
+    next_due_ms: int | None
+    unread: int | None
+
+
+class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    offset: int
+    due_ms: int
+
+
+class ScheduledList(msgspec.Struct, frozen=True, kw_only=True):
+    """`messages` are the next, soonest first."""
+
+    queue: str
+    partitions: list[ScheduledPartition]
+    messages: list[ScheduledMessage]
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from penstock.node.queues import QueuePicture
-from penstock.node.queues.desk_words import At, Look, Seen
+from penstock.node.queues.desk_words import Ahead, At, Look, Schedule, Seen
 from penstock.web.api.dead_letters import KEEPER, QueueParams
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.offsets import LATEST, find_offsets
@@ -42,6 +42,10 @@ from penstock.web.api.queue_shapes import (
     QueuePartitionFacts,
     QueueSettingsOut,
     QueueSummary,
+    ScheduledList,
+    ScheduledMessage,
+    ScheduledParams,
+    ScheduledPartition,
 )
 from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, Operation, aside
 from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
@@ -120,6 +124,17 @@ class Queues:
                 tag="queues",
             ),
             Operation(
+                method="GET",
+                path=one + "/scheduled",
+                name="listScheduled",
+                summary="Messages that are not due: how many on each partition, and the next of them",
+                handler=self.scheduled,
+                params=ScheduledParams,
+                answer=ScheduledList,
+                refusals=(404,),
+                tag="queues",
+            ),
+            Operation(
                 method="POST",
                 path=one + "/purge",
                 name="purgeQueue",
@@ -191,6 +206,36 @@ class Queues:
             )
             first = seen.next_offset
         return found
+
+    async def scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
+        params = call.params
+        _check_place(params)
+        pictures = [one for one in await self._pictures(params.queue) if _is_meant(params, one)]
+        limit = asyncio.Semaphore(AT_ONCE)
+        messages: list[ScheduledMessage] = []
+
+        async def look(picture: QueuePicture) -> ScheduledPartition:
+            async with limit:
+                schedule = await self._schedule(params, picture)
+            if schedule is not None:
+                messages.extend(_coming(picture, schedule))
+                messages.sort(key=_when)
+                del messages[params.max_records :]
+            return _scheduled(picture, schedule)
+
+        partitions = await asyncio.gather(*map(look, pictures))
+        return ScheduledList(queue=params.queue, partitions=partitions, messages=messages)
+
+    async def _schedule(self, params: ScheduledParams, picture: QueuePicture) -> Schedule | None:
+        """None: the partition's leader does not tell."""
+        topic = self._node.metadata.state.topics.get(picture.topic)
+        if topic is None:
+            return None
+        place = At.of(topic.topic_id, picture.partition)
+        try:
+            return await self._node.queue_desk.scheduled(Ahead(params.queue, place, params.max_records))
+        except PenstockError:
+            return None
 
     # --- what is to change
 
@@ -361,18 +406,39 @@ def _partition(picture: QueuePicture) -> QueuePartitionFacts:
     )
 
 
-def _check_place(params: PeekParams) -> None:
+def _check_place(params: PeekParams | ScheduledParams) -> None:
     if params.partition is not msgspec.UNSET and params.topic is msgspec.UNSET:
         raise wrong("partition", "of which topic? give `topic` as well")
-    if params.offset is not msgspec.UNSET and params.partition is msgspec.UNSET:
+    offset = params.offset if isinstance(params, PeekParams) else msgspec.UNSET
+    if offset is not msgspec.UNSET and params.partition is msgspec.UNSET:
         raise wrong("offset", "of which partition? give `topic` and `partition` as well")
 
 
-def _is_meant(params: PeekParams, picture: QueuePicture) -> bool:
+def _is_meant(params: PeekParams | ScheduledParams, picture: QueuePicture) -> bool:
     return params.topic in (msgspec.UNSET, picture.topic) and params.partition in (
         msgspec.UNSET,
         picture.partition,
     )
+
+
+def _scheduled(picture: QueuePicture, schedule: Schedule | None) -> ScheduledPartition:
+    coming = schedule.coming if schedule is not None else []
+    return ScheduledPartition(
+        topic=picture.topic,
+        partition=picture.partition,
+        deferred=schedule.deferred if schedule is not None else None,
+        next_due_ms=coming[0][0] if coming else None,
+        unread=schedule.unread if schedule is not None else None,
+    )
+
+
+def _coming(picture: QueuePicture, schedule: Schedule) -> Iterable[ScheduledMessage]:
+    for due_ms, offset in schedule.coming:
+        yield ScheduledMessage(topic=picture.topic, partition=picture.partition, offset=offset, due_ms=due_ms)
+
+
+def _when(message: ScheduledMessage) -> tuple[int, str, int, int]:
+    return message.due_ms, message.topic, message.partition, message.offset
 
 
 def _peeked(picture: QueuePicture, seen: Seen, encoding: Encoding) -> list[Peeked]:
