@@ -1,7 +1,6 @@
-"""`penstock bench`: produce, consume, latency, or all of them."""
+"""`penstock bench`: produce, consume, latency, or all of them; queues and push have files of their own."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,6 +9,8 @@ import msgspec
 from penstock.cli.bench.figures import Comparison, Run, compare
 from penstock.cli.bench.load import Kind
 from penstock.cli.bench.options import BROKER_OPTIONS, LOAD_OPTIONS, PACE_OPTIONS, options
+from penstock.cli.bench.push_command import push
+from penstock.cli.bench.queue_command import queue
 from penstock.cli.bench.report import (
     comparison_json,
     comparison_table,
@@ -18,7 +19,7 @@ from penstock.cli.bench.report import (
     throughput_table,
 )
 from penstock.cli.bench.runner import Shape, Target
-from penstock.cli.bench.session import outside_broker, own_broker, rounds
+from penstock.cli.bench.session import broker_for, outside_broker, rounds
 from penstock.cli.connection import json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import show, show_json
@@ -33,6 +34,8 @@ DEFAULT_COMPARE_ROUNDS = 5
         "penstock bench all",
         "penstock bench produce --size 1024 --partitions 6 --compression lz4 --acks 1",
         "penstock bench latency --rate 1000 --seconds 30",
+        "penstock bench queue --consumers 4",
+        "penstock bench push --subscribers 1,100",
         "penstock bench produce --compare 127.0.0.1:19092        # the same load on another broker",
     )
 )
@@ -74,6 +77,10 @@ def everything(**given: Any) -> None:
     _bench(["produce", "consume", "latency"], **given)
 
 
+bench.add_command(queue)
+bench.add_command(push)
+
+
 def _bench(
     kinds: list[Kind],
     *,
@@ -88,7 +95,7 @@ def _bench(
 ) -> None:
     shape = _shape(**load)
     count = round_count or (DEFAULT_COMPARE_ROUNDS if compare else 1)
-    with _target(bootstrap, broker_pid, memory, data_dir) as ours:
+    with broker_for(bootstrap, broker_pid, memory, data_dir) as ours:
         targets = [ours] + ([outside_broker(compare)] if compare else [])
         runs = [
             run
@@ -121,15 +128,6 @@ def _for_kind(shape: Shape, kind: Kind, load: dict[str, Any]) -> Shape:
     if kind == "latency" and load.get("linger_ms") is None:
         return msgspec.structs.replace(shape, linger_ms=0.0)
     return shape
-
-
-@contextmanager
-def _target(bootstrap: str | None, pid: int | None, memory: bool, data_dir: str | None) -> Iterator[Target]:
-    if bootstrap is None:
-        with own_broker(memory=memory, data_dir=data_dir) as target:
-            yield target
-    else:
-        yield outside_broker(bootstrap, pid)
 
 
 def _compare(

@@ -11,15 +11,20 @@ PAYLOADS = 1000
 """Different payloads in a run: with 100 bytes each they exceed lz4's window, so repetition helps no codec."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One load process' work."""
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What every load process has to know."""
 
-    role: Role
     bootstrap: str
     topic: str
-    partitions: int = 1
     messages: int = 100_000
     size_bytes: int = 100
+
+
+class Load(Work, frozen=True, kw_only=True):
+    """The work of a process that produces or consumes."""
+
+    role: Role
+    partitions: int = 1
     rate_per_second: int = 1000
     """For the paced roles."""
     settings: dict[str, str] = {}

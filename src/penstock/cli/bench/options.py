@@ -7,11 +7,15 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-BROKER_OPTIONS = [
+PLACE_OPTIONS = [
     click.option("-b", "--bootstrap", metavar="HOST:PORT", help="A broker that runs already."),
     click.option("--broker-pid", type=int, help="Its process, when it cannot be found by its port."),
     click.option("--memory", is_flag=True, help="Let the broker started here keep everything in memory."),
     click.option("--data-dir", metavar="DIR", help="Where the broker started here has its folder."),
+]
+
+BROKER_OPTIONS = [
+    *PLACE_OPTIONS,
     click.option("--compare", metavar="HOST:PORT", help="Run the same load on this broker too, in turns."),
     click.option(
         "--rounds",
@@ -21,6 +25,29 @@ BROKER_OPTIONS = [
     ),
 ]
 
+ROUNDS_OPTION = click.option(
+    "--rounds",
+    "round_count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs of each; figures are medians.",
+)
+
+SIZE_OPTION = click.option(
+    "-s",
+    "--size",
+    "size_bytes",
+    type=click.IntRange(min=8),
+    default=100,
+    show_default=True,
+    help="Bytes per message.",
+)
+
+PARTITIONS_OPTION = click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), default=1, show_default=True
+)
+
 LOAD_OPTIONS = [
     click.option(
         "-n",
@@ -28,16 +55,8 @@ LOAD_OPTIONS = [
         type=click.IntRange(min=1),
         help="How many.  [default: 200 MB worth, at most a million]",
     ),
-    click.option(
-        "-s",
-        "--size",
-        "size_bytes",
-        type=click.IntRange(min=8),
-        default=100,
-        show_default=True,
-        help="Bytes per message.",
-    ),
-    click.option("-p", "--partitions", type=click.IntRange(min=1), default=1, show_default=True),
+    SIZE_OPTION,
+    PARTITIONS_OPTION,
     click.option(
         "-z",
         "--compression",

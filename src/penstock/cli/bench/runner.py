@@ -5,6 +5,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import msgspec
 from confluent_kafka import KafkaException
@@ -12,12 +13,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import Run, latency
-from penstock.cli.bench.load import GO, READY, Kind, Load, Progress, Report, Role
+from penstock.cli.bench.load import GO, READY, Kind, Load, Progress, Report, Role, Work
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
 from penstock.cli.problem import Problem
 
 WARM_UP_SECONDS = 1
 """Of a latency run: connections are made and, on a JVM, code is compiled. Not counted."""
+
+WORKER = "penstock.cli.bench.worker"
+Told = TypeVar("Told", bound=msgspec.Struct)
 
 Say = Callable[[int], None]
 """Told how many messages are done, now and then."""
@@ -60,9 +64,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class LoadProcess:
     """One worker. `go` starts it; `finish` waits for its report."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Work, module: str = WORKER) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.bench.worker"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -70,24 +74,36 @@ class LoadProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
-        self._in.write(msgspec.json.encode(load) + b"\n")
-        self._in.flush()
+        self.tell(load)
         if self._out.readline() != READY:
-            self._fail()
+            raise self._failure()
 
     def go(self) -> None:
         self._in.write(GO)
         self._in.flush()
 
-    def finish(self, say: Say) -> Report:
+    def tell(self, message: msgspec.Struct) -> None:
+        self._in.write(msgspec.json.encode(message) + b"\n")
+        self._in.flush()
+
+    def hear(self, say: Say, kind: type[Told]) -> Told:
+        """What it answers, however long that takes."""
         for line in self._out:
             message = msgspec.json.decode(line)
-            if "done" in message:
-                say(msgspec.convert(message, Progress).done)
-                continue
-            self._process.wait()
-            return msgspec.convert(message, Report)
-        return self._fail()
+            if "done" not in message:
+                return msgspec.convert(message, kind)
+            say(msgspec.convert(message, Progress).done)
+        raise self._failure()
+
+    def finish(self, say: Say) -> Report:
+        report = self.hear(say, Report)
+        self._process.wait()
+        return report
+
+    def leave(self) -> None:
+        """Nothing more is asked of it: it tidies up and ends."""
+        self._in.close()
+        self._process.wait()
 
     def end(self) -> None:
         """Whatever happened, nothing of it is left."""
@@ -99,14 +115,14 @@ class LoadProcess:
                 with suppress(OSError):
                     pipe.close()
 
-    def _fail(self) -> Report:
+    def _failure(self) -> Problem:
         said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
-        raise Problem(f"a load process failed: {said[-1] if said else 'it said nothing'}")
+        return Problem(f"a load process failed: {said[-1] if said else 'it said nothing'}")
 
 
 @contextmanager
-def load_process(load: Load) -> Iterator[LoadProcess]:
-    process = LoadProcess(load)
+def load_process(load: Work, module: str = WORKER) -> Iterator[LoadProcess]:
+    process = LoadProcess(load, module)
     try:
         yield process
     finally:
@@ -132,17 +148,17 @@ def fresh_topic(target: Target, partitions: int) -> Iterator[str]:
 
 
 def run_produce(target: Target, shape: Shape, topic: str, say: Say) -> Run:
-    load = _load(target, shape, topic, "produce", shape.messages, shape.producer_settings())
+    load = load_of(target, shape, topic, "produce", shape.messages, shape.producer_settings())
     return _measured("produce", target, load, say)
 
 
 def run_consume(target: Target, shape: Shape, topic: str, say: Say) -> Run:
     """Reads what `run_produce` left in the topic."""
-    load = _load(target, shape, topic, "consume", shape.messages, shape.settings)
+    load = load_of(target, shape, topic, "consume", shape.messages, shape.settings)
     return _measured("consume", target, load, say)
 
 
-def _load(
+def load_of(
     target: Target, shape: Shape, topic: str, role: Role, messages: int, settings: dict[str, str]
 ) -> Load:
     return Load(
@@ -161,7 +177,7 @@ def _measured(kind: Kind, target: Target, load: Load, say: Say) -> Run:
     with load_process(load) as worker:
         before = procfs.usage(target.pid)
         worker.go()
-        report = _checked(target, worker.finish(say))
+        report = checked(target, worker.finish(say))
         after = procfs.usage(target.pid)
     return _run(kind, target, report, report.cpu_seconds, before, after)
 
@@ -170,14 +186,14 @@ def run_latency(target: Target, shape: Shape, topic: str, say: Say) -> Run:
     """A steady trickle from one process to another; the first second is not counted."""
     skipped = shape.rate_per_second * WARM_UP_SECONDS
     messages = shape.rate_per_second * shape.seconds + skipped
-    receive = _load(target, shape, topic, "receive_paced", messages, shape.settings)
-    send = _load(target, shape, topic, "send_paced", messages, shape.producer_settings())
+    receive = load_of(target, shape, topic, "receive_paced", messages, shape.settings)
+    send = load_of(target, shape, topic, "send_paced", messages, shape.producer_settings())
     with load_process(receive) as receiver, load_process(send) as sender:
         before = procfs.usage(target.pid)
         receiver.go()
         sender.go()
-        sent = _checked(target, sender.finish(say))
-        received = _checked(target, receiver.finish(say))
+        sent = checked(target, sender.finish(say))
+        received = checked(target, receiver.finish(say))
         after = procfs.usage(target.pid)
     run = _run("latency", target, sent, sent.cpu_seconds + received.cpu_seconds, before, after)
     return msgspec.structs.replace(
@@ -187,7 +203,7 @@ def run_latency(target: Target, shape: Shape, topic: str, say: Say) -> Run:
     )
 
 
-def _checked(target: Target, report: Report) -> Report:
+def checked(target: Target, report: Report) -> Report:
     if report.errors:
         raise Problem(f"{target.name}: {report.errors:,} messages failed: {report.error}")
     return report

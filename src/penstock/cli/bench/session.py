@@ -25,22 +25,41 @@ from penstock.cli.broker_process import BrokerProcess
 from penstock.cli.connection import Connection
 from penstock.cli.output import console
 
+NO_HTTP = ("--http", "none")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @contextmanager
-def own_broker(*, memory: bool, data_dir: str | None = None) -> Iterator[Target]:
+def own_broker(
+    *, memory: bool, data_dir: str | None = None, flags: Sequence[str] = NO_HTTP
+) -> Iterator[Target]:
     """A broker for this benchmark alone; its data goes away with it."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=data_dir))
-    flags = ["--memory"] if memory else ["--data-dir", str(folder / "data")]
+    storage = ["--memory"] if memory else ["--data-dir", str(folder / "data")]
     try:
-        broker = BrokerProcess(folder, *flags, "--http", "none", "--log-level", "warning")
+        broker = BrokerProcess(folder, *storage, *flags, "--log-level", "warning")
         try:
             yield Target(name="penstock", bootstrap=broker.bootstrap, pid=broker.pid)
         finally:
             broker.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def broker_for(
+    bootstrap: str | None,
+    pid: int | None,
+    memory: bool,
+    data_dir: str | None,
+    flags: Sequence[str] = NO_HTTP,
+) -> Iterator[Target]:
+    """The broker that a person named, or one of our own."""
+    if bootstrap is None:
+        with own_broker(memory=memory, data_dir=data_dir, flags=flags) as target:
+            yield target
+    else:
+        yield outside_broker(bootstrap, pid)
 
 
 def outside_broker(bootstrap: str, pid: int | None = None, name: str | None = None) -> Target:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from penstock.cli.bench.load import GO, PAYLOADS, READY, Load, Progress, Report
+from penstock.cli.bench.load import GO, PAYLOADS, READY, Load, Progress, Report, Work
 
 CONSUME_CHUNK = 10_000
 QUEUE_FULL_WAIT_S = 0.002
@@ -33,15 +33,15 @@ WORDS = ("order", "user", "amount", "EUR", "created", "item", "true", "null", "s
 def main() -> None:
     load = msgspec.json.decode(sys.stdin.buffer.readline(), type=Load)
     report = ROLES[load.role](load)
-    _write(report)
+    write(report)
 
 
-def _write(message: Report | Progress) -> None:
+def write(message: msgspec.Struct) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _wait_for_go() -> None:
+def wait_for_go() -> None:
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     assert sys.stdin.buffer.readline() == GO
@@ -67,26 +67,26 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
-        self._cpu_began = _cpu_seconds()
+        self._cpu_began = cpu_seconds()
         self._said = self._began
 
     def say(self, done: int) -> None:
         now = time.perf_counter()
         if now - self._said > PROGRESS_EVERY_S:
             self._said = now
-            _write(Progress(done=done))
+            write(Progress(done=done))
 
-    def report(self, load: Load, messages: int, **rest: Any) -> Report:
+    def report(self, load: Work, messages: int, **rest: Any) -> Report:
         return Report(
             messages=messages,
             bytes=messages * load.size_bytes,
             seconds=time.perf_counter() - self._began,
-            cpu_seconds=_cpu_seconds() - self._cpu_began,
+            cpu_seconds=cpu_seconds() - self._cpu_began,
             **rest,
         )
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -104,7 +104,7 @@ class Failures:
             self.first = self.first or error.str()
 
 
-def _client_config(load: Load) -> dict[str, Any]:
+def client_config(load: Load) -> dict[str, Any]:
     return {"bootstrap.servers": load.bootstrap, "log_level": 2, **load.settings}
 
 
@@ -113,11 +113,11 @@ def _client_config(load: Load) -> dict[str, Any]:
 
 def produce(load: Load) -> Report:
     failures = Failures()
-    config = {**_client_config(load), "delivery.report.only.error": True, "on_delivery": failures.note}
+    config = {**client_config(load), "delivery.report.only.error": True, "on_delivery": failures.note}
     producer = Producer(config)
     producer.list_topics(load.topic, METADATA_TIMEOUT_S)
     chunk: list[Any] = [{"value": payload} for payload in payloads(load.size_bytes)]
-    _wait_for_go()
+    wait_for_go()
     watch = Stopwatch()
     _send_all(producer, load, chunk, watch)
     unsent = producer.flush(STALL_TIMEOUT_S)
@@ -139,7 +139,7 @@ def _send_all(producer: Producer, load: Load, chunk: list[Any], watch: Stopwatch
 
 def consume(load: Load) -> Report:
     consumer = _assigned_consumer(load, READ_AHEAD)
-    _wait_for_go()
+    wait_for_go()
     watch = Stopwatch()
     consumer.assign([TopicPartition(load.topic, number, 0) for number in range(load.partitions)])
     got = 0
@@ -149,7 +149,7 @@ def consume(load: Load) -> Report:
         messages = consumer.consume(min(CONSUME_CHUNK, load.messages - got), 1.0)
         got += len(messages)
         if messages:
-            error = _error_in(messages[-1])
+            error = error_in(messages[-1])
             last_arrival = time.perf_counter()
             watch.say(got)
         elif time.perf_counter() - last_arrival > STALL_TIMEOUT_S:
@@ -161,12 +161,12 @@ def consume(load: Load) -> Report:
 
 def _assigned_consumer(load: Load, settings: Mapping[str, int] = NO_SETTINGS) -> Consumer:
     identity = {"group.id": "penstock-bench", "enable.auto.commit": False}
-    consumer = Consumer({**settings, **_client_config(load), **identity})
+    consumer = Consumer({**settings, **client_config(load), **identity})
     consumer.list_topics(load.topic, METADATA_TIMEOUT_S)
     return consumer
 
 
-def _error_in(message: Message) -> str:
+def error_in(message: Message) -> str:
     error = message.error()
     return error.str() if error is not None else ""
 
@@ -183,12 +183,12 @@ def send_paced(load: Load) -> Report:
         failures.note(error, message)
         latencies_us.append(round((message.latency() or 0.0) * 1_000_000))
 
-    producer = Producer(_client_config(load))
+    producer = Producer(client_config(load))
     producer.list_topics(load.topic, METADATA_TIMEOUT_S)
     padding = payloads(load.size_bytes, 1)[0][8:]
     done = threading.Event()
     poller = threading.Thread(target=_poll_until, args=(producer, done))
-    _wait_for_go()
+    wait_for_go()
     watch = Stopwatch()
     poller.start()
     due = time.monotonic_ns()
@@ -215,7 +215,7 @@ def receive_paced(load: Load) -> Report:
     consumer = _assigned_consumer(load)
     consumer.assign([TopicPartition(load.topic, number, 0) for number in range(load.partitions)])
     consumer.poll(0.5)  # connects and sends the first, empty, fetch
-    _wait_for_go()
+    wait_for_go()
     watch = Stopwatch()
     latencies_us: list[int] = []
     last_arrival = time.perf_counter()
@@ -224,7 +224,7 @@ def receive_paced(load: Load) -> Report:
         message = consumer.poll(1.0)
         now_ns = time.monotonic_ns()
         if message is not None:
-            error = _error_in(message)
+            error = error_in(message)
             sent_ns = int.from_bytes(bytes(message.value() or b"")[:8])
             latencies_us.append((now_ns - sent_ns) // 1000)
             last_arrival = time.perf_counter()

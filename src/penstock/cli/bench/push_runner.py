@@ -1,0 +1,203 @@
+"""Subscribers in a few processes, a publisher in another: a burst, and then a steady rate over the same connections."""
+
+import os
+import resource
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import msgspec
+from confluent_kafka.admin import AdminClient
+
+from penstock.cli.bench import procfs
+from penstock.cli.bench.figures import latency
+from penstock.cli.bench.load import Role
+from penstock.cli.bench.push_figures import PushRun
+from penstock.cli.bench.push_load import Phase, PushLoad, PushReport
+from penstock.cli.bench.runner import (
+    WARM_UP_SECONDS,
+    LoadProcess,
+    Say,
+    Shape,
+    Target,
+    checked,
+    fresh_topic,
+    load_of,
+    load_process,
+)
+from penstock.cli.bench.session import Step
+from penstock.cli.connection import Connection
+from penstock.cli.problem import Problem
+from penstock.client.errors import ClientError
+from penstock.client.finding import http_urls
+
+WORKER = "penstock.cli.bench.push_worker"
+PROCESSES_MOST = 4
+BURST_DELIVERIES = 200_000
+BURST_MESSAGES_MOST = 50_000
+STEADY_DELIVERIES_PER_SECOND = 2_000
+"""By default, and well below what a broker can do: each is a frame and an ack of its own, a few hundred microseconds of
+CPU, and a rate that cannot be kept up would measure the length of a queue."""
+STEADY_MESSAGES_MOST = 500
+FILES_SHARE = 8
+"""A broker gives an eighth of its files to HTTP connections."""
+SPARE_CONNECTIONS = 64
+"""For whoever else asks the broker something."""
+HTTP_CONNECTIONS_DEFAULT = 4_096
+
+
+class PushShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the load looks like. None: so that the number of deliveries is reasonable for the number of subscribers."""
+
+    messages: int | None = None
+    size_bytes: int = 100
+    partitions: int = 1
+    processes: int | None = None
+    credit: int = 1000
+    rate_per_second: int | None = None
+    seconds: int = 10
+
+    def burst(self, subscribers: int) -> int:
+        return self.messages or max(1, min(BURST_MESSAGES_MOST, BURST_DELIVERIES // subscribers))
+
+    def rate(self, subscribers: int) -> int:
+        usual = max(1, min(STEADY_MESSAGES_MOST, STEADY_DELIVERIES_PER_SECOND // subscribers))
+        return self.rate_per_second or usual
+
+    def paced(self, subscribers: int) -> int:
+        """Messages of the part at a steady rate, with those that are not counted."""
+        return self.rate(subscribers) * (self.seconds + WARM_UP_SECONDS)
+
+    def spread(self, subscribers: int) -> list[int]:
+        """How many subscribers each process has."""
+        usual = min(PROCESSES_MOST, os.cpu_count() or 1)
+        processes = min(subscribers, self.processes or usual)
+        each, more = divmod(subscribers, processes)
+        return [each + (number < more) for number in range(processes)]
+
+
+def broker_flags(subscribers: int) -> list[str]:
+    """An HTTP port for so many, or a Problem if this machine does not let a process have the files."""
+    connections = subscribers + SPARE_CONNECTIONS
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard // FILES_SHARE < connections:
+        needed = connections * FILES_SHARE
+        raise Problem(
+            f"{subscribers:,} subscribers need a process that may open {needed:,} files; here it is {hard:,}",
+            f"ulimit -Hn {needed} as root, or fewer --subscribers",
+        )
+    most = max(HTTP_CONNECTIONS_DEFAULT, connections)
+    return ["--http", "127.0.0.1:0", "--set", f"limits.max_http_connections={most}"]
+
+
+def run_push(target: Target, shape: PushShape, subscribers: int, step: Step) -> PushRun:
+    with fresh_topic(target, shape.partitions) as topic, ExitStack() as stack:
+        stage = Stage(target, shape, subscribers, topic)
+        stage.connect(stack)
+        burst = stage.burst(step("burst", shape.burst(subscribers)))
+        steady = stage.steady(step("steady rate", shape.paced(subscribers)))
+        stage.leave()
+    return PushRun(
+        subscribers=subscribers,
+        burst_messages=shape.burst(subscribers),
+        deliveries_per_second=burst.deliveries / burst.seconds,
+        broker_us_per_delivery=burst.broker_us,
+        client_us_per_delivery=burst.client_cpu_seconds / burst.deliveries * 1e6,
+        rate_per_second=shape.rate(subscribers),
+        steady_broker_us_per_delivery=steady.broker_us,
+        delivered=latency(steady.latencies_us),
+    )
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one phase came to, over all processes."""
+
+    deliveries: int
+    seconds: float
+    client_cpu_seconds: float
+    broker_cpu_seconds: float | None
+    latencies_us: list[int]
+
+    @property
+    def broker_us(self) -> float | None:
+        return None if self.broker_cpu_seconds is None else self.broker_cpu_seconds / self.deliveries * 1e6
+
+
+class Stage:
+    """A topic, its subscribers, and what is sent to them."""
+
+    def __init__(self, target: Target, shape: PushShape, subscribers: int, topic: str) -> None:
+        self._target = target
+        self._shape = shape
+        self._subscribers = subscribers
+        self._topic = topic
+        self._processes: list[LoadProcess] = []
+
+    def connect(self, stack: ExitStack) -> None:
+        url = http_url(self._target)
+        for count in self._shape.spread(self._subscribers):
+            load = PushLoad(
+                bootstrap=self._target.bootstrap,
+                topic=self._topic,
+                url=url,
+                names=[f"{self._topic}-{uuid.uuid4().hex[:12]}" for _ in range(count)],
+                credit=self._shape.credit,
+            )
+            self._processes.append(stack.enter_context(load_process(load, WORKER)))
+
+    def burst(self, say: Say) -> Part:
+        messages = self._shape.burst(self._subscribers)
+        return self._phase("produce", Phase(messages=messages), linger_ms=5.0, say=say)
+
+    def steady(self, say: Say) -> Part:
+        messages = self._shape.paced(self._subscribers)
+        phase = Phase(messages=messages, is_paced=True, warm_up_seconds=float(WARM_UP_SECONDS))
+        return self._phase("send_paced", phase, linger_ms=0.0, say=say)
+
+    def leave(self) -> None:
+        for process in self._processes:
+            process.leave()
+
+    def _phase(self, role: Role, phase: Phase, *, linger_ms: float, say: Say) -> Part:
+        shape = Shape(
+            size_bytes=self._shape.size_bytes,
+            partitions=self._shape.partitions,
+            linger_ms=linger_ms,
+            rate_per_second=self._shape.rate(self._subscribers),
+        )
+        load = load_of(self._target, shape, self._topic, role, phase.messages, shape.producer_settings())
+        with load_process(load) as sender:
+            for process in self._processes:
+                process.tell(phase)
+            before = procfs.usage(self._target.pid)
+            began_ns = time.monotonic_ns()
+            sender.go()
+            reports = [self._checked(process.hear(say, PushReport)) for process in self._processes]
+            checked(self._target, sender.finish(say))
+        return _part(reports, began_ns, before, procfs.usage(self._target.pid))
+
+    def _checked(self, report: PushReport) -> PushReport:
+        if report.error:
+            raise Problem(f"{self._target.name}: a subscriber failed: {report.error}")
+        return report
+
+
+def _part(
+    reports: Sequence[PushReport], began_ns: int, before: procfs.Usage | None, after: procfs.Usage | None
+) -> Part:
+    return Part(
+        deliveries=sum(report.deliveries for report in reports),
+        seconds=(max(report.last_arrival_ns for report in reports) - began_ns) / 1e9,
+        client_cpu_seconds=sum(report.cpu_seconds for report in reports),
+        broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds if after and before else None,
+        latencies_us=[sample for report in reports for sample in report.latencies_us],
+    )
+
+
+def http_url(target: Target) -> str:
+    """Of any node: it sends subscribers on to the one where their subscription is at home."""
+    try:
+        return http_urls(AdminClient(Connection(bootstrap=target.bootstrap).config()))[0]
+    except ClientError as failure:
+        raise Problem(f"{target.name}: {failure}") from None
