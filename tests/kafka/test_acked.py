@@ -268,3 +268,4 @@ def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
         with pytest.raises(KafkaError):
             trio.run(shelf.settled_starts())
         succeeded(trio, *(one for one in trio.running if one != leader))
+    trio.eventually(lambda: not driver._tasks)  # what was begun there finds the new leader
