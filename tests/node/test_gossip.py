@@ -10,10 +10,11 @@ import pytest
 import uvloop
 
 from penstock.log import OsDisk
+from penstock.log.data_folder import GOSSIP_PATH
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node.datagrams import DatagramNetwork, Datagrams, Receive, UdpNetwork
-from penstock.node.gossip import GOSSIP_PATH, Gossip, Saved
+from penstock.node.gossip import Gossip, Saved
 from penstock.swim import Endpoint, Member, MemberMeta, Refusal, State, SwimSettings
 from penstock.types import NodeId, Replica
 from tests.node.faulty_disk import FaultyDisk

@@ -17,6 +17,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.errors import StorageError
+from penstock.log.data_folder import GOSSIP_PATH
 from penstock.log.disk import Disk
 from penstock.node.clock import Clock
 from penstock.node.datagrams import DatagramNetwork, Datagrams
@@ -42,7 +43,6 @@ from penstock.types import NodeId, Replica
 log = logging.getLogger("penstock.gossip")
 
 META = "meta"
-GOSSIP_PATH = "meta/gossip"
 CRC_SIZE = 4
 
 Reliable = Callable[[NodeId | Endpoint, bytes], bool]

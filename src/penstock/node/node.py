@@ -19,7 +19,6 @@ from penstock.log import DataFolder
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
-from penstock.log.votes import VoteStore
 from penstock.node import frame_kinds
 from penstock.node.acked import AckedCleanup
 from penstock.node.announcing import Announcer
@@ -51,6 +50,7 @@ from penstock.node.subscriptions.desk import SubscriptionDesk
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
 from penstock.node.view import METADATA_GROUP, ClusterView
+from penstock.node.vote_files import open_votes
 from penstock.node.workers import Workers
 from penstock.raft import GroupConfig, RaftSettings, Refused
 from penstock.types import NO_EVENTS, EventSink, GroupId, NodeId, Replica, TopicPartition
@@ -62,7 +62,6 @@ log = logging.getLogger("penstock.node")
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 METADATA_CONFIG = TopicConfig(cleanup_delete=False, retention_ms=-1, max_message_bytes=2**31 - 1)
-VOTES_PATH = "meta/votes"
 RETIRE_SECONDS = 3.0
 RETIRE_CHECK_SECONDS = 0.02
 
@@ -191,10 +190,10 @@ class Node:
         self.folder = DataFolder.open(self._disk, node_id=self.node_id, wait_for_cluster=clustered)
         self._opened.append(self.folder.release)
         self.me = Replica(self.node_id, self.folder.incarnation)
+        self._hard_states = self._open_hard_states()
         if self._make_links is not None:
             self.links = self._make_links(self)
         self.flusher = Flusher(self._disk, self._threads("penstock-flush"))
-        self._hard_states = self._open_hard_states()
         self._assembly = Assembly(
             me=self.me,
             transport=self.links.network if self.links is not None else NoNetwork(),
@@ -327,13 +326,10 @@ class Node:
         )
 
     def _open_hard_states(self) -> HardStates:
-        is_older = not self._disk.exists(f"{VOTES_PATH}.0") and self._disk.list_dir(self.folder.topics_dir)
-        return HardStates(
-            VoteStore(self._disk, VOTES_PATH),
-            self._threads("penstock-votes"),
-            volatile=self._disk.volatile,
-            adopts=bool(is_older),
-        )
+        """Before anything else that a node of a cluster writes: that there is more, without votes, tells of a loss."""
+        store, is_older = open_votes(self._disk, self.folder, self.log_dir)
+        thread = self._threads("penstock-votes")
+        return HardStates(store, thread, volatile=self._disk.volatile, adopts=is_older)
 
     async def _start_alone(self) -> None:
         self._open_metadata(GroupConfig(voters=(self.me,)))
