@@ -108,8 +108,7 @@ class AckedCleanup:
     async def clean(self) -> None:
         """One round."""
         led = {one.group: (one, one.term) for one in self._partitions.online() if _has_work(one)}
-        keepers = self._reigns()
-        if not led or not keepers:
+        if not led or not (keepers := self._reigns()):
             return
         poll = Poll(keepers, led)
         if NO_LEADER not in poll.nodes:
