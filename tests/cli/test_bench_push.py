@@ -12,6 +12,7 @@ from penstock.cli.bench.push_figures import PushRun, medians
 from penstock.cli.bench.push_runner import PushShape, broker_flags
 from penstock.cli.problem import Problem
 from penstock.client import Client
+from penstock.config import Limits
 from penstock.web import port
 
 from .conftest import Cli, succeeded
@@ -89,6 +90,13 @@ def test_subscriptions_and_topics_are_gone_afterwards(cli: Cli, broker: Broker) 
     with Client(broker.bootstrap_servers) as client:
         assert [name for name in client.admin.groups() if name.startswith("bench-")] == []
         assert [topic.name for topic in client.admin.topics() if topic.name.startswith("bench-")] == []
+
+
+def test_a_broker_without_room_for_all_subscribers_is_a_problem_and_not_a_figure(plain_cli: Cli) -> None:
+    with Broker(limits=Limits(max_http_connections=3)) as crowded:
+        result = plain_cli("bench", "push", "--bootstrap", crowded.bootstrap_servers, "--subscribers", "12")
+    assert result.exit_code == 1
+    assert "limits.max_http_connections" in result.stderr
 
 
 @pytest.mark.parametrize("counts", ["0", "1,x", "", "30000"])

@@ -78,3 +78,11 @@ def test_several_consumers_share_a_queue_and_leave_nothing_behind(cli: Cli, brok
     with Client(broker.bootstrap_servers) as client:
         assert [name for name in client.admin.queues() if name.startswith("bench-")] == []
         assert [topic.name for topic in client.admin.topics() if topic.name.startswith("bench-")] == []
+
+
+def test_a_broker_without_an_http_port_is_a_problem_that_says_so(plain_cli: Cli) -> None:
+    with Broker(http=None) as deaf:
+        arguments = ("--bootstrap", deaf.bootstrap_servers, "--through", "client", *SMALL)
+        result = plain_cli("bench", "queue", *arguments)
+    assert result.exit_code == 1
+    assert "--http" in result.stderr

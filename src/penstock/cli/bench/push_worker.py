@@ -45,6 +45,7 @@ LEAVE_SECONDS: Final = 20.0
 TTL_MS: Final = 600_000
 """For subscriptions that are left behind when this process is killed: a broker of somebody's forgets them soon."""
 LOOK_SECONDS: Final = 0.5
+NO_ROOM: Final = "has the broker room for it? see limits.max_http_connections and ulimit -n"
 
 
 class Unexpected(Exception):
@@ -122,12 +123,15 @@ class Subscriber:
 async def subscribe(load: PushLoad, name: str, room: asyncio.Semaphore) -> Subscriber:
     url = f"{load.url.replace('http', 'ws', 1).rstrip('/')}{PUSH_PATH}?subscription={quote(name, safe='')}"
     async with room:
-        socket = await connect(
-            url, compression=None, proxy=None, max_size=MAX_FRAME_BYTES, open_timeout=CONNECT_SECONDS
-        )
-        wishes = {"topics": [load.topic], "credit": load.credit, "encoding": "batch", "ttl_ms": TTL_MS}
-        await socket.send(compose("subscribe", subscription=name, **wishes))
-        answer = parse(await socket.recv())
+        try:
+            socket = await connect(
+                url, compression=None, proxy=None, max_size=MAX_FRAME_BYTES, open_timeout=CONNECT_SECONDS
+            )
+            wishes = {"topics": [load.topic], "credit": load.credit, "encoding": "batch", "ttl_ms": TTL_MS}
+            await socket.send(compose("subscribe", subscription=name, **wishes))
+            answer = parse(await socket.recv())
+        except (WebSocketException, OSError) as problem:
+            raise Unexpected(f"a subscriber did not get in ({NO_ROOM}): {problem}") from None
     if not isinstance(answer, Subscribed):
         raise Unexpected(f"a subscriber was not let in: {answer}")
     return Subscriber(socket)
@@ -157,7 +161,8 @@ async def _watch(tasks: set["asyncio.Task[None]"], count: Count, wanted: int) ->
         done, pending = await asyncio.wait(pending, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             if (problem := task.exception()) is not None:
-                return f"{type(problem).__name__}: {problem}"
+                lost = f" ({NO_ROOM})" if isinstance(problem, WebSocketException) else ""
+                return f"{problem}{lost}"
         if count.deliveries != seen:
             seen, seen_at = count.deliveries, time.monotonic()
         elif time.monotonic() - seen_at > STALL_TIMEOUT_S:
@@ -190,7 +195,7 @@ if __name__ == "__main__":
     _raise_file_limit()
     try:
         uvloop.run(main())
-    except (ClientError, Unexpected, WebSocketException, OSError) as failure:
+    except (ClientError, Unexpected) as failure:
         sys.exit(f"load process: {failure}")
     except KeyboardInterrupt:
         sys.exit(130)

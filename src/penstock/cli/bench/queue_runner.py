@@ -174,7 +174,7 @@ def _part(target: Target, processes: Sequence[LoadProcess], say: Say) -> Part:
     before = procfs.usage(target.pid)
     for process in processes:
         process.go()
-    reports = [checked(target, process.finish(say)) for process in processes]
+    reports = [_checked(target, process.finish(say)) for process in processes]
     after = procfs.usage(target.pid)
     return Part(
         messages=sum(report.messages for report in reports),
@@ -182,6 +182,12 @@ def _part(target: Target, processes: Sequence[LoadProcess], say: Say) -> Part:
         client_cpu_seconds=sum(report.cpu_seconds for report in reports),
         broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds if after and before else None,
     )
+
+
+def _checked(target: Target, report: Report) -> Report:
+    if report.error:
+        raise Problem(f"{target.name}: {report.error}")
+    return report
 
 
 def _check_empty(place: Place) -> None:
@@ -210,5 +216,5 @@ def _steady(place: Place, shape: QueueShape, via: Via, say: Say) -> list[int]:
         for process in (*consumers, sender):
             process.go()
         checked(place.target, sender.finish(say))
-        reports: list[Report] = [checked(place.target, each.finish(say)) for each in consumers]
+        reports: list[Report] = [_checked(place.target, each.finish(say)) for each in consumers]
     return [sample for report in reports for sample in report.latencies_us]
