@@ -1,11 +1,18 @@
 """`penstock groups` against a broker."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
+import httpx
 import pytest
 
+from penstock import Broker
+from penstock.cli import share_groups
 from penstock.cli.groups import parse_timestamp
+from tests.clients.queues import take
+from tests.clients.queues import worker as share_consumer
+from tests.kafka.trio import Trio
 
 from .conftest import Cli, succeeded
 
@@ -116,3 +123,69 @@ def test_timestamps_are_read_with_zone_without_and_as_milliseconds() -> None:
     assert parse_timestamp("1700000000000") == 1_700_000_000_000
     assert parse_timestamp("2023-11-14T22:13:20Z") == 1_700_000_000_000
     assert parse_timestamp("2023-11-14T23:13:20+01:00") == 1_700_000_000_000
+
+
+@pytest.fixture
+def share_group(cli: Cli, broker: Broker, unique: Unique) -> Iterator[str]:
+    """One with a consumer."""
+    topic, group = unique("orders"), unique("workers")
+    succeeded(cli("topics", "create", topic))
+    url = f"{broker.http_url}/v1/groups"
+    with share_consumer(broker.bootstrap_servers, group, topic) as consumer:
+        take(consumer, lambda _: group in [row["group"] for row in httpx.get(url).json()["groups"]])
+        yield group
+
+
+def test_a_share_group_is_listed_with_its_type_among_the_others(
+    cli: Cli, names: tuple[str, str], share_group: str
+) -> None:
+    listed = json.loads(succeeded(cli("groups", "list", "--json")).stdout)
+    assert {"group": share_group, "state": "stable", "type": "share"} in listed
+    assert {"group": names[1], "state": "empty", "type": "classic"} in listed
+    assert [row["group"] for row in listed] == sorted(row["group"] for row in listed)
+    page = succeeded(cli("groups", "list"))
+    assert [share_group, "stable", "share"] in [line.split() for line in page.stdout.splitlines()]
+    assert page.stderr == ""
+
+
+def test_in_a_cluster_a_share_group_is_found_whichever_node_coordinates_it(
+    plain_cli: Cli, unique: Unique
+) -> None:
+    with Trio() as trio, ExitStack() as stack:
+        succeeded(plain_cli("topics", "create", "orders", "-b", trio.bootstrap_servers))
+        groups = [unique("workers") for _ in range(4)]
+        members = [
+            stack.enter_context(share_consumer(trio.bootstrap_servers, group, "orders")) for group in groups
+        ]
+        for member in members:
+            take(member, lambda _: True)
+        take(members[0], lambda _: known(trio) >= set(groups))
+        listed = json.loads(
+            succeeded(plain_cli("groups", "list", "--json", "-b", trio.bootstrap_servers)).stdout
+        )
+    assert [(row["group"], row["type"]) for row in listed] == [(group, "share") for group in sorted(groups)]
+
+
+def known(trio: Trio) -> set[str]:
+    """Groups that any node coordinates."""
+
+    def names() -> set[str]:
+        return {row.group_id for node_id in trio.running for row in trio.node(node_id).groups.list((), ())}
+
+    return trio.call(names)
+
+
+def test_a_share_group_is_said_to_be_a_queue_and_where_to_look(cli: Cli, share_group: str) -> None:
+    described = cli("groups", "describe", share_group)
+    assert described.exit_code == 1
+    assert f"{share_group} is a queue" in described.stderr
+    assert f"penstock queues describe {share_group}" in described.stderr
+
+
+def test_where_share_groups_cannot_be_asked_for_the_others_are_listed_and_that_is_said(
+    cli: Cli, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_groups, "PLAIN", "ssl")  # now what is in the clear counts as encrypted
+    listed = succeeded(cli("groups", "list", "--json", "-X", "security.protocol=plaintext"))
+    assert {"group": names[1], "state": "empty", "type": "classic"} in json.loads(listed.stdout)
+    assert "share groups may be missing" in listed.stderr

@@ -5,6 +5,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from penstock.cli import share_groups
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
 from penstock.cli.problem import Problem
 from penstock.cli.topic_facts import Partitions, offsets_at
@@ -45,7 +46,12 @@ def existing(connection: Connection, admin: AdminClient, group: str, offsets: Pa
     [future] = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
     found = connection.wait(future, f"looking for group {group}")
     if found.state.name == "DEAD" and not offsets and not found.members:
-        raise Problem(f"there is no group {group}", "`penstock groups list` shows what there is")
+        if group in share_groups.find(connection, admin).states:
+            raise Problem(f"{group} is a queue (a share group)", f"penstock queues describe {group}")
+        raise Problem(
+            f"there is no group {group}",
+            "`penstock groups list` shows what there is, `penstock queues list` the queues",
+        )
     return found
 
 

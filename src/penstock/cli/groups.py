@@ -6,7 +6,7 @@ from typing import Any
 import click
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.cli import group_facts
+from penstock.cli import group_facts, share_groups
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
 from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json, table
@@ -30,15 +30,22 @@ def groups() -> None:
 @json_option
 @connects
 def list_groups(connection: Connection, as_json: bool) -> None:
-    """List consumer groups and their state."""
+    """List groups, their state and their type: share groups are queues."""
     admin = connection.admin()
     answer = connection.wait(admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S), "listing groups")
     if answer.errors:
         raise explain(answer.errors[0], "listing groups", connection.bootstrap)
+    shares = share_groups.find(connection, admin)
     found = [
         {"group": group.group_id, "state": group.state.name.lower(), "type": group.type.name.lower()}
-        for group in sorted(answer.valid, key=lambda group: group.group_id)
+        for group in answer.valid
     ]
+    found += [
+        {"group": name, "state": state, "type": share_groups.SHARE} for name, state in shares.states.items()
+    ]
+    found.sort(key=lambda group: group["group"])
+    if shares.doubt:
+        note(f"share groups may be missing: {shares.doubt}")
     if as_json:
         show_json(found)
     elif found:
