@@ -41,6 +41,7 @@ FORMING_S = 20.0
 STORM_S = 8.0
 HEALING_S = 60.0
 LOOK_EVERY_S = 0.5
+OPERATORS_PATIENCE_S = 8.0
 STOPPING_S = 8.0
 """Then whoever stops is killed, as service managers do."""
 MAX_EVENTS = 400_000
@@ -87,6 +88,8 @@ class ClusterWorld:
             for number in range(1, self.founders + spares + 1)
         ]
         self.witnesses: dict[GroupId, Witness] = {}
+        self._halted_since: dict[str, float] = {}
+        """When each host was first seen with replicas that halted, or was last restarted for them."""
         self.shards = [Shard(self, index) for index in range(self.partitions)]
         group_chance = self.chance("consumer group")
         self.group_settings = GroupSettings(
@@ -423,11 +426,17 @@ class ClusterWorld:
             self.club.rest()
 
     def _restart_offline(self) -> None:
-        """Replicas that halted take no part until their node is started again: an operator does that."""
+        """Replicas that halted take no part until their node is started again, or makes them anew by itself: an
+        operator who lost patience restarts it, and then waits for a while."""
         for host in self.hosts:
             if host.is_assembled and (rot := host.found_rot()) is not None:
                 raise Violation("a crash never looks like rot", f"{host.name}: {rot}")
-            if host.is_assembled and host.has_halted_replicas():
+            if not (host.is_assembled and host.has_halted_replicas()):
+                self._halted_since.pop(host.name, None)
+                continue
+            since = self._halted_since.setdefault(host.name, self.scheduler.time)
+            if self.scheduler.time - since >= OPERATORS_PATIENCE_S:
+                self._halted_since[host.name] = self.scheduler.time
                 self.scheduler.note(host.name, "*** restarted for its halted replicas")
                 self.power_cut(host)
 

@@ -252,7 +252,7 @@ async def _delete_before(
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
     try:
         partition = node.leader(resolve_topic(node, topic, NO_UUID, internal=False), wanted.partition_index)
-        if not partition.config.cleanup_delete:
+        if not (partition.config.cleanup_delete or partition.config.cleanup_acked):
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"
             )

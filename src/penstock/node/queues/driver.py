@@ -212,9 +212,16 @@ class QueueDriver:
             consumer.set()
         self._on_end(self)
 
+    async def settled(self) -> None:
+        """Returns when all saves and burials that were begun have ended."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def drain(self) -> None:
-        """Returns when what was begun has ended."""
-        self._opening.cancel()
+        """Returns when nothing is under way any more. A save whose partition nobody leads would be tried for long, and
+        whoever waited for it has been told that it failed."""
+        for task in (self._opening, *self._tasks):
+            task.cancel()
         await asyncio.wait({self._opening, *self._tasks})
 
     def _check_leads(self) -> None:
