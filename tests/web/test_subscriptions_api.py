@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from penstock import Broker
+from tests.node.status_events import TOPIC, events_until, has, told
 
 from .pushing import committed, create, produce, subscriber
 
@@ -172,6 +174,28 @@ def test_a_list_longer_than_a_page_is_complete(
     rows = http.get("/v1/subscriptions").json()["subscriptions"]
     assert [row["lag"] for row in rows if row["subscription"] in names] == [10, 10, 10]
     assert [row["subscription"] for row in rows] == sorted({row["subscription"] for row in rows})
+
+
+def test_that_one_was_deleted_is_told_once_in_the_status_log(tmp_path: Path) -> None:
+    """By force while it has a subscriber, and after a restart before anybody subscribes."""
+
+    def running() -> Broker:
+        return Broker(data_dir=tmp_path, status_topic=TOPIC)
+
+    with running() as broker:
+        create(broker.bootstrap_servers, "orders")
+        for name in ("held", "left"):
+            with subscriber(broker.http_url) as one:
+                one.subscribe(name, "orders")
+                if name == "held":
+                    url = f"{broker.http_url}/v1/subscriptions/held?force=true"
+                    assert httpx.delete(url, timeout=30).status_code == 204
+    with running() as broker:
+        url = f"{broker.http_url}/v1/subscriptions/left"
+        assert httpx.delete(url, timeout=30).status_code == 204
+        events = events_until(broker.bootstrap_servers, has("subscription.forgotten", subscription="left"))
+    for name in ("held", "left"):
+        assert len(told(events, "subscription.forgotten", subscription=name)) == 1
 
 
 def test_before_anybody_subscribed_there_are_none() -> None:

@@ -252,6 +252,7 @@ class Node:
             state=state,
             view=self.view,
             store=SubscriptionStore(self.groups, self.clock, config.limits),
+            events=self.events,
             rpc=self.links.rpc if self.links is not None else None,
         )
         self.status = StatusBoard(self)

@@ -19,7 +19,7 @@ from penstock.node.subscriptions.manager import LOOK_AGAIN_SECONDS, PATIENCE_SEC
 from penstock.node.subscriptions.store import TRANSIENT, SubscriptionStore
 from penstock.node.view import ClusterView
 from penstock.queue.subscription_storage import decode_done, decode_ttl
-from penstock.types import NodeId, TopicPartition
+from penstock.types import EventSink, NodeId, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.node.peers import Rpc
@@ -98,12 +98,14 @@ class SubscriptionDesk:
         state: ClusterState,
         view: ClusterView,
         store: SubscriptionStore,
+        events: EventSink,
         rpc: "Rpc | None",
     ) -> None:
         self._node_id = node_id
         self._state = state
         self._view = view
         self._store = store
+        self._events = events
         self._rpc = rpc
         self.live: Subscriptions | None = None
         """Who is attached here. None before the first subscriber came."""
@@ -203,8 +205,8 @@ class SubscriptionDesk:
             return False
         if self.live is not None:
             await self.live.remove(name, force=is_forced)
-        else:
-            await self._store.forget(name)
+        elif await self._store.forget(name):
+            self._events.tell("subscription.forgotten", subscription=name)
         return True
 
 
