@@ -16,6 +16,7 @@ and say, in order. `play` runs the commands and compares the whole.
     cut N, join N      N is cut off from all others, and back again
     crash N, start N   N loses what was not flushed or saved
     transfer A B       A hands over to B
+    abandon A          A waits no longer for newcomers
     change A V.. / L.. A makes these the voters and those the learners
     delete N I         N deletes its log's prefix up to I
     state              what everybody is and has
@@ -199,6 +200,9 @@ class Stage:
         voters = tuple(self.machines[int(word)].me for word in words[:split])
         learners = tuple(self.machines[int(word)].me for word in words[split + 1 :])
         self._try(node, lambda machine: machine.raft.change_config(self.now, voters, learners))
+
+    def _do_abandon(self, node: str) -> None:
+        self._try(node, lambda machine: machine.raft.abandon_change(self.now))
 
     def _try(self, node: str, act: Callable[[Machine], list]) -> None:
         machine = self.machines[int(node)]

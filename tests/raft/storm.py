@@ -293,6 +293,8 @@ class Storm:
         machine = self._leader()
         if machine is None:
             return
+        if self.random.random() < 0.3:
+            self._ask(machine, machine.raft.abandon_change)
         everybody = list(self.machines)
         self.random.shuffle(everybody)
         count = self.random.choice([1, 2, 3, 3, 4, 5])

@@ -152,6 +152,182 @@ def test_a_newcomer_that_does_not_come_holds_up_nobody() -> None:
     """)
 
 
+def test_a_newcomer_that_does_not_come_is_given_up_while_the_others_are_written_to() -> None:
+    """[13] Those who vote already flush with every write: that says nothing of the one that is waited for."""
+    settings = msgspec.structs.replace(SETTINGS, catch_up_patience_s=2)
+    stage = Stage(3, others=1, settings=settings)
+    stage.play("""
+        >> elect 1
+        >> crash 4
+        >> change 1 1 2 4
+        >> settle
+    """)
+    for _ in range(4):
+        assert stage.machines[1].raft.changing
+        stage.play("""
+            >> propose 1 1
+            >> settle
+            >> wait 0.5
+            >> beat 1
+        """)
+    assert not stage.machines[1].raft.changing
+    stage.play("""
+        > change 1 1 2
+        1 writes a configuration
+        1 has voters 1 2, outgoing 1 2 3
+        1 -> 2 append 6@0..7 in 0, commit 6
+        1 -> 3 append 6@0..7 in 0, commit 6
+    """)
+
+
+def test_a_step_that_is_in_the_log_is_waited_for_and_the_clock_is_not_asked_for_at_once_again() -> None:
+    """[13] The others are there but flush nothing, so the learners' entry is not committed."""
+    settings = msgspec.structs.replace(SETTINGS, catch_up_patience_s=2)
+    stage = Stage(3, others=1, settings=settings)
+    stage.play("""
+        >> elect 1
+        >> change 1 1 2 4
+        >> wait 0.9
+        >> beat 1
+        >> wait 0.9
+        >> beat 1
+    """)
+    leader = stage.machines[1]
+    stage.now += 0.3
+    leader.do(stage.now, leader.raft.tick(stage.now))
+    assert leader.raft.changing
+    assert leader.raft.next_deadline > stage.now
+
+
+def test_a_newcomer_that_gets_on_is_waited_for_however_long_it_takes() -> None:
+    """[13] It takes one batch at a time, and as much is written meanwhile: it never has everything, but it gets on."""
+    settings = msgspec.structs.replace(
+        SETTINGS, catch_up_patience_s=2, max_append_bytes=1, max_inflight_messages=1
+    )
+    stage = Stage(3, others=1, settings=settings)
+    stage.play("""
+        >> elect 1
+        >> propose 1 1 1 1 1 1 1 1 1 1 1 1 1
+        >> settle
+        >> change 1 1 2 4
+        >> deliver
+        >> save 4
+    """)
+    for _ in range(8):
+        stage.play("""
+            >> propose 1 1
+            >> deliver
+            >> flush 1
+            >> flush 2
+            >> flush 3
+            >> flush 4
+            >> wait 0.5
+            >> beat 1
+        """)
+    leader = stage.machines[1].raft
+    assert leader.catching_up_for == GroupConfig((replica(1), replica(2), replica(4)))
+    assert stage.machines[4].log.end_index < stage.machines[1].log.end_index
+
+
+def test_a_change_whose_newcomers_are_not_wanted_any_more_is_abandoned_at_once() -> None:
+    """[13] Nobody votes yet who did not before. The learner goes with the next change."""
+    stage = Stage(3, others=1)
+    stage.play("""
+        >> elect 1
+        >> crash 4
+        >> change 1 1 2 4
+        >> settle
+        > change 1 1 2
+        refused: the group's members are being changed
+        > abandon 1
+    """)
+    leader = stage.machines[1].raft
+    assert not leader.changing
+    assert leader.config == GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
+    stage.play("""
+        > change 1 1 2
+        1 writes a configuration
+        1 has voters 1 2, outgoing 1 2 3
+        1 -> 2 append 2@0..3 in 0, commit 2
+        1 -> 3 append 2@0..3 in 0, commit 2
+        >> settle
+    """)
+    assert leader.config == GroupConfig((replica(1), replica(2)))
+
+
+def test_a_change_that_was_abandoned_before_its_learners_were_committed_leaves_them_to_the_next_one() -> None:
+    """[13, 14] Their entry is in the log, and no other change begins before it is committed."""
+    stage = Stage(3, others=1)
+    stage.play("""
+        >> elect 1
+        >> change 1 1 2 4
+        > abandon 1
+        > change 1 1 2
+        refused: the group's members are being changed
+        > abandon 1
+        refused: the group's members are being changed
+        >> settle
+    """)
+    leader = stage.machines[1].raft
+    assert leader.config == GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
+    stage.play("""
+        >> change 1 1 2 3
+        >> settle
+    """)
+    assert leader.config == GroupConfig((replica(1), replica(2), replica(3)))
+    assert not leader.changing
+
+
+def test_a_joint_configuration_is_not_abandoned() -> None:
+    """[13] Neither by the leader that wrote it nor by the next one: only its end leads out of it."""
+    stage = Stage(3, others=1)
+    stage.play("""
+        >> elect 1
+        >> change 1 1 2 4
+        >> deliver
+        >> save 4
+        >> deliver
+        >> flush 1
+        >> flush 2
+        >> flush 4
+        >> deliver
+        > abandon 1
+        refused: the group's members are being changed
+    """)
+    leader = stage.machines[1].raft
+    assert leader.config is not None
+    assert leader.config.joint
+    assert leader.catching_up_for is None
+    stage.play("""
+        >> settle
+        > abandon 1
+    """)
+    assert leader.config == GroupConfig((replica(1), replica(2), replica(4)))
+
+
+def test_the_new_configuration_is_not_abandoned_before_it_is_committed() -> None:
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> change 1 1 2
+        >> flush 1
+        >> deliver
+        >> flush 2
+        > deliver
+        1 commits 2
+        1 writes a configuration
+        1 has voters 1 2
+        1 -> 2 append 2@0..3 in 0, commit 2
+        2 writes 85 bytes
+        2 has voters 1 2
+        2 commits 2
+        > abandon 1
+        refused: the group's members are being changed
+        > abandon 2
+        refused: this replica does not lead
+    """)
+
+
 def test_a_change_is_refused_before_the_leader_has_committed_in_its_term() -> None:
     """[13]"""
     stage = Stage(3, others=1)

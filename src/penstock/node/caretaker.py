@@ -98,6 +98,7 @@ class Caretaker:
         """Whether there is something under way."""
         core = partition.consensus.core
         config = core.config
+        self._drop_unwanted(partition, assignment)
         if config is None or core.changing:
             return True
         voters = frozenset(config.voters)
@@ -116,6 +117,14 @@ class Caretaker:
             partition.consensus.change_config(config.voters)
             return True
         return False
+
+    def _drop_unwanted(self, partition: Partition, assignment: Assignment) -> None:
+        """A move that was overtaken or cancelled: its newcomers may never come, and what is wanted now waits."""
+        wanted = assignment.target_members or assignment.members
+        under_way = partition.consensus.core.catching_up_for
+        if under_way is not None and frozenset(under_way.voters) != frozenset(wanted):
+            log.info("%s: no longer goes to %s", partition.name, [voter.node for voter in under_way.voters])
+            partition.consensus.abandon_change()
 
     def _report(self, partition: Partition, voters: tuple[Replica, ...], index: int) -> None:
         async def report() -> None:

@@ -190,6 +190,9 @@ class Consensus:
     def change_config(self, voters: tuple[Replica, ...], learners: tuple[Replica, ...] = ()) -> None:
         self._feed(lambda now: self.core.change_config(now, voters, learners))
 
+    def abandon_change(self) -> None:
+        self._feed(self.core.abandon_change)
+
     def prefix_deleted(self) -> None:
         self._feed(self.core.prefix_deleted)
 

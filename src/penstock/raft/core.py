@@ -167,6 +167,15 @@ class Raft:
         return self.part.change is not None or self.configs.newest_index > self.commit_index or self.is_joint
 
     @property
+    def catching_up_for(self) -> GroupConfig | None:
+        """Leader: where the change under way leads, as long as it may be abandoned."""
+        change = self.part.change if isinstance(self.part, Leader) else None
+        config = self.config
+        if change is None or config is None or not change.may_be_abandoned(config):
+            return None
+        return change.target
+
+    @property
     def hard(self) -> HardState:
         return HardState(self.term, self.voted_for)
 
@@ -246,6 +255,12 @@ class Raft:
         """Leader: make these, and nobody else, the group. Raises Refused, or ProtocolViolation for an impossible one.
         Done when `config` says so; given up when the newcomers do not get on (`changing` is false again)."""
         self._leading().change_members(now, GroupConfig(voters, (), learners))
+        return self._effects()
+
+    def abandon_change(self, now: float) -> list[Effect]:
+        """Leader: wait no longer for newcomers that nobody wants any more. Raises Refused once the change is in the log
+        as a joint configuration, which must be left by its end. Another change may follow when `changing` is false."""
+        self._leading().abandon_change()
         return self._effects()
 
     def resign(self, now: float) -> list[Effect]:

@@ -170,7 +170,7 @@ class Leader:
         if peer.match_index > self.core.commit_index:
             self._maybe_commit(now)
         if self.change is not None and self.core.part is self:
-            if peer.replica in self.change.target.voters:
+            if self.change.waits_for(self._config, peer.replica):
                 self.change.progress_at = now
             membership.drive(self, now)
         if self.transfer is not None:
@@ -222,9 +222,12 @@ class Leader:
 
     def _mind_change(self, now: float, change: membership.Change) -> None:
         """Newcomers that do not get on are not waited for; a step that is in the log is."""
-        settled = self.core.configs.newest_index <= self.core.commit_index
-        if settled and now >= change.progress_at + self.core.settings.catch_up_patience_s:
+        if now < change.progress_at + self.core.settings.catch_up_patience_s:
+            return
+        if self.core.configs.newest_index <= self.core.commit_index:
             self.change = None
+        else:
+            change.progress_at = now
 
     def _set_deadline(self, now: float) -> None:
         settings = self.core.settings
@@ -295,3 +298,11 @@ class Leader:
         self.change = membership.Change(target, now)
         core.wake_at(now + core.settings.catch_up_patience_s)
         membership.drive(self, now)
+
+    def abandon_change(self) -> None:
+        """Learners that are in the log stay there, without a vote, until the next change says otherwise."""
+        if self.change is None and not self.core.changing:
+            return
+        if self.change is None or not self.change.may_be_abandoned(self._config):
+            raise Refused(Refusal.CHANGE_UNDER_WAY)
+        self.change = None

@@ -5,8 +5,10 @@
     3. the new configuration
 
 Each step is an entry, taken when the one before it is committed. Step 1 lives in the leader's memory: another leader
-leaves the newcomers as learners, and whoever wanted the change asks again. From step 2 on the log alone leads to the
-end.
+leaves the newcomers as learners, and whoever wanted the change asks again. For the same reason it may be abandoned:
+nobody votes yet who did not before, so that forgetting the target is all there is to it, and the next change, an entry
+like any other, sends the learners away or goes on with them. From step 2 on the log alone leads to the end: a leader
+that forgot a joint configuration would leave a group that needs two majorities for ever.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +27,8 @@ class Change:
     def __init__(self, target: GroupConfig, now: float) -> None:
         self.target = target
         self.progress_at = now
-        """When a newcomer last got on."""
+        """When one that is waited for last got on. Those who vote already flush with every write, whatever becomes of
+        the newcomers."""
         self.rounds: dict[Replica, tuple[int, float]] = {}
         """Newcomer -> (end of the log when its round began, when that was). A round that lasts no longer than an
         election timeout leaves so little that the group cannot stall on the rest (Ongaro's thesis, 4.2.1)."""
@@ -33,6 +36,13 @@ class Change:
 
     def newcomers(self, config: GroupConfig) -> tuple[Replica, ...]:
         return tuple(voter for voter in self.target.voters if not config.votes(voter))
+
+    def waits_for(self, config: GroupConfig, replica: Replica) -> bool:
+        return replica in self.newcomers(config) and replica not in self.caught_up
+
+    def may_be_abandoned(self, config: GroupConfig) -> bool:
+        """Step 1: the voters are still those of before, and no joint configuration is in the log."""
+        return not config.joint and sorted(config.voters) != sorted(self.target.voters)
 
 
 def first_step(config: GroupConfig, target: GroupConfig) -> GroupConfig:

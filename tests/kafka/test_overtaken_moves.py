@@ -1,0 +1,80 @@
+"""Moves that lead to a node that is gone, and what is asked for instead, while the partition is written to."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.errors import ErrorCode
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages import alter_partition_reassignments as moving
+from tests.kafka.asking import ask, create, write
+from tests.kafka.raw import RawClient
+from tests.kafka.trio import Trio
+
+Unique = Callable[[str], str]
+NODES = (1, 2, 3)
+PAUSE_SECONDS = 0.02
+
+
+def reassign(client: RawClient, topic: str, replicas: list[int] | None) -> int:
+    row = moving.ReassignablePartition(partition_index=0, replicas=replicas)
+    request = moving.AlterPartitionReassignmentsRequest(
+        topics=[moving.ReassignableTopic(name=topic, partitions=[row])], timeout_ms=10_000
+    )
+    key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+    answer = ask(client, key, 1, request, moving.AlterPartitionReassignmentsResponse)
+    return answer.responses[0].partitions[0].error_code
+
+
+@contextmanager
+def written_to(trio: Trio, topic: str) -> Iterator[None]:
+    """Some fifty records a second, to the node that leads at first."""
+    stopping = threading.Event()
+    acked = 0
+    leader = trio.leader(topic)
+
+    def write_on() -> None:
+        nonlocal acked
+        with trio.client(leader) as client:
+            while not stopping.wait(PAUSE_SECONDS):
+                acked += write(client, topic).error_code == ErrorCode.NONE
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        writer.join()
+    assert acked > 0
+
+
+def is_at(trio: Trio, asked: int, topic: str, replicas: list[int]) -> bool:
+    """All that is wanted has been done, and nobody learns any more."""
+    assignment = trio.node(asked).metadata.state.topics[topic].assignments[0]
+    if assignment.target is not None or list(assignment.replicas) != replicas:
+        return False
+    config = trio.replica(replicas[0], topic).consensus.core.config
+    return config is not None and sorted(one.node for one in config.members) == sorted(replicas)
+
+
+@pytest.mark.parametrize("wanted", ["fewer", "cancelled"])
+def test_what_overtakes_a_move_to_a_node_that_is_gone_does_not_wait_for_it_under_load(
+    trio: Trio, unique: Unique, wanted: str
+) -> None:
+    name = unique("overtaken")
+    controller = trio.controller()
+    gone, other = (one for one in NODES if one != controller)
+    with trio.client(controller) as client:
+        create(client, name, replicas=1)
+        assert reassign(client, name, [controller, other]) == ErrorCode.NONE
+        trio.eventually(lambda: is_at(trio, controller, name, [controller, other]))
+        trio.hand_over(name, controller)
+        with trio.cut_off(gone), written_to(trio, name):
+            assert reassign(client, name, [controller, gone]) == ErrorCode.NONE
+            trio.eventually(lambda: trio.replica(controller, name).consensus.core.catching_up_for)
+            now = [controller] if wanted == "fewer" else None
+            assert reassign(client, name, now) == ErrorCode.NONE
+            trio.eventually(lambda: is_at(trio, controller, name, now or [controller, other]))
