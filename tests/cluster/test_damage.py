@@ -110,6 +110,16 @@ def test_nothing_is_done_until_a_majority_is_there_without_it() -> None:
     assert [move.reason for move in next_moves(state)] == [MoveReason.DAMAGED]
 
 
+def test_one_that_is_not_seen_counts_as_away_before_it_is_fenced() -> None:
+    state = three_copies()
+    damage(state, replica(3))
+    for away in (1, 2):
+        assert next_moves(state, away=[away]) == []
+        obstacle = why_not_renewed(state, assignment(state, "orders"), replica(3), [away])
+        assert f"whole: {3 - away}; expected 2" in str(obstacle)
+    assert [move.reason for move in next_moves(state, away=[3])] == [MoveReason.DAMAGED]
+
+
 def test_where_all_copies_are_damaged_none_is_given_up() -> None:
     state = three_copies()
     for node in (1, 2, 3):

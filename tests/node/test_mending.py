@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from penstock.cluster import Assignment, report_damaged
+from penstock.cluster import Assignment, report_damaged, why_not_renewed
 from penstock.config import ClusterSettings
 from penstock.errors import StorageError
-from penstock.node import Partition
+from penstock.node import Partition, mending
 from penstock.types import GroupId, Offset
 from tests.faults.patience import eventually
 from tests.kafka.asking import create
@@ -315,6 +315,41 @@ def test_a_repair_goes_on_when_the_controller_changes(trio: Trio, topic: str) ->
     trio.start(controller)
     wait_renewed(trio, topic, follower)
     assert consume(trio, topic, RECORDS) == list(map(value, range(RECORDS)))
+
+
+def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died(
+    trio: Trio, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not fenced yet, so the metadata still counts it, and the move may have been begun before it died."""
+    follower = next(one for one in trio.followers(topic) if one != trio.controller())
+    [other] = {1, 2, 3} - {trio.leader(topic), follower}
+    looks: list[str | None] = []
+
+    def look(*facts: Any) -> str | None:
+        found = why_not_renewed(*facts)
+        looks.extend([found] if facts[3:] == ([other],) else [])
+        return found
+
+    monkeypatch.setattr(mending, "why_not_renewed", look)
+    with without_peer(trio, follower, other):
+        rot(trio, follower, topic)
+        scrub(trio, follower, topic)
+        trio.eventually(lambda: any(obstacle is not None for obstacle in looks))
+        assert life(trio, follower, topic) == 0
+        assert orphans(trio, follower, topic) == []
+    wait_renewed(trio, topic, follower)
+
+
+@contextmanager
+def without_peer(trio: Trio, node_id: int, other: int) -> Iterator[None]:
+    """The node's connection with the other one has ended, and nobody else knows."""
+    table: Any = trio.node(node_id).partitions
+    is_connected = table.is_connected
+    table.is_connected = lambda member: member.node != other and is_connected(member)
+    try:
+        yield
+    finally:
+        del table.is_connected
 
 
 # --- where there is nothing to copy from

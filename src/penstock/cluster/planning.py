@@ -45,11 +45,13 @@ def next_moves(
     limits: MoveLimits = MoveLimits(),  # noqa: B008 - frozen
     *,
     gone: Collection[int] = (),
+    away: Collection[int] = (),
     balance: bool = True,
 ) -> list[Move]:
-    """What to begin now, besides what is under way. Without `balance` only repairs are made."""
+    """What to begin now, besides what is under way. Without `balance` only repairs are made. `away`: nodes that are not
+    seen at this moment, fenced or not."""
     budget = _Budget(state, limits, gone)
-    planner = _Planner(state, gone, budget.is_busy)
+    planner = _Planner(state, gone, budget.is_busy, away)
     chosen: list[Move] = []
     number = 0
     for number, move in enumerate(planner.data_moves(balance=balance), 1):
@@ -130,8 +132,10 @@ class _Planner:
         state: ClusterState,
         gone: Collection[int],
         is_busy: Callable[[int], bool] = lambda node: False,
+        away: Collection[int] = (),
     ) -> None:
         self._state = state
+        self._away = dict.fromkeys(sorted(away))
         self._is_busy = is_busy
         self._gone = dict.fromkeys(sorted(gone))
         takers = [node for node in state.usable_nodes() if node not in self._gone]
@@ -204,7 +208,8 @@ class _Planner:
             return None
         if member.life_of(info.replica) is None:
             return MoveReason.WIPED
-        if assignment.damage_of(member) is not None and may_renew(self._state, assignment, member):
+        is_damaged = assignment.damage_of(member) is not None
+        if is_damaged and may_renew(self._state, assignment, member, self._away):
             return MoveReason.DAMAGED
         return MoveReason.LEAVING if info.decommissioning else None
 

@@ -96,13 +96,19 @@ class Mender:
                 self._hand_over(found, assignment.damaged_nodes)
                 return
             # Others may have failed since this was decided: a rotten replica that takes part is better than none.
-            obstacle = why_not_renewed(self._state, assignment, found.me)
+            # What the metadata knows of that is up to `fence_after_ms` old; a connection ends with its process.
+            obstacle = why_not_renewed(self._state, assignment, found.me, self._away(assignment))
             if obstacle is not None:
                 self._say(name, f"damaged, and not made anew now: {obstacle}")
                 return
         topic = self._state.topics[name.topic]
         log.warning("%s is made anew from the other replicas", name)
         self._partitions.renew(name, life, topic.config)
+
+    def _away(self, assignment: Assignment) -> list[int]:
+        """Nodes of other replicas that are not connected with this one now."""
+        others = [member for member in assignment.members if member.node != self._me.node]
+        return [member.node for member in others if not self._partitions.is_connected(member)]
 
     def _hand_over(self, partition: Partition, damaged: Collection[int]) -> None:
         """To one that has kept up and is not known to be damaged; if there is none, nobody has more than this one."""

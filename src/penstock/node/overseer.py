@@ -88,8 +88,10 @@ class Overseer:
         unseen = self._sightings.see(now_ms, nodes=state.nodes, alive=[*alive, self._me.node])
         await self._decide(lambda now: watch_nodes(now, unseen, self._patience))
         gone = gone_nodes(state, unseen, self._patience)
-        if self._moves_looked_at != (looked := (self._metadata.applied, tuple(sorted(gone)))):
-            moves = next_moves(state, self._limits, gone=gone, balance=self._settings.auto_rebalance)
+        away = tuple(sorted(node for node, unseen_ms in unseen.items() if unseen_ms > 0))
+        if self._moves_looked_at != (looked := (self._metadata.applied, tuple(sorted(gone)), away)):
+            balance = self._settings.auto_rebalance
+            moves = next_moves(state, self._limits, gone=gone, away=away, balance=balance)
             await self._decide(lambda now: start_moves(now, moves))
             self._moves_looked_at = looked
         await self._members(state, [*alive, self._me.node])
@@ -108,9 +110,15 @@ class Overseer:
     async def _members(self, state: ClusterState, alive: Sequence[int]) -> None:
         """Who votes in the metadata group; all other nodes follow it as learners."""
         consensus = self._metadata.partition.consensus
-        if consensus.core.changing or not state.nodes:
+        if not state.nodes:
             return
         voters = metadata_voters(state, self._voters(), alive)
+        under_way = consensus.core.catching_up_for
+        if under_way is not None and frozenset(under_way.voters) != frozenset(voters):
+            # A voter to be that fell silent or leaves: another one need not wait for it.
+            consensus.abandon_change()
+        if consensus.core.changing:
+            return
         if frozenset(voters) != frozenset(state.metadata_voters):
             record = MetadataVoters(voters=[(voter.node, voter.incarnation) for voter in voters])
             await self._metadata.change(lambda _: [record])

@@ -102,6 +102,11 @@ class PartitionTable:
         """What this node is in that group."""
         return self._assembly.replica(group)
 
+    def is_connected(self, member: Replica) -> bool:
+        """Whether its node is connected with this one now, with the folder that the replica is of."""
+        hello = self._assembly.transport.connected().get(member.node)
+        return hello is not None and member.life_of(hello.replica) is not None
+
     def replicas(self) -> Iterator[tuple[TopicPartition, GroupId, Partition | Offline]]:
         """All that were to be opened, the offline ones too."""
         for name, group in self._groups.items():
