@@ -99,6 +99,14 @@ def test_a_broker_without_room_for_all_subscribers_is_a_problem_and_not_a_figure
     assert "limits.max_http_connections" in result.stderr
 
 
+def test_without_a_broker_one_is_started_for_the_occasion(plain_cli: Cli) -> None:
+    load = ("--subscribers", "3", "--messages", "5", "--rate", "5", "--seconds", "1")
+    [measured] = json.loads(succeeded(plain_cli("bench", "push", "--memory", *load, "--json")).stdout)[
+        "medians"
+    ]
+    assert (measured["subscribers"], measured["rate_per_second"]) == (3, 5)
+
+
 @pytest.mark.parametrize("counts", ["0", "1,x", "", "30000"])
 def test_counts_of_subscribers_that_make_no_sense_are_a_usage_error(counts: str, plain_cli: Cli) -> None:
     result = plain_cli("bench", "push", "--subscribers", counts)

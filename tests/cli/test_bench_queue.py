@@ -86,3 +86,9 @@ def test_a_broker_without_an_http_port_is_a_problem_that_says_so(plain_cli: Cli)
         result = plain_cli("bench", "queue", *arguments)
     assert result.exit_code == 1
     assert "--http" in result.stderr
+
+
+def test_without_a_broker_one_is_started_for_the_occasion(plain_cli: Cli) -> None:
+    arguments = ("bench", "queue", "--memory", "--through", "client", *SMALL, "--json")
+    [measured] = json.loads(succeeded(plain_cli(*arguments)).stdout)["medians"]
+    assert measured["acknowledged_per_second"] > 0
