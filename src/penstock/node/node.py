@@ -235,6 +235,7 @@ class Node:
             rack=config.rack,
             state=state,
             leaders=self.leaders,
+            connected=self._assembly.transport.connected,
         )
         self.groups = GroupManager(
             metadata=self.metadata,

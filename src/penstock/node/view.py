@@ -4,7 +4,7 @@ Everything here is what this node has read of the metadata and heard of leaders.
 acts on it meets a node that knows better.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -49,10 +49,13 @@ class ClusterView:
         rack: str | None,
         state: ClusterState,
         leaders: LeaderTable,
+        connected: Callable[[], Container[NodeId]] | None = None,
     ) -> None:
+        """`connected` tells the nodes that this one is connected with; None: it need not care."""
         self._me = Broker(node_id, advertised.host, advertised.port, rack)
         self._state = state
         self._leaders = leaders
+        self._connected = connected
 
     def brokers(self) -> list[Broker]:
         """Nodes that clients may be led to. This one is among them: whoever asks has reached it."""
@@ -73,6 +76,16 @@ class ClusterView:
     @property
     def controller_id(self) -> int:
         return self._leaders.get(METADATA_GROUP).leader
+
+    @property
+    def controller_for_clients(self) -> int:
+        """Whom clients should ask to change something. While the controller is out of reach, which it is until the next
+        one is elected, that is this node: it forwards such requests as soon as there is one again, whereas a client
+        that was sent to a dead node waits for that one to answer."""
+        known = self.controller_id
+        if known in (NO_LEADER, self._me.node_id) or self._connected is None:
+            return known
+        return known if NodeId(known) in self._connected() else self._me.node_id
 
     def partition(self, topic: Topic, index: int) -> PartitionFacts:
         known = self._leaders.get(GroupId(topic.topic_id, index))

@@ -33,7 +33,7 @@ async def describe_cluster(
     asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.view.controller_id,
+        controller_id=node.view.controller_for_clients,
         brokers=[
             DescribeClusterBroker(broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
             for one in node.view.brokers()

@@ -55,7 +55,7 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
             for one in node.view.brokers()
         ],
         cluster_id=node.cluster_id,
-        controller_id=node.view.controller_id,
+        controller_id=node.view.controller_for_clients,
         topics=topics,
         cluster_authorized_operations=permissions.ON_CLUSTER if ask_cluster else permissions.NOT_ASKED,
     )
