@@ -239,6 +239,29 @@ def test_a_node_that_an_overtaken_move_may_have_reached_stays_until_the_group_ha
     assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
 
 
+def test_a_node_that_died_while_it_was_filled_can_be_decommissioned_at_once() -> None:
+    """What it has not got yet goes elsewhere; nobody waits until it counts as gone."""
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "orders", [1, 2, 3])
+    apply(state, reassign(state, "orders", 0, [1, 2, 4]))
+    apply(state, [NodeFenced(node_id=4)])
+    apply(state, decommission_node(state, 4))
+    assert [(move.target, move.reason) for move in next_moves(state)] == [((1, 2, 3), MoveReason.LEAVING)]
+    settle(state)
+    finish(state, group("orders"))
+    assert assignment(state, "orders").replicas == (1, 2, 3)
+    assert remove_empty_nodes(state) == [NodeRemoved(node_id=4)]
+
+
+def test_what_a_fenced_node_that_leaves_holds_already_waits_until_it_is_gone() -> None:
+    state = cluster_of(1, 2, 3, 4)
+    assign(state, "orders", [1, 2, 4])
+    apply(state, [NodeFenced(node_id=4)])
+    apply(state, decommission_node(state, 4))
+    assert next_moves(state) == []
+    assert [move.target for move in next_moves(state, gone=[4])] == [(1, 2, 3)]
+
+
 def test_decommissioning_is_refused_if_the_factor_could_not_be_kept() -> None:
     state = cluster_of(1, 2, 3)
     create(state, "orders", partitions=1, factor=3)

@@ -12,6 +12,7 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from penstock.cli.cluster_api import ClusterApi, reaches_cluster
+from penstock.cli.cluster_status import last_wait, named_moves
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import console, counted, note, show, table
@@ -130,7 +131,7 @@ def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
             raise Problem(f"somebody cancelled: node {node} stays", f"penstock cluster decommission {node}")
         was_leaving = found.decommissioning  # the node that is asked may hear of it a moment later
         left = sum(map(len, found.hosts.values()))
-        doing = _behind(picture) if left else "waiting for its place in the metadata group"
+        doing = _behind(picture) if left else last_wait(picture, found)
         watch.tell(left + 1, doing, lambda: _blocking(api))
         watch.pause(
             f"interrupted: the cluster goes on emptying node {node}; "
@@ -162,7 +163,8 @@ def _blocking(api: ClusterApi) -> str:
         return f"node {', '.join(missing)} is not there: start it, or wait until the cluster replaces it"
     if picture.leaderless:
         return f"{picture.leaderless[0]} has no leader: a majority of its replicas must be there"
-    return "the nodes' logs may say why; `penstock cluster status --trouble` shows what is left"
+    waits = f"{named_moves(picture)} under way; " if picture.moves else ""
+    return f"{waits}the nodes' logs may say why; `penstock cluster status --trouble` shows what is left"
 
 
 class Watch:

@@ -21,6 +21,9 @@ EXIT_UNHEALTHY = 3
 POLL_SECONDS = 0.1
 WIDE_COLUMNS = 110
 
+MOVES_NAMED = 3
+"""In one line; the tables show the rest."""
+
 COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", "unseen": "yellow"}
 
 
@@ -153,11 +156,40 @@ def _remainder(picture: ClusterStatus, chosen: Chosen) -> Iterator[str]:
         for one in troubles
         if chosen.topic in (None, one.topic)
     ]
+    lines += [
+        f"node {node.node_id} holds nothing any more: {last_wait(picture, node)}"
+        for node in picture.nodes
+        if node.decommissioning and not node.hosts
+    ]
     if picture.unanswered:
         lines.append(f"no lag from node {', '.join(map(str, picture.unanswered))}: no answer")
     if picture.troubles:
         lines.append(f"not healthy: {'; '.join(picture.troubles)}")
     yield from ["", *lines] if lines else []
+
+
+def last_wait(picture: ClusterStatus, node: NodeStatus) -> str:
+    """Why a node that is to leave, and holds nothing any more, is still there. As long as anything moves nobody goes: a
+    move that was sent elsewhere half way may have reached the node."""
+    if picture.moves:
+        return f"waiting for the end of {named_moves(picture)}"
+    if node.metadata_role == "voter":
+        return "waiting for its place in the metadata group"
+    return "waiting for the controller to take it out"
+
+
+def named_moves(picture: ClusterStatus) -> str:
+    moves = picture.moves
+    names = [
+        f"{move.topic}-{move.partition} ({_listed(move.replicas)} to {_listed(move.target)})"
+        for move in moves[:MOVES_NAMED]
+    ]
+    more = [f"{len(moves) - MOVES_NAMED} more"] if len(moves) > MOVES_NAMED else []
+    return f"{counted(len(moves), 'move')}: {', '.join(names + more)}"
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    return ",".join(map(str, nodes))
 
 
 def _headline(picture: ClusterStatus) -> str:

@@ -204,8 +204,12 @@ class _Planner:
         info = self._state.nodes.get(member.node)
         if member.node in self._gone:
             return MoveReason.GONE
-        if info is None or info.fenced:
+        if info is None:
             return None
+        if info.fenced:
+            # It may be back soon; but what it was only to get need not wait for that if it leaves in any case.
+            was_to_come = member not in assignment.members
+            return MoveReason.LEAVING if info.decommissioning and was_to_come else None
         if member.life_of(info.replica) is None:
             return MoveReason.WIPED
         is_damaged = assignment.damage_of(member) is not None
