@@ -41,7 +41,7 @@ from penstock.queue.states import (
 from penstock.queue.storage import StoredChunk
 
 SCHEDULE_LOOKS = 100_000
-"""Some 50 ms of the caller's time."""
+"""A tenth of a second of the caller's time; a thousand messages among a million that are all deferred take 4 ms."""
 
 
 class Board:

@@ -34,7 +34,7 @@ OPENING_SECONDS = 1.0
 PEEK_BYTES = 1024 * 1024
 PEEK_RUNS_MAX = 1_000
 READ_ON_SECONDS = 2.0
-"""For who asks what is scheduled: a log of some hundred thousand messages. The rest is read when it is asked again."""
+"""For who asks what is scheduled: a few hundred thousand messages. The rest is read when it is asked again."""
 OWN_NAME = "penstock"
 """The consumer in whose name the broker itself settles."""
 

@@ -318,7 +318,7 @@ class QueueDriver:
         while self._loop.time() < deadline:
             self._check_leads()
             before = self.core.next_offset
-            self._read_ahead(self.now_ms, READ_ON_RECORDS)
+            self._read_ahead(self.now_ms, READ_ON_RECORDS, reads=1)  # nobody waits for it: others first
             self._after()
             if self.core.next_offset == before:
                 return
@@ -359,10 +359,10 @@ class QueueDriver:
 
     # --- inside
 
-    def _read_ahead(self, now_ms: int, wanted: int) -> None:
+    def _read_ahead(self, now_ms: int, wanted: int, *, reads: int = EXTENDS_PER_TURN) -> None:
         """Learns of more records, as long as there are some and too few are available."""
         core, partition = self.core, self.partition
-        for _ in range(EXTENDS_PER_TURN):
+        for _ in range(reads):
             if core.available_count >= wanted or not core.wants_more(wanted):
                 return
             if core.next_offset < partition.start_offset:
