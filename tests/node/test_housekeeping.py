@@ -1,4 +1,4 @@
-"""Retention as the node applies it: when expired records go."""
+"""What a node does for itself: when expired records go, and how much is read again at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,6 +10,7 @@ from penstock.batch import Record, build_batch, check_batch
 from penstock.cluster import TopicWish, decisions
 from penstock.config import NodeConfig
 from penstock.node import Node, Partition
+from penstock.node import housekeeping as housekeeping_room
 from penstock.node.housekeeping import RETENTION_GRACE_MS, Housekeeping
 from penstock.node.workers import Workers
 from penstock.types import Offset
@@ -78,3 +79,68 @@ def test_a_topic_without_retention_keeps_records_of_long_ago() -> None:
         assert partition.start_offset == 0
 
     play(scene, **{"retention.ms": "-1"})
+
+
+# --- reading again
+
+
+def scrub_once(partitions: int, monkeypatch: pytest.MonkeyPatch, **limits: int) -> list[int]:
+    """How many bytes of each of these small partitions one turn has read."""
+    for name, value in limits.items():
+        monkeypatch.setattr(housekeeping_room, name, value)
+    read: dict[Partition, int] = {}
+
+    async def run() -> None:
+        clock = SetClock()
+        node = Node(NodeConfig(memory=True, http=None), clock=clock)
+        await node.start()
+        configs = {"internal.segment.bytes": "2000"}
+        wish = TopicWish(name="t", topic_id=uuid4(), partitions=partitions, configs=configs)
+        await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+        for index in range(partitions):
+            fill(node.leader("t", index))
+        await node.flusher.drain()
+        workers = Workers()
+        keeping = Housekeeping(node.partitions, workers, clock, node.metrics)
+        count(keeping, read)
+        await keeping.scrub()
+        workers.stop()
+        await node.stop()
+
+    asyncio.run(run())
+    return list(read.values())
+
+
+def fill(partition: Partition) -> None:
+    """Two segments that are sealed, and one more."""
+    for _ in range(5):
+        batch = memoryview(bytearray(build_batch([Record(0, NOW_MS, b"k", bytes(1000), ())])))
+        partition.append(batch, check_batch(batch))
+
+
+def count(keeping: Housekeeping, read: dict[Partition, int]) -> None:
+    scrub = keeping._scrub
+
+    async def counted(partition: Partition, max_bytes: int) -> int:
+        found = await scrub(partition, max_bytes)
+        if found:
+            read[partition] = read.get(partition, 0) + found
+        return found
+
+    keeping._scrub = counted  # type: ignore[method-assign]
+
+
+def test_one_turn_reads_all_small_partitions_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scrub_once(60, monkeypatch)
+    assert len(found) == 60
+    assert min(found) > 2000
+
+
+def test_a_turn_ends_when_enough_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scrub_once(20, monkeypatch, SCRUB_BYTES=5000)
+    assert 1 < len(found) < 5
+    assert sum(found) >= 5000
+
+
+def test_a_turn_ends_after_some_partitions_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(scrub_once(20, monkeypatch, SCRUBS_PER_TURN=7)) == 7

@@ -153,7 +153,7 @@ def rot(trio: Trio, node_id: int, topic: str, segment: int = 0, position: int = 
 
 
 def scrub(trio: Trio, node_id: int, topic: str) -> None:
-    """Until the rot is found; each call looks at one partition."""
+    """Until the rot is found; each call looks at one partition at least."""
     node, replica = trio.node(node_id), trio.replica(node_id, topic)
     for _ in range(len(node.partitions.tended())):
         trio.run(node._housekeeping.scrub())

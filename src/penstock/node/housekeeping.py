@@ -7,6 +7,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from penstock.errors import CorruptLog, PenstockError, StorageError
+from penstock.log.tending import SCRUB_BYTES
 from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
 from penstock.node.partition import Partition
@@ -23,8 +24,11 @@ RETENTION_GRACE_MS = 300_000
 records of long ago and read them back: Kafka, which looks every five minutes, lets them."""
 
 SCRUB_SECONDS = 30.0
-"""Between two looks at old bytes. Each reads up to 64 MiB of one partition: two megabytes a second, which no disk
-notices."""
+"""Between two looks at old bytes. Each reads about 64 MiB: two megabytes a second, which no disk notices."""
+
+SCRUBS_PER_TURN = 500
+"""Partitions of which one look reads something. A thousand small ones are through within a minute, and each costs the
+event loop a tenth of a millisecond."""
 
 PARTITIONS_PER_TURN = 50
 """Partitions looked at before other work gets its turn on the event loop."""
@@ -106,20 +110,33 @@ class Housekeeping:
                     log.exception("a bug in housekeeping; the rest goes on")
 
     async def scrub(self) -> None:
-        """Reads some old bytes of the next partition again. Rot that is found while other replicas are whole costs
-        nothing but a copy: see `mending`."""
+        """Reads some old bytes again: of the next partition, and as long as these are few, of those behind it. Rot that
+        is found while other replicas are whole costs nothing but a copy: see `mending`."""
         partitions = [one for one in self._partitions.tended() if not one.closed]
-        for _ in partitions:
-            self._scrub_turn = (self._scrub_turn + 1) % len(partitions)
-            partition = partitions[self._scrub_turn]
-            plan = partition.log.plan_scrub(self._scrubbed.get(partition, Offset(0)))
-            if plan is not None:
-                await self._workers.run(plan.run)
-                rot = None if partition.closed else partition.log.finish_scrub(plan)
-                self._scrubbed[partition] = plan.next_offset
-                if rot is not None:
-                    partition.damaged(rot)
+        left_bytes, left_scrubs = SCRUB_BYTES, SCRUBS_PER_TURN
+        for count in range(len(partitions)):
+            if left_bytes <= 0 or left_scrubs == 0:
                 return
+            if count % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            self._scrub_turn = (self._scrub_turn + 1) % len(partitions)
+            read_bytes = await self._scrub(partitions[self._scrub_turn], left_bytes)
+            left_bytes -= read_bytes
+            left_scrubs -= read_bytes > 0
+
+    async def _scrub(self, partition: Partition, max_bytes: int) -> int:
+        """How many bytes were read."""
+        if partition.closed:
+            return 0
+        plan = partition.log.plan_scrub(self._scrubbed.get(partition, Offset(0)), max_bytes=max_bytes)
+        if plan is None:
+            return 0
+        await self._workers.run(plan.run)
+        rot = None if partition.closed else partition.log.finish_scrub(plan)
+        self._scrubbed[partition] = plan.next_offset
+        if rot is not None:
+            partition.damaged(rot)
+        return plan.read_bytes
 
     async def tidy(self) -> None:
         """One round: deletes what retention no longer keeps, compacts what is dirty enough."""
