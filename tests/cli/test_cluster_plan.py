@@ -1,11 +1,14 @@
 """A local cluster on paper: its ports, its file, and how it grows."""
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
+import click
 import pytest
 
 from penstock.cli.cluster_plan import LocalCluster, new_plan, places, read_plan
+from penstock.cli.cluster_up import _plan as up_plan
 from penstock.cli.problem import Problem
 from penstock.config import load_node_config
 
@@ -84,6 +87,31 @@ def test_what_a_cluster_has_cannot_be_asked_for_otherwise(tmp_path: Path, plain_
     assert (ports.exit_code, "ports already" in ports.stderr) == (2, True)
     both = plain_cli("cluster", "up", "--memory", *folder)
     assert (both.exit_code, "exclude" in both.stderr) == (2, True)
+
+
+def test_the_same_command_continues_what_it_began_and_newcomers_take_the_next_ports(tmp_path: Path) -> None:
+    first = free_ports(4)
+    plan = up_plan(tmp_path, 3, False, first, None)
+    plan.write()
+    assert up_plan(tmp_path, 3, False, first, None) == plan
+    assert up_plan(tmp_path, None, False, None, int(plan.nodes[0].http.rpartition(":")[2])) == plan
+    grown = up_plan(tmp_path, 4, False, first, None)
+    assert [node.kafka for node in grown.nodes] == [f"127.0.0.1:{first + number}" for number in range(4)]
+    with pytest.raises(click.UsageError, match="ports already"):
+        up_plan(tmp_path, 3, False, first + 1, None)
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody has."""
+    for first in range(20_000, 30_000, count):
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("there are none")
 
 
 def test_ports_must_exist_for_all_nodes(plain_cli: Cli) -> None:

@@ -31,6 +31,10 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     http: str
     cluster: str
 
+    def starts_from(self, first_port: int | None, address: str) -> bool:
+        """Whether this address is what the node gets if node 1 has this port; any is, if none was asked for."""
+        return first_port is None or address.endswith(f":{first_port + self.node_id - 1}")
+
 
 class LocalCluster(msgspec.Struct, frozen=True, kw_only=True):
     """`folder` holds the file, the nodes' data (unless it is kept in memory) and their logs."""

@@ -116,10 +116,11 @@ def _plan(
     if known is None:
         ports = places(1, kafka_port=kafka_port, http_port=http_port)
         return new_plan(folder, nodes or DEFAULT_NODES, memory=memory, ports=ports)
-    if kafka_port is not None or http_port is not None:
+    first = known.nodes[0]
+    if not (first.starts_from(kafka_port, first.kafka) and first.starts_from(http_port, first.http)):
         raise click.UsageError(
-            f"the cluster in {folder} has its ports already: leave --kafka-port and --http-port out, or change "
-            f"{known.file}"
+            f"the cluster in {folder} has its ports already, node {first.node_id} has {first.kafka} and {first.http}: "
+            f"leave --kafka-port and --http-port out, or change {known.file}"
         )
     here = len(known.nodes)
     if nodes is not None and nodes < here:
@@ -128,7 +129,7 @@ def _plan(
             f"decommission` the others, and take them out of {known.file}"
         )
     last = max(node.node_id for node in known.nodes)
-    return known.grown(nodes or here, places(last + 1, kafka_port=None, http_port=None))
+    return known.grown(nodes or here, places(last + 1, kafka_port=kafka_port, http_port=http_port))
 
 
 def _run(cluster: LocalCluster, children: Children, stop: Stop) -> None:
