@@ -4,6 +4,7 @@ from typing import TypeVar
 
 from penstock.batch import Record, build_batch
 from penstock.kafka.wire import ApiKey, Message
+from penstock.kafka.wire.messages import alter_partition_reassignments as moving
 from penstock.kafka.wire.messages import create_topics, fetch, list_offsets, metadata, produce
 from penstock.kafka.wire.messages import offset_for_leader_epoch as epochs
 from tests.kafka.raw import RawClient
@@ -104,3 +105,14 @@ def create(
     )
     request = create_topics.CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
     return ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
+
+
+def reassign(client: RawClient, topic: str, replicas: list[int] | None, *, partition: int = 0) -> int:
+    """The answer's error code. None cancels."""
+    row = moving.ReassignablePartition(partition_index=partition, replicas=replicas)
+    request = moving.AlterPartitionReassignmentsRequest(
+        topics=[moving.ReassignableTopic(name=topic, partitions=[row])], timeout_ms=10_000
+    )
+    key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+    answer = ask(client, key, 1, request, moving.AlterPartitionReassignmentsResponse)
+    return answer.responses[0].partitions[0].error_code

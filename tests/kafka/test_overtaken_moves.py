@@ -7,25 +7,12 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.errors import ErrorCode
-from penstock.kafka.wire import ApiKey
-from penstock.kafka.wire.messages import alter_partition_reassignments as moving
-from tests.kafka.asking import ask, create, write
-from tests.kafka.raw import RawClient
+from tests.kafka.asking import create, reassign, write
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
 NODES = (1, 2, 3)
 PAUSE_SECONDS = 0.02
-
-
-def reassign(client: RawClient, topic: str, replicas: list[int] | None) -> int:
-    row = moving.ReassignablePartition(partition_index=0, replicas=replicas)
-    request = moving.AlterPartitionReassignmentsRequest(
-        topics=[moving.ReassignableTopic(name=topic, partitions=[row])], timeout_ms=10_000
-    )
-    key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    answer = ask(client, key, 1, request, moving.AlterPartitionReassignmentsResponse)
-    return answer.responses[0].partitions[0].error_code
 
 
 @contextmanager

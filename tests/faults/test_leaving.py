@@ -1,0 +1,49 @@
+"""A node that dies while partitions are on their way to it, and what is asked for instead, under load."""
+
+from pathlib import Path
+
+from penstock.cli.cluster_api import ClusterApi
+from penstock.errors import ErrorCode
+from tests.faults.clients import create_topic, raw
+from tests.faults.load import Load
+from tests.faults.nodes import Cluster, free_port
+from tests.faults.patience import eventually
+from tests.faults.verdict import assert_kept
+from tests.kafka.asking import reassign
+
+TOPIC = "payments"
+SOME = 100
+STAYING = {1, 2, 3}
+
+
+def replicas(api: ClusterApi, partition: int) -> set[int]:
+    """Of the topic, with those that are on their way."""
+    return next(
+        set(one.replicas)
+        for one in api.picture().partitions
+        if (one.topic, one.partition) == (TOPIC, partition)
+    )
+
+
+def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, flags=("--set", "replication.auto_rebalance=false"))
+    http = f"127.0.0.1:{free_port()}"
+    cluster[1].flags += ("--http", http)
+    api = ClusterApi(f"http://{http}")
+    with cluster:
+        create_topic(cluster, TOPIC, 2)
+        with Load(cluster, TOPIC, partitions=2) as load, raw(cluster, 1) as client:
+            load.wait_for_more(SOME)
+            cluster.join(4).kill()
+            for partition in (0, 1):
+                assert reassign(client, TOPIC, [1, 2, 4], partition=partition) == ErrorCode.NONE
+            load.wait_for_more(SOME)
+            assert reassign(client, TOPIC, [1, 2], partition=0) == ErrorCode.NONE
+            eventually(lambda: replicas(api, 0) == {1, 2}, "what was asked for instead")
+            api.decommission(4, on=True)
+            eventually(lambda: {node.node_id for node in api.picture().nodes} == STAYING, "node 4 is out")
+            assert replicas(api, 1) == STAYING
+            assert reassign(client, TOPIC, [1, 2, 3], partition=0) == ErrorCode.NONE
+            eventually(lambda: replicas(api, 0) == STAYING, "three copies again")
+            load.wait_for_more(SOME)
+        assert_kept(cluster, load)
