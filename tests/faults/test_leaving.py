@@ -25,6 +25,11 @@ def replicas(api: ClusterApi, partition: int) -> set[int]:
     )
 
 
+def begun(api: ClusterApi) -> list[int]:
+    """Partitions whose leader knows how far the newcomer is behind: it has one."""
+    return [move.partition for move in api.picture().moves if move.bytes_behind is not None]
+
+
 def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, flags=("--set", "replication.auto_rebalance=false"))
     http = f"127.0.0.1:{free_port()}"
@@ -37,7 +42,7 @@ def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tm
             cluster.join(4).kill()
             for partition in (0, 1):
                 assert reassign(client, TOPIC, [1, 2, 4], partition=partition) == ErrorCode.NONE
-            load.wait_for_more(SOME)
+            eventually(lambda: begun(api) == [0, 1], "the leaders wait for node 4")
             assert reassign(client, TOPIC, [1, 2], partition=0) == ErrorCode.NONE
             eventually(lambda: replicas(api, 0) == {1, 2}, "what was asked for instead")
             api.decommission(4, on=True)
