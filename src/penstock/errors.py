@@ -11,6 +11,7 @@ PenstockError
  ├── UnknownFormat       a data folder written by another version of the format
  ├── DataFolderInUse     another process holds the data folder
  └── NotAdmitted         the cluster does not let this node in, and waiting would not change that
+      └── PromisesLost   ... because it no longer knows what it promised: it does not even ask
 
 A bug inside Penstock is none of these: it raises as what it is and is never swallowed.
 """
@@ -188,3 +189,7 @@ class NotAdmitted(PenstockError):
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
         self.hint = hint
+
+
+class PromisesLost(NotAdmitted):
+    """The folder of a node of a cluster lacks its votes or its metadata: it could break its word and not know."""

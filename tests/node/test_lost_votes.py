@@ -1,4 +1,5 @@
-"""A node that has lost its votes has also forgotten which logs it had: in a cluster it does not start."""
+"""A node that has lost its votes has also forgotten which logs it had, and one without metadata which topics there are:
+in a cluster neither starts."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import Address, NodeConfig
-from penstock.errors import NotAdmitted
+from penstock.errors import PromisesLost
 from penstock.log import DataFolder
 from penstock.log.data_folder import GOSSIP_PATH, VOTES_PATH
 from penstock.log.os_disk import OsDisk
@@ -31,10 +32,10 @@ def trio() -> Iterator[Trio]:
         yield cluster
 
 
-def start_refused(trio: Trio, node_id: int) -> NotAdmitted:
+def start_refused(trio: Trio, node_id: int) -> PromisesLost:
     """Why this node does not start."""
     service = trio.call(lambda: Service(trio._configs[node_id], disk=trio._disks[node_id]))
-    with pytest.raises(NotAdmitted) as refused:
+    with pytest.raises(PromisesLost) as refused:
         trio.run(service.start())
     return refused.value
 
@@ -82,6 +83,33 @@ def test_what_the_refusal_advises_brings_the_node_and_its_data_back(trio: Trio) 
     trio.eventually(lambda: trio.replica(follower, "acked").log.end_offset == 5)
 
 
+@pytest.mark.parametrize("rotten", [False, True])
+def test_a_node_of_a_cluster_without_its_metadata_ends_and_says_the_same(trio: Trio, rotten: bool) -> None:
+    trio.stop(3)
+    disk, folder = trio._disks[3], "topics/__cluster_metadata-0"
+    if rotten:
+        [segment] = [name for name in disk.list_dir(folder) if name.endswith(".log")]
+        disk.open(f"{folder}/{segment}").write_at(20, b"\xff")
+        for name in disk.list_dir(folder):
+            if name != segment:  # it would spare recovery from reading
+                disk.remove(f"{folder}/{name}")
+    else:
+        disk.remove_tree(folder)
+    service = trio.call(lambda: Service(trio._configs[3], disk=disk))
+
+    async def live() -> None:
+        await service.start()
+        try:
+            await service.wait_ready()
+        finally:
+            await service.stop()
+
+    with pytest.raises(PromisesLost, match="the metadata of this node is lost") as refused:
+        trio.run(live())
+    assert "copied from them" not in str(refused.value)
+    assert "start it with the same id" in refused.value.hint
+
+
 # --- which folders are taken for what
 
 
@@ -94,7 +122,7 @@ def folder_of(disk: OsDisk, *founders: Replica) -> DataFolder:
 
 def test_a_node_that_joined_later_needs_its_votes_too(tmp_path: Path) -> None:
     disk = OsDisk(str(tmp_path))
-    with pytest.raises(NotAdmitted, match="are gone"):
+    with pytest.raises(PromisesLost, match="are gone"):
         open_votes(disk, folder_of(disk, Replica(NodeId(2), 22)), str(tmp_path))
 
 
@@ -102,7 +130,7 @@ def test_one_that_founded_its_cluster_alone_and_was_joined_by_others_needs_them_
     disk = OsDisk(str(tmp_path))
     folder = folder_of(disk)
     disk.write_file_atomic(GOSSIP_PATH, b"anything")
-    with pytest.raises(NotAdmitted, match="are gone"):
+    with pytest.raises(PromisesLost, match="are gone"):
         open_votes(disk, folder, str(tmp_path))
 
 

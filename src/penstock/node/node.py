@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, ClusterState, PlacementRules
 from penstock.config import ClusterSettings, NodeConfig, TopicConfig, static_broker_configs
 from penstock.config.group import GroupConfig as QueueConfig
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, PromisesLost
 from penstock.log import DataFolder
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
@@ -38,7 +38,7 @@ from penstock.node.metadata import MetadataLog
 from penstock.node.metrics import NodeMetrics
 from penstock.node.no_network import NoNetwork
 from penstock.node.partition import Partition
-from penstock.node.partitions import PartitionTable
+from penstock.node.partitions import LogLost, PartitionTable
 from penstock.node.queues.burial import Graveyard
 from penstock.node.queues.desk import QueueDesk
 from penstock.node.queues.manager import QueueManager
@@ -50,7 +50,7 @@ from penstock.node.subscriptions.desk import SubscriptionDesk
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
 from penstock.node.view import METADATA_GROUP, ClusterView
-from penstock.node.vote_files import open_votes
+from penstock.node.vote_files import begin_anew, open_votes
 from penstock.node.workers import Workers
 from penstock.raft import GroupConfig, RaftSettings, Refused
 from penstock.types import NO_EVENTS, EventSink, GroupId, NodeId, Replica, TopicPartition
@@ -376,9 +376,16 @@ class Node:
         await links.membership.admitted()
 
     def _open_metadata(self, founding: GroupConfig | None) -> None:
-        self.metadata.partition = self.partitions.open_own(
-            METADATA_PARTITION, METADATA_GROUP, METADATA_CONFIG, founding, self.metadata.apply_committed
-        )
+        try:
+            self.metadata.partition = self.partitions.open_own(
+                METADATA_PARTITION, METADATA_GROUP, METADATA_CONFIG, founding, self.metadata.apply_committed
+            )
+        except (LogLost, CorruptLog) as lost:
+            if self.links is None:
+                raise
+            raise PromisesLost(
+                f"the metadata of this node is lost: {lost}", begin_anew(self.log_dir)
+            ) from lost
         self.metadata.partition.start()
 
     def _set_ready(self) -> None:

@@ -159,7 +159,7 @@ class PartitionTable:
     ) -> Partition:
         """A partition of the node itself, outside all topics: the metadata log. Raises if it cannot be opened. The
         caller starts it."""
-        partition = self._partition(name, group, config, founding, on_commit)
+        partition = self._partition(name, group, config, founding, on_commit, is_copied=False)
         self._own.append(partition)
         return partition
 
@@ -170,13 +170,16 @@ class PartitionTable:
         config: TopicConfig,
         founding: GroupConfig | None,
         on_commit: Callable[[Partition], None] | None,
+        *,
+        is_copied: bool = True,
     ) -> Partition:
+        """`is_copied`: should its files be gone, the node starts without them, and others may send them."""
         disk = self._disk_of(config)
         stored = Log.open(disk, f"{self._topics_dir}/{name}", config)
         for cut in stored.cuts:
             log.warning("recovered %s: %s", name, cut)
         if not disk.volatile:
-            self._check_not_lost(stored, group)
+            self._check_not_lost(stored, group, is_copied)
         return Partition(
             name=name,
             group=group,
@@ -191,12 +194,13 @@ class PartitionTable:
             is_lasting=not disk.volatile,
         )
 
-    def _check_not_lost(self, stored: Log, group: GroupId) -> None:
+    def _check_not_lost(self, stored: Log, group: GroupId, is_copied: bool) -> None:
         """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
         if stored.end_index == 0 and self._assembly.hard_states.had_log(group):
+            copied = "where enough other nodes have it, it is copied from them; else " if is_copied else ""
             raise LogLost(
-                f"{stored.path} is missing or empty, and with it what this node had acknowledged: where enough other "
-                "nodes have it, it is copied from them; else bring the files back"
+                f"{stored.path} is missing or empty, and with it what this node had acknowledged: {copied}bring the "
+                "files back"
             )
 
     def renew(self, name: TopicPartition, life: int, config: TopicConfig) -> Partition | None:

@@ -10,7 +10,7 @@ than was acked, and nobody would notice. So only two folders may lack them:
    taken for known.
 """
 
-from penstock.errors import CorruptLog, NotAdmitted
+from penstock.errors import CorruptLog, PromisesLost
 from penstock.log import DataFolder
 from penstock.log.data_folder import GOSSIP_PATH, VOTES_PATH
 from penstock.log.disk import Disk
@@ -19,7 +19,7 @@ from penstock.types import Replica
 
 
 def open_votes(disk: Disk, folder: DataFolder, shown_path: str) -> tuple[VoteStore, bool]:
-    """The votes, and whether the folder is older than they are. NotAdmitted for a node of a cluster that has lost
+    """The votes, and whether the folder is older than they are. PromisesLost for a node of a cluster that has lost
     them; `shown_path` is where people find the folder."""
     was_in_cluster = _was_in_cluster(disk, folder)
     missing = [name for name in (f"{VOTES_PATH}.0", f"{VOTES_PATH}.1") if not disk.exists(name)]
@@ -40,9 +40,14 @@ def _was_in_cluster(disk: Disk, folder: DataFolder) -> bool:
     return folder.founders not in ((), alone) or disk.exists(GOSSIP_PATH)
 
 
-def _lost(how: str, shown_path: str) -> NotAdmitted:
-    return NotAdmitted(
-        f"the votes of this node are {how}",
+def _lost(how: str, shown_path: str) -> PromisesLost:
+    return PromisesLost(f"the votes of this node are {how}", begin_anew(shown_path))
+
+
+def begin_anew(shown_path: str) -> str:
+    """What to do with a node of a cluster that no longer knows what it promised. Nothing less than the whole folder
+    will do: the rest of it would be used under the old identity."""
+    return (
         f"empty the folder {shown_path} (keep what was in it until all is well) and start it with the same id; "
-        "its data is copied from the others",
+        "its data is copied from the others"
     )

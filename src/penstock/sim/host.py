@@ -8,7 +8,7 @@ from uuid import UUID
 
 from penstock.batch import check_batch
 from penstock.config import Address, NodeConfig
-from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, PromisesLost, StorageError
 from penstock.log import Log
 from penstock.log.layout import CLEANED_SUFFIX, SWAP_SUFFIX
 from penstock.node import Node, frame_kinds
@@ -114,7 +114,7 @@ class Host(Process):
         except StorageError as problem:
             self.world.halted(self, str(problem))
             return
-        except CorruptLog as problem:
+        except (CorruptLog, PromisesLost) as problem:
             raise Violation("a crash never looks like rot", f"{self.name}: {problem}") from problem
         self.ready = True
 
