@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.cli import connection as connections
+from penstock.cli import topic_facts
 from penstock.cli.connection import Connection
 from penstock.cli.problem import Problem
 
@@ -79,6 +80,16 @@ def test_a_node_that_sends_everybody_away_is_said_to_be_starting(monkeypatch: py
     connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
     with pytest.raises(Problem, match="does not answer: a node that is starting, or waits for the others"):
         connection.wait(answered(KafkaError._TIMED_OUT), "listing")
+
+
+def test_topics_of_a_node_without_a_majority_are_not_said_to_be_of_no_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It accepts connections and sends everybody away."""
+    connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
+    with pytest.raises(Problem, match="a node that is starting, or waits for the others") as problem:
+        topic_facts.all_topics(connection)
+    assert "majority" in problem.value.hint
 
 
 def test_python_dash_m_penstock_is_the_command_line() -> None:

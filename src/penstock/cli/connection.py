@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from penstock.cli.problem import UNREACHABLE, Problem, explain, no_controller, not_ready, unreachable
 
@@ -78,6 +78,15 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             return client(config)
         except KafkaException as failure:  # an -X that librdkafka does not know
             raise click.UsageError(str(failure.args[0].str())) from None
+
+    def metadata(self, admin: AdminClient, doing: str) -> ClusterMetadata:
+        """Brokers and topics as the broker knows them, or a Problem that says what failed."""
+        try:
+            return admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as failure:
+            if failure.args[0].code() in UNREACHABLE:
+                raise self._no_answer() from None
+            raise explain(failure, doing, self.bootstrap) from None
 
     def wait(self, future: "Future[T]", doing: str) -> T:
         """The future's result, or a Problem that says what failed."""

@@ -5,11 +5,9 @@ That works with any broker that can be reached without TLS and SASL: this connec
 
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
-from penstock.cli.problem import explain
 from penstock.client.connection import Connection as Wire
 from penstock.client.errors import ClientError, Refused
 from penstock.client.settings import ClientSettings, ServerAddress
@@ -36,10 +34,7 @@ def find(connection: Connection, admin: AdminClient) -> ShareGroups:
         return ShareGroups({}, "they are asked for without TLS and SASL only")
     states: dict[str, str] = {}
     doubt = ""
-    try:
-        brokers = admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers.values()
-    except KafkaException as failure:
-        raise explain(failure, "looking for brokers", connection.bootstrap) from None
+    brokers = connection.metadata(admin, "looking for brokers").brokers.values()
     for broker in brokers:
         try:
             states |= _ask(ServerAddress(str(broker.host), int(broker.port or 0)))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -14,18 +14,13 @@ from confluent_kafka.admin import (
 )
 
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
-from penstock.cli.problem import explain
 
 Partitions = dict[tuple[str, int], int]
 """An offset for each (topic, partition)."""
 
 
 def all_topics(connection: Connection) -> dict[str, TopicMetadata]:
-    admin = connection.admin()
-    try:
-        return admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-    except KafkaException as failure:
-        raise explain(failure, "listing topics", connection.bootstrap) from None
+    return connection.metadata(connection.admin(), "listing topics").topics
 
 
 def partition_numbers(connection: Connection, admin: AdminClient, topic: str) -> list[int]:
