@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.errors import ErrorCode
+from penstock.types import NodeId, Replica
 from tests.kafka.asking import create, reassign, write
 from tests.kafka.trio import Trio
 
@@ -65,3 +66,24 @@ def test_what_overtakes_a_move_to_a_node_that_is_gone_does_not_wait_for_it_under
             now = [controller] if wanted == "fewer" else None
             assert reassign(client, name, now) == ErrorCode.NONE
             trio.eventually(lambda: is_at(trio, controller, name, now or [controller, other]))
+
+
+def test_the_metadata_group_does_not_wait_for_a_voter_that_is_not_wanted_any_more(trio: Trio) -> None:
+    controller = trio.node(trio.controller()).metadata
+    consensus = controller.partition.consensus
+    core = consensus.core
+    voters = trio.eventually(lambda: None if core.config is None or core.changing else core.config.voters)
+    stranger = Replica(NodeId(9), 9)
+
+    def begin() -> None:
+        consensus.change_config((*voters[:2], stranger))
+        assert core.catching_up_for is not None
+
+    def has_gone_back() -> bool:
+        config = core.config
+        return config is not None and not core.changing and stranger not in config.members
+
+    trio.call(begin)
+    trio.eventually(has_gone_back)
+    assert core.config is not None
+    assert sorted(core.config.voters) == sorted(voters)
