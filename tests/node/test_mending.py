@@ -14,6 +14,7 @@ from penstock.cluster import Assignment, report_damaged, why_not_renewed
 from penstock.config import ClusterSettings
 from penstock.errors import StorageError
 from penstock.node import Partition, mending
+from penstock.node.mending import PATIENT_ROUNDS
 from penstock.types import GroupId, Offset
 from tests.faults.patience import eventually
 from tests.kafka.asking import create
@@ -318,7 +319,7 @@ def test_a_repair_goes_on_when_the_controller_changes(trio: Trio, topic: str) ->
 
 
 def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died(
-    trio: Trio, topic: str, monkeypatch: pytest.MonkeyPatch
+    trio: Trio, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not fenced yet, so the metadata still counts it, and the move may have been begun before it died."""
     follower = next(one for one in trio.followers(topic) if one != trio.controller())
@@ -338,6 +339,7 @@ def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died
         assert life(trio, follower, topic) == 0
         assert orphans(trio, follower, topic) == []
     wait_renewed(trio, topic, follower)
+    assert not any("not made anew" in line for line in caplog.messages), "that was over in a moment"
 
 
 @contextmanager
@@ -396,6 +398,10 @@ def test_with_one_copy_or_two_people_are_told_where_the_rot_is_and_nothing_is_to
     with caplog.at_level(logging.ERROR):
         scrub(trio, holder, "few")
         trio.eventually(lambda: any("few-0: damaged, and not made anew" in one for one in caplog.messages))
+        mender = trio.node(holder)._caretaker._mender
+        for _ in range(PATIENT_ROUNDS + 1):
+            trio.call(mender.look)
     assert any(f"{path} at byte" in line for line in caplog.messages)
+    assert sum("few-0: damaged, and not made anew" in line for line in caplog.messages) == 1
     produce(trio, "few", range(RECORDS, RECORDS + 5))
     assert path in segments(trio, holder, "few")

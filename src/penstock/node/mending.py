@@ -24,6 +24,12 @@ from penstock.types import GroupId, Replica, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
+PATIENT_ROUNDS = 10
+"""For how many rounds (of half a second) something must keep a replica from being made anew before people are told:
+another one that is being mended, or a node that is being restarted, is through by then."""
+TEXTS_MAX = 20
+"""Different ones of one replica: those of a disk may name another file each time."""
+
 
 class Mender:
     """Looks after what is damaged on this node."""
@@ -36,8 +42,8 @@ class Mender:
         self._partitions = partitions
         self._controller = controller
         self._reports: dict[GroupId, asyncio.Task[None]] = {}
-        self._said: dict[TopicPartition, str] = {}
-        """What was told people last of each damaged replica, so that it is told once."""
+        self._obstacles: dict[TopicPartition, dict[str, int]] = {}
+        """For how many rounds each of these was so, of each damaged replica: people are told once."""
         self._sound: dict[GroupId, Assignment] = {}
         """Replicas that were what they should be, by the assignment that said so: most, in nearly every round."""
 
@@ -56,7 +62,7 @@ class Mender:
             try:
                 self._mind(name, group, found)
             except StorageError as trouble:
-                self._say(name, f"cannot be made anew now: {trouble}")
+                self._say(name, f"cannot be made anew now: {trouble}", after_rounds=1)
             except Exception:
                 log.exception("%s: a bug in mending it; the others go on", name)
         if len(self._sound) > len(replicas):
@@ -72,7 +78,7 @@ class Mender:
         if assignment is None or assigned is None:
             return
         if assigned == self._partitions.replica(group) and not assignment.damaged and not _is_damaged(found):
-            self._said.pop(name, None)
+            self._obstacles.pop(name, None)
             self._sound[group] = assignment
             return
         wanted, life = assigned.life_of(self._me), self._partitions.replica(group).life_of(self._me)
@@ -155,9 +161,12 @@ class Mender:
         finally:
             self._reports.pop(group, None)
 
-    def _say(self, name: TopicPartition, what: str) -> None:
-        if self._said.get(name) != what:
-            self._said[name] = what
+    def _say(self, name: TopicPartition, what: str, *, after_rounds: int = PATIENT_ROUNDS) -> None:
+        rounds = self._obstacles.setdefault(name, {})
+        if len(rounds) >= TEXTS_MAX:
+            rounds.clear()
+        rounds[what] = rounds.get(what, 0) + 1
+        if rounds[what] == after_rounds:
             log.error("%s: %s", name, what)
 
 
