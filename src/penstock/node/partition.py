@@ -529,9 +529,7 @@ class Partition:
             behind = [
                 one
                 for one in self.consensus.core.progress()
-                if one.replica.node in in_sync
-                and one.replica != self.me
-                and one.beat_sent_at <= since
+                if one.replica.node in in_sync and one.replica != self.me and one.beat_sent_at <= since
             ]
             if not behind:
                 return
