@@ -180,8 +180,10 @@ class Wire:
         scheduler.at(end.arrives_at, receiver.process, receiver.loop.enter, self._arrive, sender, kind, body)
 
     def _arrive(self, sender: NodeId, kind: int, body: bytes) -> None:
-        receiver = self._towards(sender).transport
-        if not self.is_up or receiver.wire_to(sender) is not self:
+        end = self._towards(sender)
+        receiver = end.transport
+        # A machine that lost its power and is back knows nothing of a connection that its peer takes to be there.
+        if not self.is_up or not end.is_alive or receiver.wire_to(sender) is not self:
             self._wires.lost += 1
             return
         self._wires.scheduler.note(
