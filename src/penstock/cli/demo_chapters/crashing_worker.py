@@ -1,4 +1,4 @@
-"""A worker of the demo, in a process of its own so that it can be killed: does jobs, and says which ones are done."""
+"""A worker of the demo, in a process of its own so that it can be killed: says which jobs it begins and which are done."""
 
 import sys
 
@@ -8,9 +8,15 @@ from penstock.client import Client
 def main(bootstrap: str, topic: str, group: str) -> None:
     with Client(bootstrap) as client, client.queue(topic, group=group, prefetch=50) as jobs:
         for job in jobs:
+            number = int(job.value or b"0")
+            _say(f"begun {number}")
             job.ack().wait()
-            sys.stdout.write(f"{int(job.value or b'0')}\n")
-            sys.stdout.flush()
+            _say(f"done {number}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

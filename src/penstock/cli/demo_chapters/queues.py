@@ -15,6 +15,8 @@ KILL_AFTER = 200
 BROKEN = 1234
 """A job that nobody can do."""
 QUIET_SECONDS = 20.0
+UNSURE_SECONDS = 1.0
+"""How long a job is waited for that may have been acknowledged in the worker's last moment."""
 
 
 def play(stage: Stage) -> None:
@@ -26,39 +28,60 @@ def play(stage: Stage) -> None:
             client.publish_soon(TOPIC, b"%d" % number)
         client.flush()
         with stage.working("a worker is at work, and will be killed"):
-            done = _work_and_die(stage)
-        stage.say(f"kill -9 of a worker that had done {len(done):,} of {JOBS:,} jobs and held some more")
+            first = _work_and_die(stage)
+        stage.say(
+            f"kill -9 of a worker that had done {len(first.done):,} of {JOBS:,} jobs and held some more"
+        )
         with stage.working("another worker does the rest"):
-            rest = _finish(stage, client, done)
-        _verify(stage, done, rest)
+            rest = _finish(stage, client, first)
+        _verify(stage, first, rest)
         with stage.working("pushing"):
             _push(stage, client)
 
 
-def _work_and_die(stage: Stage) -> set[int]:
-    """What the first worker was told is done, when it dies."""
+class Diary:
+    """What a worker said before it died."""
+
+    def __init__(self) -> None:
+        self.begun: set[int] = set()
+        self.done: set[int] = set()
+
+    def read(self, line: str) -> None:
+        word, _, number = line.partition(" ")
+        if line.endswith("\n"):
+            (self.done if word == "done" else self.begun).add(int(number))
+
+    @property
+    def unsure(self) -> set[int]:
+        """Acknowledged, or not: it died before it could say. They come again only in the second case."""
+        return self.begun - self.done
+
+
+def _work_and_die(stage: Stage) -> Diary:
+    """Kills the first worker in the middle of its work."""
     command = [sys.executable, "-m", "penstock.cli.demo_chapters.crashing_worker"]
     worker = subprocess.Popen(
         [*command, stage.connection.bootstrap, TOPIC, GROUP], stdout=subprocess.PIPE, text=True
     )
     assert worker.stdout is not None
-    done: set[int] = set()
+    diary = Diary()
     try:
         for line in worker.stdout:
-            done.add(int(line))
-            if len(done) == KILL_AFTER:
+            diary.read(line)
+            if len(diary.done) == KILL_AFTER:
                 break
     finally:
         worker.kill()
-        done.update(int(line) for line in worker.stdout if line.endswith("\n"))
+        for line in worker.stdout:
+            diary.read(line)
         worker.stdout.close()
         worker.wait()
-    if len(done) < KILL_AFTER:
+    if len(diary.done) < KILL_AFTER:
         raise Problem("the worker of the demo ended by itself")
-    return done
+    return diary
 
 
-def _finish(stage: Stage, client: Client, done: set[int]) -> list[int]:
+def _finish(stage: Stage, client: Client, first: Diary) -> list[int]:
     """The jobs that the second worker got, in order. One of them it rejects."""
     rest: list[int] = []
     began = time.perf_counter()
@@ -67,17 +90,21 @@ def _finish(stage: Stage, client: Client, done: set[int]) -> list[int]:
             number = int(job.value or b"0")
             rest.append(number)
             job.reject() if number == BROKEN else job.ack()
-            if len(done | set(rest)) == JOBS:
+            if len(first.begun | set(rest)) == JOBS:
                 break
+        while first.unsure - set(rest) and (late := jobs.receive(UNSURE_SECONDS)) is not None:
+            rest.append(int(late.value or b"0"))
+            late.ack()
     rate = len(rest) / (time.perf_counter() - began)
     stage.figure("jobs_per_second", "jobs received and acknowledged per second, one worker", rate)
     return rest
 
 
-def _verify(stage: Stage, done: set[int], rest: list[int]) -> None:
-    twice = [number for number in rest if number in done]
-    if done | set(rest) != set(range(JOBS)) or twice or len(set(rest)) != len(rest):
-        raise Problem(f"of {JOBS} jobs, {JOBS - len(done | set(rest))} were lost and {len(twice)} done twice")
+def _verify(stage: Stage, first: Diary, rest: list[int]) -> None:
+    twice = [number for number in rest if number in first.done]
+    lost = set(range(JOBS)) - first.begun - set(rest)
+    if lost or twice or len(set(rest)) != len(rest):
+        raise Problem(f"of {JOBS} jobs, {len(lost)} were lost and {len(twice)} done twice")
     stage.say(f"a second worker got the other {len(rest):,}: every job was done once")
     stage.figure("jobs_lost", "jobs lost with the worker", 0)
 
