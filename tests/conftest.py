@@ -10,19 +10,23 @@ from hypothesis import HealthCheck, settings
 from penstock import Broker
 
 # How long an example takes says nothing on a machine that does other things too.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Fifty examples each, unless a test says otherwise: there are hundreds of such tests, and they run often.
+settings.register_profile(
+    "penstock", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("penstock")
 
 HERE = Path(__file__).parent
-HEAVY = (HERE / "spark", HERE / "faults")
-"""Tests that share a Spark session, or start clusters of processes: one worker runs all of them, one after the other,
-and the other worker everything else. Side by side on two cores they would only wait for each other."""
+HEAVY = ("spark", "faults")
+"""Folders of tests that share a Spark session, or start clusters of processes: of each folder one worker runs all, one
+after the other."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(folder in item.path.parents for folder in HEAVY):
-            item.add_marker(pytest.mark.xdist_group("heavy"))
+        for name in HEAVY:
+            if HERE / name in item.path.parents:
+                item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,11 @@ def test_any_node_leads_clients_to_all_of_them(cluster: Up) -> None:
 
 
 def test_status_shows_nodes_leaders_and_replicas(cluster: Up, plain_cli: Cli) -> None:
-    shown = succeeded(plain_cli("cluster", "status", "--check", "--http", cluster.http)).stdout
+    deadline = time.monotonic() + WAIT_SECONDS  # a topic that was just made has no leader for a moment
+    while (result := plain_cli("cluster", "status", "--check", "--http", cluster.http)).exit_code:
+        assert time.monotonic() < deadline, result.output
+        time.sleep(0.2)
+    shown = result.stdout
     assert shown.count("alive") == 4
     assert "controller" in shown
     found = picture(plain_cli, cluster, "--topic", "orders")

@@ -10,8 +10,8 @@ from tests.faults.clients import create_topic, leader_of
 from tests.faults.nodes import Cluster
 
 TOPIC, GROUP = "jobs", "workers"
-SOME = 300
-JOBS = [str(number) for number in range(3000)]
+SOME = 200
+JOBS = [str(number) for number in range(1500)]
 
 
 class Crew:
