@@ -1,4 +1,4 @@
-"""A worker of the demo, in a process of its own so that it can be killed: says which jobs it begins and which are done."""
+"""A worker of the demo, in a process of its own so that it can be killed: says what it begins and what is done."""
 
 import sys
 
