@@ -53,7 +53,7 @@ def test_nobody_there_is_said_at_once_with_what_to_do(
     result = plain_cli("cluster", *command, "--http", nobody)
     assert result.exit_code == 1
     assert f"nobody answers at http://{nobody}" in result.stderr
-    assert "PENSTOCK_HTTP" in result.stderr
+    assert "PENSTOCK_HTTP_URL" in result.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -74,8 +74,26 @@ def test_the_kafka_port_is_not_the_http_port(broker: Broker, plain_cli: Cli) -> 
 def test_the_address_may_come_from_the_environment(
     nobody: str, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_HTTP", nobody)
+    monkeypatch.setenv("PENSTOCK_HTTP_URL", nobody)
     assert nobody in plain_cli("cluster", "status").stderr
+
+
+def test_where_a_node_listens_is_not_where_commands_ask(
+    broker: Broker, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for listening in ("0.0.0.0:1", "none"):
+        monkeypatch.setenv("PENSTOCK_HTTP", listening)
+        monkeypatch.setenv("PENSTOCK_HTTP_URL", broker.http_url)
+        succeeded(plain_cli("cluster", "status"))
+
+
+def test_a_url_in_the_variable_that_once_named_both_is_heeded(
+    nobody: str, broker: Broker, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HTTP", f"http://{nobody}")
+    assert nobody in plain_cli("cluster", "status").stderr
+    monkeypatch.setenv("PENSTOCK_HTTP_URL", broker.http_url)
+    succeeded(plain_cli("cluster", "status"))
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ftp://127.0.0.1:80", "127.0.0.1:http", "http://127.0.0.1"])

@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 20.0
 @pytest.fixture
 def queues(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`penstock queues ...`, with the shared broker's HTTP port named in the environment."""
-    monkeypatch.setenv("PENSTOCK_HTTP", broker.http_url)
+    monkeypatch.setenv("PENSTOCK_HTTP_URL", broker.http_url)
     return lambda *arguments, **rest: cli("queues", *arguments, **rest)
 
 

@@ -152,6 +152,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(serve: Serve, tmp
         PENSTOCK_DATA_DIR=str(tmp_path / "from-environment"),
         PENSTOCK_KAFKA="127.0.0.1:2",
         PENSTOCK_BOOTSTRAP="127.0.0.1:3",
+        PENSTOCK_HTTP_URL="http://127.0.0.1:4",
     )
     said = until_ready(process)
     assert said["data"] == str(tmp_path / "from-environment")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock import Broker
-from penstock.client import Client, ClientError, Closed, PublishFailed
+from penstock.client import Client, ClientError, Closed, PublishFailed, publishing
 from penstock.client.amounts import record_headers
 from tests.client.ports import free_ports
 
@@ -140,3 +140,21 @@ def test_a_closed_client_says_so(broker: Broker) -> None:
         client.queue("orders", group="g")
     with pytest.raises(Closed):
         client.subscribe("orders", name="n")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_doubtful"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False),
+        (KafkaError._UNKNOWN_TOPIC, False),
+        (KafkaError.POLICY_VIOLATION, False),
+        (KafkaError.INVALID_REPLICATION_FACTOR, False),
+        (KafkaError.MSG_SIZE_TOO_LARGE, False),
+        (KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
+        (KafkaError.REQUEST_TIMED_OUT, True),
+        (KafkaError._MSG_TIMED_OUT, True),
+    ],
+)
+def test_doubt_is_told_only_where_there_is_some(code: int, is_doubtful: bool) -> None:
+    failed = publishing._failed("orders", KafkaError(code))
+    assert ("may be stored all the same" in str(failed)) == is_doubtful

@@ -266,6 +266,6 @@ def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
         trio.call(lambda: driver.acknowledge("member", [Acknowledgement(10, 10, ACCEPT)]))
         trio.eventually(lambda: (driver.key, 11) in shelf.starts(None))
         with pytest.raises(KafkaError):
-            trio.run(shelf.settled_starts())
+            trio.run(shelf.settled_heads())
         succeeded(trio, *(one for one in trio.running if one != leader))
     trio.eventually(lambda: not driver._tasks)  # what was begun there finds the new leader

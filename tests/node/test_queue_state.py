@@ -12,9 +12,9 @@ from penstock.cluster import STATE_TOPIC, TopicWish, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
-from penstock.node.queues import Acknowledgement, QueueDriver
+from penstock.node.queues import Acknowledgement, QueueDriver, patience
 from penstock.node.queues.shelf import QueueKey
-from penstock.queue import AckKind
+from penstock.queue import AckKind, DeadLetter
 
 GROUP, MEMBER = "workers", "member-1"
 ACCEPT, RELEASE, REJECT = (bytes([kind]) for kind in (AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT))
@@ -205,3 +205,29 @@ def test_no_more_is_leased_than_is_sent(tmp_path: Path) -> None:
         assert rest.acquired[-1].last == 9
 
     asyncio.run(run(tmp_path, act))
+
+
+def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
+    failures = 5
+
+    async def bury(driver: QueueDriver, letter: DeadLetter) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "no more topics")
+
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        driver._bury = bury
+        await publish(node, numbers(1))
+        await taken(driver)
+        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])
+        await driver.settled()
+        assert (failures, driver.core.dying_count, driver.core.start_offset) == (0, 0, 1)
+
+    asyncio.run(run(tmp_path, act))
+    assert len([record for record in caplog.records if "no more topics" in record.getMessage()]) == 1

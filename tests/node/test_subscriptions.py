@@ -83,6 +83,9 @@ class FakeReader:
     async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         return dict.fromkeys(partitions, Bounds(self.start, self.batches[-1][1] if self.batches else 0))
 
+    async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
+        return dict.fromkeys(terms, -1)
+
 
 class Stage:
     def __init__(self, cache_bytes: int = feeds.CACHE_BYTES) -> None:

@@ -104,13 +104,23 @@ class Model:
             if len(taken) >= count or offset >= below:
                 break
             key = self.log[offset].key if self.settings.key_ordered else None
+            if self.settings.strict and not self._may_follow(fate, member, key, busy):
+                break
             if fate.state == AVAILABLE and key not in busy:
                 fate.state, fate.member, fate.until_ms = LEASED, member, now_ms + self.settings.lease_ms
                 fate.deliveries += 1
                 taken.append((offset, fate.deliveries))
+                if self.settings.strict and fate.deliveries > 1:
+                    break
             if key is not None:
                 busy.add(key)
         return taken
+
+    def _may_follow(self, fate: Fate, member: str | None, key: int | None, busy: set[int]) -> bool:
+        """Whether, in strict order, it can be had, or others behind it."""
+        if fate.state == LEASED:
+            return fate.deliveries == 1 and member in (None, fate.member)
+        return fate.state == AVAILABLE and key not in busy
 
     def hand_back(self, offset: int) -> None:
         self.fates[offset].state = AVAILABLE
@@ -201,13 +211,17 @@ class Model:
     def waiting(self) -> int:
         """How many could be had, were it not for one before them."""
         busy: set[int] = set()
-        found = 0
+        found, held_up = 0, False
         for offset, fate in self.undone():
-            key = self.log[offset].key
-            found += fate.state == AVAILABLE and key in busy
+            key = self.log[offset].key if self.settings.key_ordered else None
+            if self.settings.strict and not self._may_follow(fate, None, key, busy):
+                held_up = True
+            found += fate.state == AVAILABLE and (held_up or key in busy)
+            if self.settings.strict and fate.state == AVAILABLE and fate.deliveries:
+                held_up = True
             if key is not None:
                 busy.add(key)
-        return found if self.settings.key_ordered else 0
+        return found
 
     def next_due_ms(self) -> int:
         times = [FOR_EVER]

@@ -42,6 +42,7 @@ SETTINGS = st.builds(
     delivery_limit=st.sampled_from([0, 1, 2, 3]),
     max_leased=st.sampled_from([3, 10_000]),
     key_ordered=st.booleans(),
+    strict=st.sampled_from([False, False, True]),
     dead_letters=st.booleans(),
     retry_backoff=st.sampled_from([None, RetryBackoff(first_ms=200, max_ms=500)]),
 )
@@ -114,7 +115,7 @@ class QueueUnderFire(RuleBasedStateMachine):
     def acquire(self, member: str, count: int) -> None:
         acquired = self.partition.acquire(self.now_ms, member, count)
         got = [(o, each.deliveries) for each in acquired for o in range(each.first, each.last + 1)]
-        assert got == self.model.acquire(self.now_ms, member, count)  # [2, 4, 7, 8]
+        assert got == self.model.acquire(self.now_ms, member, count)  # [2, 4, 7, 8, 9]
         assert not {offset for offset, _ in got} & set().union(*self.promises)  # [1]
 
     @rule(
@@ -368,7 +369,9 @@ class QueueUnderFire(RuleBasedStateMachine):
 
 
 def replace_limit(queue: QueueSettings) -> QueueSettings:
-    return QueueSettings(key_ordered=queue.key_ordered, delivery_limit=0, max_leased=10**6)
+    return QueueSettings(
+        key_ordered=queue.key_ordered, strict=queue.strict, delivery_limit=0, max_leased=10**6
+    )
 
 
 TestQueueUnderFire = QueueUnderFire.TestCase

@@ -3,6 +3,8 @@
 import json
 import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from penstock import Broker
 from penstock.config import Limits
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.web import port
+from penstock.web.api import bodies
 from penstock.web.api.bodies import Ledger
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import SegmentRoute
@@ -56,6 +59,11 @@ def answer_of(sock: socket.socket) -> tuple[int, Any]:
     while len(body) < length:
         body += sock.recv(65536)
     return int(head.split()[1]), json.loads(body)
+
+
+def send_for_ever(sock: socket.socket) -> None:
+    while True:
+        sock.sendall(bytes(65536))
 
 
 def head(path: str, length: int, method: str = "POST") -> bytes:
@@ -137,6 +145,33 @@ def test_a_body_in_chunks_is_refused_when_it_has_grown_too_large() -> None:
         refused = client.post(PUBLISH, content=chunks, headers=JSON)
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "body_too_large")
         assert client.get("/v1/topics").status_code == 200
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_who_reads_its_answer_after_it_has_sent_everything_gets_it(in_chunks: bool) -> None:
+    """As Python's urllib does, and asks for the end of the connection: reset, it would lose the answer."""
+    with limited(max_http_body_bytes=MEBIBYTE) as client:
+        body = bytes(9 * MEBIBYTE)
+        request = urllib.request.Request(
+            f"{client.base_url.copy_with(path=PUBLISH)}",
+            data=(body[at : at + 65536] for at in range(0, len(body), 65536)) if in_chunks else body,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30)
+        with refused.value as answer:
+            assert answer.code == 413
+            assert json.loads(answer.read())["error"]["code"] == "body_too_large"
+
+
+def test_a_body_that_is_thrown_away_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "THROWN_AWAY_BYTES", MEBIBYTE)
+    with limited(max_http_body_bytes=1024) as client, connect(client) as sock:
+        lines = head(PUBLISH, 10**12).replace(b"Host: x", b"Host: x\r\nConnection: close")
+        sock.sendall(lines)
+        assert answer_of(sock)[0] == 413
+        with pytest.raises(OSError):
+            send_for_ever(sock)
 
 
 def test_the_largest_body_is_taken() -> None:

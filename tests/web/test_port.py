@@ -108,6 +108,32 @@ def test_an_unknown_path_is_answered_with_the_known_ones() -> None:
     run(scenario)
 
 
+def test_an_unknown_path_points_to_the_description_of_all() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            _, _, body = await ask(number, "/v1/nowhere")
+            assert "/v1/openapi.json" in json.loads(body)["error"]["message"]
+            assert "/v1/openapi.json" in json.loads(body)["paths"]
+
+    run(scenario)
+
+
+def test_a_request_with_two_lengths_is_refused_and_ends_its_connection() -> None:
+    async def scenario() -> None:
+        async with serving(FakeNode()) as number:
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked"
+            next_one = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n"
+            writer.write(f"GET /health HTTP/1.1\r\nHost: x\r\n{lengths}\r\n\r\n0\r\n\r\n{next_one}".encode())
+            answer = await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"Content-Length and Transfer-Encoding" in answer
+            assert answer.count(b"HTTP/1.1") == 1
+
+    run(scenario)
+
+
 def test_a_wrong_method_is_refused_as_json() -> None:
     async def scenario() -> None:
         async with serving(FakeNode()) as number:

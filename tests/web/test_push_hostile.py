@@ -259,14 +259,18 @@ def test_a_frame_that_is_not_masked_ends_the_connection(broker: Broker) -> None:
     assert struct.unpack(">H", frame[2:4])[0] == 1002
 
 
-def test_a_page_of_another_site_may_not_subscribe(broker: Broker, topic: str, unique: Unique) -> None:
+def test_a_page_of_another_site_may_not_subscribe(
+    broker: Broker, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
     url = push_url(broker.http_url)
     with pytest.raises(InvalidStatus) as refused, connect(url, origin="http://elsewhere.example"):
         pass
     assert refused.value.response.status_code == 403
+    assert json.loads(refused.value.response.body)["error"]["code"] == "foreign_origin"
     with connect(url, origin=broker.http_url) as own:  # a page that this port has served itself
         own.send('{"type": "ping"}')
         assert json.loads(own.recv(10))["code"] == "not_subscribed"
+    assert not [row for row in caplog.records if row.levelname == "ERROR"], "it is the page's mistake"
 
 
 def test_whoever_does_not_ask_for_a_websocket_is_told_so(http: httpx.Client) -> None:

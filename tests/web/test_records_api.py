@@ -220,6 +220,8 @@ def test_when_nothing_is_stored_the_answer_is_the_error(http: httpx.Client, uniq
         ({"value": 1, "timestamp_ms": 2**70}, "json", "records[0].timestamp_ms"),
         ({"value": 1, "ttl_ms": 1.5}, "json", "records[0].ttl_ms"),
         ({"value": 1, "message_id": ""}, "json", "records[0].message_id"),
+        ({"value": 1, "message_id": "x" * 257}, "json", "records[0].message_id"),
+        ({"value": 1, "message_id": "ä" * 129}, "json", "records[0].message_id"),
         ({"value": 1, "delay_ms": 1, "deliver_at_ms": 2}, "json", "records[0].deliver_at_ms"),
         ({"value": 1, "valu": 2}, "json", "records[0].valu"),
         ({"value": 1}, "xml", "encoding"),
@@ -244,6 +246,8 @@ def test_a_wrong_record_is_named_and_nothing_is_stored(
         ("key=a&key_base64=YQ==", "key_base64"),
         ("key_base64=a", "key_base64"),
         ("delay_ms=1&deliver_at_ms=1", "deliver_at_ms"),
+        ("message_id=" + "x" * 257, "message_id"),
+        ("message_id=" + "%C3%A4" * 129, "message_id"),
         ("colour=red", "colour"),
     ],
 )

@@ -1,6 +1,7 @@
 """How commands reach a cluster: over the HTTP port of any of its nodes."""
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from penstock.cli.problem import Problem
 from penstock.config import Address
@@ -18,6 +20,10 @@ from penstock.node.controller import RebalanceStep
 from penstock.node.status import ClusterStatus
 
 DEFAULT_HTTP = "127.0.0.1:8080"
+HTTP_VARIABLE = "PENSTOCK_HTTP_URL"
+SERVE_VARIABLE = "PENSTOCK_HTTP"
+"""Where `serve` listens, which may be 0.0.0.0:8080 or none. Commands heed it only where a URL says that they are meant:
+once it was their name as well."""
 TIMEOUT_SECONDS = 20.0
 """Longer than a node waits for a controller to be elected: its reason is better than ours."""
 
@@ -43,8 +49,8 @@ class NobodyThere(Problem):
     def __init__(self, url: str, reason: object) -> None:
         super().__init__(
             f"nobody answers at {url}: {reason}",
-            "is a node running there? `penstock cluster up` starts a local cluster; --http or PENSTOCK_HTTP names "
-            "another node's HTTP address",
+            "is a node running there? `penstock cluster up` starts a local cluster; --http or PENSTOCK_HTTP_URL "
+            "names another node's HTTP address",
         )
 
 
@@ -138,6 +144,10 @@ def _is_reachable(address: str) -> bool:
 
 def http_url(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     """HOST:PORT, as `serve` takes it, or a URL."""
+    former = os.environ.get(SERVE_VARIABLE, "")
+    is_default = ctx.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT
+    if is_default and former.startswith("http://"):
+        value = former
     scheme, separator, rest = value.rpartition("://")
     address = rest.rstrip("/")
     try:
@@ -159,7 +169,7 @@ def reaches_cluster(command: Command) -> Command:
     with_api.__name__ = command.__name__
     with_api.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     option = click.option(
-        "--http", metavar="HOST:PORT", envvar="PENSTOCK_HTTP", default=DEFAULT_HTTP, callback=http_url,
+        "--http", metavar="HOST:PORT", envvar=HTTP_VARIABLE, default=DEFAULT_HTTP, callback=http_url,
         show_default=True, show_envvar=True, help="The HTTP address of any of the cluster's nodes.",
     )  # fmt: skip
     return option(with_api)  # type: ignore[return-value]

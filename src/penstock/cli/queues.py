@@ -1,4 +1,5 @@
-"""`penstock queues`: create, list, describe, peek, scheduled, purge, delete; dead letters are in `queues_dead`."""
+"""`penstock queues`: create, list, describe, peek, scheduled, purge, delete; the rest is in `queues_settings` and
+`queues_dead`."""
 
 import json
 from datetime import datetime
@@ -6,11 +7,12 @@ from typing import Any
 
 import click
 
-from penstock.cli.connection import json_option, key_values
+from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.output import counted, note, show, show_json, table
-from penstock.cli.queues_api import Duration, Facts, QueuesApi, asks_queues
+from penstock.cli.queues_api import Facts, QueuesApi, asks_queues
 from penstock.cli.queues_dead import dead_letters
+from penstock.cli.queues_settings import alter, settings_of, takes_settings
 from penstock.cli.topics import confirm
 
 VALUE_WIDTH = 60
@@ -33,6 +35,7 @@ def queues() -> None:
 
 
 queues.add_command(dead_letters)
+queues.add_command(alter)
 
 
 @queues.command(
@@ -54,51 +57,20 @@ queues.add_command(dead_letters)
     is_flag=True,
     help="One partition, one producer and one consumer at a time: strict order.",
 )
-@click.option(
-    "--order", type=click.Choice(["none", "key"]), help="key: one message of a key at a time, in order."
-)
-@click.option("--lease", type=Duration(), metavar="TIME", help="How long a consumer has for a message (30s).")
-@click.option(
-    "--limit", type=click.IntRange(0, 255), help="Deliveries before it is given up (5); 0: no limit."
-)
-@click.option(
-    "--dead-letters", metavar="TOPIC", help="Where what is given up goes (the topic with .dlq behind)."
-)
-@click.option("--no-dead-letters", is_flag=True, help="What is given up is dropped.")
-@click.option(
-    "--retry-delay", type=Duration(), metavar="TIME", help="Before a second try; doubled for each more."
-)
-@click.option("--retry-delay-max", type=Duration(), metavar="TIME", help="The longest such delay (1m).")
+@takes_settings
 @click.option("--only-new", is_flag=True, help="Leave out what is in the topic already.")
-@click.option(
-    "-c",
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Any group config, as often as needed.",
-)
 @json_option
 @asks_queues
 def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
     """Create a queue, and its topic if there is none."""
-    if wishes["dead_letters"] and wishes["no_dead_letters"]:
-        raise click.UsageError("give --dead-letters TOPIC or --no-dead-letters")
     made = api.post(
         queue=name,
         topic=wishes["topic"],
         partitions=wishes["partitions"],
         replication_factor=wishes["replication_factor"],
         point_to_point=wishes["point_to_point"],
-        order=wishes["order"],
-        lease_ms=wishes["lease"],
-        delivery_limit=wishes["limit"],
-        dead_letter_topic=wishes["dead_letters"],
-        dead_letters=False if wishes["no_dead_letters"] else None,
-        retry_backoff_ms=wishes["retry_delay"],
-        retry_backoff_max_ms=wishes["retry_delay_max"],
         start="latest" if wishes["only_new"] else "earliest",
-        configs=key_values(wishes["configs"]),
+        **settings_of(wishes),
     )
     if as_json:
         show_json(made)

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from penstock.cli.cluster_api import DEFAULT_HTTP, ask_node, http_url
+from penstock.cli.cluster_api import DEFAULT_HTTP, HTTP_VARIABLE, ask_node, http_url
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Facts = dict[str, Any]
@@ -29,6 +29,9 @@ class QueuesApi:
     def post(self, *path: object, **body: object) -> Facts:
         given = {name: value for name, value in body.items() if value is not None}
         return ask_node(self._url, "POST", _path(path), Facts, given)
+
+    def patch(self, *path: object, **body: object) -> Facts:
+        return ask_node(self._url, "PATCH", _path(path), Facts, body)
 
     def delete(self, *path: object) -> None:
         ask_node(self._url, "DELETE", _path(path), type(None), None)
@@ -74,7 +77,7 @@ def asks_queues(command: Command) -> Command:
     with_api.__name__ = command.__name__
     with_api.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     option = click.option(
-        "--http", metavar="HOST:PORT", envvar="PENSTOCK_HTTP", default=DEFAULT_HTTP, callback=http_url,
+        "--http", metavar="HOST:PORT", envvar=HTTP_VARIABLE, default=DEFAULT_HTTP, callback=http_url,
         show_default=True, show_envvar=True, help="The HTTP address of any of the cluster's nodes.",
     )  # fmt: skip
     return option(with_api)  # type: ignore[return-value]

@@ -76,7 +76,11 @@ GC_THRESHOLD = 50_000
 @click.option(
     "--advertise", metavar="HOST:PORT", help="The address that clients are told, when it is another one."
 )
-@click.option("--http", metavar="HOST:PORT|none", help="Health and metrics.  [default: 127.0.0.1:8080]")
+@click.option(
+    "--http",
+    metavar="HOST:PORT|none",
+    help="The HTTP API, WebSockets, health and metrics.  [default: 127.0.0.1:8080]",
+)
 @click.option(
     "--cluster", metavar="HOST:PORT", help="Where other nodes connect.  [default: none, this node is alone]"
 )

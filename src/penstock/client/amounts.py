@@ -15,6 +15,9 @@ DELAY: Final = "penstock-delay-ms"
 DELIVER_AT: Final = "penstock-deliver-at"
 TTL: Final = "penstock-ttl-ms"
 
+MAX_ID_BYTES: Final = 256
+"""Topics that deduplicate refuse longer ones."""
+
 
 def as_seconds(amount: Seconds) -> float:
     return amount.total_seconds() if isinstance(amount, timedelta) else float(amount)
@@ -58,11 +61,18 @@ def record_headers(
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     made: RecordHeaders = [(name, as_bytes(value)) for name, value in pairs]
     if message_id is not None:
-        made.append((MESSAGE_ID, as_bytes(message_id)))
+        made.append((MESSAGE_ID, _checked_id(message_id)))
     if delay is not None:
         made.append((DELAY, b"%d" % as_ms("delay", delay)))
     if deliver_at is not None:
         made.append((DELIVER_AT, b"%d" % moment_ms("deliver_at", deliver_at)))
     if ttl is not None:
         made.append((TTL, b"%d" % as_ms("ttl", ttl)))
+    return made
+
+
+def _checked_id(message_id: Text) -> bytes:
+    made = message_id.encode() if isinstance(message_id, str) else message_id
+    if not 1 <= len(made) <= MAX_ID_BYTES:
+        raise ValueError(f"message_id of {len(made)} bytes: expected 1 to {MAX_ID_BYTES}")
     return made

@@ -6,7 +6,7 @@ ClientError
  ├── Refused         a broker answered with an error code
  ├── Denied          a broker's HTTP port said no: `code` is its word for why
  ├── PublishFailed   a message is not stored, or nobody knows whether it is
- ├── LeaseLost       a job is no longer this client's: it is, or will be, somebody else's
+ ├── LeaseLost       a job is no longer this client's: it may come again, here or elsewhere
  ├── Closed          what was closed was used
  └── OffsetGone      records that were asked for are no longer there, or not yet (fetch.py)
 
@@ -110,7 +110,8 @@ class PublishFailed(ClientError):
 
 
 class LeaseLost(ClientError):
-    """What was said of a job was not taken, or nobody knows: another consumer will get it, or has it."""
+    """What was said of a job was not taken, or nobody knows whether it was. If it was not, another consumer will get
+    the job, or has it."""
 
 
 class Closed(ClientError):

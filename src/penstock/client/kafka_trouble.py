@@ -1,6 +1,7 @@
 """What confluent-kafka reports, as this client's errors, with what to do about it."""
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError
@@ -21,6 +22,17 @@ HINTS: Final = {
     KafkaError.INVALID_REPLICATION_FACTOR: "there are fewer nodes than that",
 }
 
+PUBLISHING_HINTS: Final = {
+    KafkaError.POLICY_VIOLATION: "the topic takes messages from one producer at a time "
+    "(penstock.producer.exclusive), and another one has it; publish again when that one has closed its connection: "
+    "docs/queues.md#point-to-point",
+}
+"""What these mean of a message. Of other requests brokers say themselves what they mean; here librdkafka passes on the
+code alone."""
+
+NOWHERE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+"""There is no such topic: nothing can be stored in it."""
+
 WAITED: Final = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,
@@ -32,10 +44,12 @@ WAITED: Final = frozenset(
     }
 )
 
+_NO_HINTS: Final[Mapping[int, str]] = {}
 
-def translate(error: KafkaError, asked: str) -> ClientError:
-    """An error of librdkafka's own has a negative code; the others are a broker's."""
-    hint = HINTS.get(error.code())
+
+def translate(error: KafkaError, asked: str, hints: Mapping[int, str] = _NO_HINTS) -> ClientError:
+    """An error of librdkafka's own has a negative code; the others are a broker's. `hints` come before HINTS."""
+    hint = hints.get(error.code()) or HINTS.get(error.code())
     if error.code() in WAITED:
         return Unreachable(
             f"{asked}: {error.str()}: check that the broker runs, and that bootstrap servers and the addresses that "

@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from penstock.client.amounts import RecordHeaders
+from penstock.client.amounts import MESSAGE_ID, RecordHeaders, as_bytes
+from penstock.client.destinations import REACH_SECONDS, Destinations
 from penstock.client.errors import ClientError, Closed, PublishFailed
-from penstock.client.kafka_trouble import SILENCE, translate
+from penstock.client.kafka_trouble import NOWHERE, PUBLISHING_HINTS, SILENCE, translate
 
 POLL_SECONDS: Final = 0.1
 ROOM_PAUSE_SECONDS: Final = 0.005
@@ -40,6 +41,14 @@ class Outgoing(NamedTuple):
     headers: RecordHeaders
     partition: int | None
 
+    @property
+    def placing_id(self) -> bytes | None:
+        """The message id, if that is what says where the message goes."""
+        if self.partition is not None or self.key is not None:
+            return None
+        ids = [as_bytes(value) for name, value in self.headers if name == MESSAGE_ID]
+        return ids[-1] if ids else None
+
 
 class NoRoom(Exception):
     """Too much is under way; try again in a moment."""
@@ -49,24 +58,36 @@ class Publisher:
     """Made with the first message. Usable from all threads."""
 
     def __init__(self, servers: str, settings: Mapping[str, Any]) -> None:
-        defaults = {"linger.ms": 1, "client.id": "penstock"}
+        # Keys by the hash of Java's clients and of publishing over HTTP, so that a key has one partition.
+        defaults = {"linger.ms": 1, "client.id": "penstock", "partitioner": "murmur2_random"}
         ours = {"bootstrap.servers": servers, "enable.idempotence": True, "acks": "all", "logger": SILENCE}
         try:
             self._producer = Producer({**defaults, **settings, **ours})
         except KafkaException as problem:
             raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
+        self._destinations = Destinations(self._producer)
         self._is_closed = False
         self._thread = threading.Thread(target=self._poll, name="penstock-publisher", daemon=True)
         self._thread.start()
 
+    def knows(self, message: Outgoing) -> bool:
+        """Whether it may be offered; else its topic has to be looked up before."""
+        return self._destinations.knows(message.topic, counted=message.placing_id is not None)
+
+    def look_up(self, message: Outgoing, patience_s: float = REACH_SECONDS) -> None:
+        """Waits until its topic is there. PublishFailed: it is not, and nothing was sent."""
+        self._check_open()
+        counted = message.placing_id is not None
+        self._destinations.look_up(message.topic, counted=counted, patience_s=patience_s)
+
     def offer(self, message: Outgoing) -> "Future[Stored]":
         """NoRoom if it has to wait."""
-        if self._is_closed:
-            raise Closed("the client was closed")
+        self._check_open()
         future: Future[Stored] = Future()
         future.set_running_or_notify_cancel()  # what is under way cannot be called back
-        report = partial(_report, future)
-        place: dict[str, Any] = {} if message.partition is None else {"partition": message.partition}
+        report = partial(self._report, future)
+        partition = self._partition_of(message)
+        place: dict[str, Any] = {} if partition is None else {"partition": partition}
         try:
             self._producer.produce(
                 message.topic,
@@ -82,8 +103,10 @@ class Publisher:
             raise _failed(message.topic, problem.args[0]) from None
         return future
 
-    def put(self, message: Outgoing) -> "Future[Stored]":
-        """Waits for room."""
+    def put(self, message: Outgoing, patience_s: float = REACH_SECONDS) -> "Future[Stored]":
+        """Looks its topic up, if that is new, and waits for room."""
+        if not self.knows(message):
+            self.look_up(message, patience_s)
         while True:
             try:
                 return self.offer(message)
@@ -103,24 +126,35 @@ class Publisher:
             self._producer.flush(1.0)
             self._thread.join()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the client was closed")
+
+    def _partition_of(self, message: Outgoing) -> int | None:
+        placing_id = message.placing_id
+        if placing_id is None:
+            return message.partition
+        return self._destinations.partition_of(message.topic, placing_id)
+
     def _poll(self) -> None:
         while not self._is_closed:
             self._producer.poll(POLL_SECONDS)
 
-
-def _report(future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
-    if error is None:
-        place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
-        future.set_result(Stored(*place, timestamp_ms=message.timestamp()[1]))
-    else:
-        future.set_exception(_failed(message.topic() or "", error))
+    def _report(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
+        topic = message.topic() or ""
+        if error is None:
+            place = (topic, message.partition() or 0, message.offset() or 0)
+            future.set_result(Stored(*place, timestamp_ms=message.timestamp()[1]))
+            return
+        if error.code() in NOWHERE:
+            self._destinations.forget(topic)
+        future.set_exception(_failed(topic, error))
 
 
 def _failed(topic: str, error: KafkaError) -> PublishFailed:
-    cause = translate(error, f"publishing to {topic}")
+    cause = translate(error, f"publishing to {topic}", PUBLISHING_HINTS)
+    is_doubtful = cause.retriable and error.code() not in NOWHERE
     doubt = (
-        " It may be stored all the same: publish it again with the same message_id."
-        if cause.retriable
-        else ""
+        " It may be stored all the same: publish it again with the same message_id." if is_doubtful else ""
     )
     return PublishFailed(f"{cause}.{doubt}", retriable=cause.retriable)

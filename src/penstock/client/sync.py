@@ -80,10 +80,11 @@ class Client:
     ) -> Stored:
         """Returns when the message is on the disks of a majority, with its place. PublishFailed if it is not.
 
-        `message_id`: stored once within the topic's dedup.window.ms, however often it is published. `delay` (seconds)
-        or `deliver_at`: queues and subscriptions get it then. `ttl` (seconds): after that they do not get it any more.
+        `message_id`: stored once within the topic's dedup.window.ms, however often it is published; without `key` and
+        `partition`, it also says which partition. `delay` (seconds) or `deliver_at`: queues and subscriptions get it
+        then. `ttl` (seconds): after that they do not get it any more.
         """
-        future = self.publish_soon(
+        message = outgoing(
             topic,
             value,
             key=key,
@@ -94,8 +95,10 @@ class Client:
             deliver_at=deliver_at,
             ttl=ttl,
         )
+        deadline = time.monotonic() + timeout
+        future = self._workshop.publisher().put(message, timeout)
         try:
-            return future.result(timeout)
+            return future.result(max(deadline - time.monotonic(), 0.0))
         except TimeoutError:
             doubt = "it is still under way and may be stored; publish it again only with a message_id"
             raise PublishFailed(f"publishing to {topic}: no answer within {timeout} s: {doubt}") from None
@@ -114,7 +117,8 @@ class Client:
         ttl: Seconds | None = None,
     ) -> "Future[Stored]":
         """As `publish`, in the background, many in a batch. The future has the place, or raises PublishFailed; `flush`
-        and `close` wait for all. Waits only while far too much is under way."""
+        and `close` wait for all. Waits only for a topic that is new to this client, and while far too much is under
+        way; PublishFailed at once if there is no such topic."""
         message = outgoing(
             topic,
             value,

@@ -109,13 +109,13 @@ _DEFINITIONS = (
         name="penstock.dead.letter.topic",
         kind=_topic_or_empty(),
         default="",
-        doc="Where dead letters go. Empty: the topic that they come from with .dlq behind its name.",
+        doc="Where dead letters go; not the topic that they come from. Empty: that one with .dlq behind its name.",
     ),
     Definition(
         name="penstock.queue.exclusive",
         kind=boolean(),
         default="false",
-        doc="Whether only one consumer at a time gets records; the others stand by.",
+        doc="Whether only one consumer at a time gets records, in strict order; the others stand by.",
     ),
     Definition(
         name="penstock.queue.order",

@@ -26,8 +26,11 @@ from penstock.config.overrides import nearest
 from penstock.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
-OTHER_VARIABLES = frozenset({"PENSTOCK_BOOTSTRAP", "PENSTOCK_CONFIG", "PENSTOCK_PURE_PYTHON"})
-"""No settings of a node: the broker that commands talk to, the config file's own path, a switch of the build."""
+OTHER_VARIABLES = frozenset(
+    {"PENSTOCK_BOOTSTRAP", "PENSTOCK_CONFIG", "PENSTOCK_HTTP_URL", "PENSTOCK_PURE_PYTHON"}
+)
+"""No settings of a node: the broker that commands talk to, by Kafka and by HTTP; the config file's own path; a switch
+of the build."""
 
 # Kubernetes gives every pod variables for each service, and a service may well be called penstock or penstock-kafka.
 SERVICE_LINK = re.compile(

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError
-from penstock.groups import GroupListing, GroupState
+from penstock.groups import CommittedOffset, GroupListing, GroupState
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from penstock.node.clock import Clock
 from penstock.node.coordinating import CoordinatorDriver
@@ -30,7 +30,7 @@ from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.store import QueueStore
 from penstock.node.view import ClusterView
 from penstock.node.workers import Workers
-from penstock.queue.acked import Keeper, Line, Poll, Reign, Tally, acked_before
+from penstock.queue.acked import NOTHING, Keeper, Line, Poll, Reign, Tally, acked_before
 from penstock.types import GroupId, NodeId, Offset
 
 if TYPE_CHECKING:
@@ -240,25 +240,43 @@ class AckedCleanup:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, message)
         return topic.name
 
+    def _is_of_this_log(self, topic_id: UUID, index: int, term: int) -> bool:
+        """Whether a place that was stored in this term of the partition is in the log that is there now. A log in
+        memory begins at 0 again when its node does, in a later term: a place from before then says nothing of it. One
+        that has only moved is taken for such a log, too, until its holders say something under the new leader."""
+        topic = self._state.topic_by_id(topic_id)
+        if topic is None or not topic.config.memory or not 0 <= index < topic.partitions:
+            return True
+        return term >= self._view.partition(topic, index).term
+
     async def _count_groups(self, names: Mapping[str, UUID], tally: Tally) -> AsyncIterator[tuple[int, int]]:
         """Counts groups and subscriptions; says of which coordinators they were all, and nobody else's by now."""
         for index, driver in list(self._groups.coordinators().items()):
             for count, row in enumerate(driver.core.list_groups((), ("classic",))):
                 if count % GROUPS_PER_TURN == 0:
                     await asyncio.sleep(0)
-                for name, offsets in _acked_by(driver, row, names).items():
-                    tally.group(names[name], offsets)
+                for name, committed in _acked_by(driver, row, names).items():
+                    tally.group(names[name], self._true_offsets(names[name], committed))
             if self._groups.coordinators().get(index) is driver and driver.has_lease:
                 yield index, driver.term
+
+    def _true_offsets(self, topic_id: UUID, committed: Mapping[int, CommittedOffset]) -> dict[int, int]:
+        """Without those of a log that is gone. Clients that do not say of which leader they have read are believed."""
+        return {
+            index: one.offset
+            for index, one in committed.items()
+            if one.leader_epoch < 0 or self._is_of_this_log(topic_id, index, one.leader_epoch)
+        }
 
     async def _count_queues(self, tally: Tally) -> AsyncIterator[tuple[int, int]]:
         for index, shelf in self._store.shelves().items():
             try:
-                starts = await shelf.settled_starts()
+                heads = await shelf.settled_heads()
             except KafkaError:
                 continue
-            for queue, start in starts:
-                tally.queue(queue.topic_id, queue.partition, start)
+            for queue, head in heads:
+                is_true = self._is_of_this_log(queue.topic_id, queue.partition, head.term)
+                tally.queue(queue.topic_id, queue.partition, head.start_offset if is_true else NOTHING)
             yield index, shelf.term
 
 
@@ -273,16 +291,18 @@ def _has_work(partition: Partition) -> bool:
 
 def _acked_by(
     driver: CoordinatorDriver, row: GroupListing, names: Mapping[str, UUID]
-) -> dict[str, dict[int, int]]:
+) -> dict[str, dict[int, CommittedOffset]]:
     """The topics of these that a group is on, with the offsets that it has committed. It is on those that its members
     read and those that it has committed something in. A subscription's offsets end with their TTL, also while nobody
     has deleted them yet."""
     is_empty = row.state is GroupState.EMPTY
-    found: dict[str, dict[int, int]] = {name: {} for name in _read_by(driver, row) if name in names}
+    found: dict[str, dict[int, CommittedOffset]] = {
+        name: {} for name in _read_by(driver, row) if name in names
+    }
     for (name, index), committed in driver.core.fetch_offsets(row.group_id).items():
         is_over = is_empty and 0 <= committed.expire_timestamp_ms <= driver.now_ms
         if name in names and not is_over:
-            found.setdefault(name, {})[index] = committed.offset
+            found.setdefault(name, {})[index] = committed
     return found
 
 

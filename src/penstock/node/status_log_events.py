@@ -51,6 +51,7 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     version: str | None = None
     term: int | None = None
     resumed: bool | None = None
+    dropped: bool | None = None
     opened: int | None = None
     closed: int | None = None
     refused: int | None = None
@@ -95,6 +96,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "last_offset",
         "deliveries",
         "reason",
+        "dropped",
     ),
     "subscription.attached": ("subscription", "topics", "resumed"),
     "subscription.detached": ("subscription", "reason"),

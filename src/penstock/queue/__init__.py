@@ -13,6 +13,7 @@ from penstock.queue.storage import (
     decode_key,
     encode_head,
     encode_key,
+    reach,
 )
 from penstock.queue.values import (
     NO_NOTES,
@@ -51,4 +52,5 @@ __all__ = [
     "decode_key",
     "encode_head",
     "encode_key",
+    "reach",
 ]

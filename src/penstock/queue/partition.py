@@ -23,7 +23,10 @@ Invariants. Code and tests cite the numbers.
    7  Key order: a message with a key is handed out only when all before it of that key are done. One message of a key
       is under way at a time, whoever comes and goes; while it is leased, resting, not due or dying, its key waits.
    8  What is handed out is always the lowest that is available. So what comes back is served before what was never
-      delivered, and a queue with one consumer that takes one at a time is strictly in order.
+      delivered.
+   9  Strict order, if that is set: a message is handed out only when all before it are done, or in the same hands for
+      the first time; so one that came back, is not due or is dying holds up all behind it. What is in a consumer's
+      hands already is not called back: only one that takes one at a time works strictly in order, whatever fails.
 
 What is not promised: exactly once. A member that finished its work and lost its lease before it said so has done what
 another one will do again; and after a restart so has everybody whose acknowledgement was not saved. A dead letter may
@@ -61,6 +64,7 @@ from penstock.queue.states import (
     runs,
 )
 from penstock.queue.storage import HEAD_SUFFIX, chunk_of, decode_chunk, decode_head
+from penstock.queue.strict import find_turn
 from penstock.queue.values import (
     NO_NOTES,
     AckKind,
@@ -137,6 +141,9 @@ class QueuePartition:
 
     @property
     def available_count(self) -> int:
+        """What could be handed out now."""
+        if self._settings.strict:
+            return find_turn(self._board, self._leases).available
         return self._board.counts[AVAILABLE]
 
     @property
@@ -149,7 +156,9 @@ class QueuePartition:
 
     @property
     def waiting_count(self) -> int:
-        return self._board.counts[WAITING]
+        """What is due, and behind another one of its key, or of the queue if its order is strict."""
+        counts = self._board.counts
+        return counts[WAITING] + counts[AVAILABLE] - self.available_count
 
     @property
     def dying_count(self) -> int:
@@ -204,9 +213,13 @@ class QueuePartition:
     def acquire(
         self, now_ms: int, member: str, max_records: int, *, below: int | None = None
     ) -> list[Acquired]:
-        """The lowest that are to be had (invariant 8), as one lease with one deadline; none at or above `below`."""
+        """The lowest that are to be had (invariant 8), as one lease with one deadline; none at or above `below`. In
+        strict order, none behind what stands in the way (9)."""
         self.tick(now_ms)
         board, lease = self._board, None
+        if self._settings.strict:
+            end = find_turn(board, self._leases, member).end
+            below = end if below is None else min(below, end)
         room = min(max_records, self._settings.max_leased - board.counts[LEASED])
         acquired: list[Acquired] = []
         while room > 0 and (place := board.next_available()) is not None:

@@ -43,6 +43,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 100_000
     """Messages behind another of their key, some 300 bytes each: how far a key-ordered queue reads past a slow key."""
     key_ordered: bool = False
+    strict: bool = False
+    """For queues with one consumer at a time: nothing overtakes anything."""
     retry_backoff: RetryBackoff | None = None
     """None: what is released without a delay is available again at once."""
     dead_letters: bool = True

@@ -9,6 +9,9 @@ Kafka's own state records have key versions 0 and 1. Its tools meet one here tha
 
     head    int16 version 1 | int32 term of the leader that wrote it | int64 start offset: all below is done
 
+Partition -1 is the topic as a whole. It has a head only, whose start offset is the number of partitions that the topic
+had when the group began on it: partitions from there on came later.
+
     chunk   int16 version 1 | done | undone
     done    uint8 0 | uint16 count | count times: uint16 index, uint16 length     runs of offsets that are done
             uint8 1 | 512 bytes, one bit per offset, the highest bit first        if that is shorter
@@ -28,7 +31,7 @@ that was resting when its leader died comes back at once: at least once, and no 
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -143,6 +146,17 @@ def decode_head(data: bytes) -> Head:
         raise _unknown(f"head version {version}, start offset {start_offset}")
     reader.finish()
     return Head(Term(term), start_offset)
+
+
+def reach(parts: Mapping[bytes, bytes]) -> int:
+    """The offset behind all that a queue's state, by its suffixes, says anything of."""
+    end = decode_head(parts[HEAD_SUFFIX]).start_offset
+    for suffix, value in parts.items():
+        if (number := chunk_of(suffix)) is not None:
+            chunk = decode_chunk(value)
+            said = max(len(cells.rstrip(BYTE[UNREAD])) for cells in chunk)
+            end = max(end, number * CHUNK_SIZE + said)
+    return end
 
 
 # Chunks

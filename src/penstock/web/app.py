@@ -12,9 +12,11 @@ import asyncio
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.node import Node
 from penstock.web.api import api_routes
@@ -24,7 +26,17 @@ from penstock.web.push import push_routes
 from penstock.web.source import Source, take_snapshot
 from penstock.web.work import work_routes
 
-PATHS = ["/health", "/ready", "/metrics", "/v1", "/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"]
+PATHS = [
+    "/health",
+    "/ready",
+    "/metrics",
+    "/v1",
+    "/v1/openapi.json",
+    "/v1/cluster",
+    "/v1/cluster/nodes",
+    "/v1/cluster/partitions",
+]
+"""Where to begin: those of the API are many, and /v1 and /v1/openapi.json have them all."""
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -40,7 +52,8 @@ def build_app(source: Source) -> Starlette:
     ]
     if isinstance(source, Node):  # what is figures only, in a test, cannot be asked
         routes += [*api_routes(source), *push_routes(source), *work_routes(source)]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: explain, Exception: explain_bug})
+    handlers = {HTTPException: explain, Exception: explain_bug}
+    app = Starlette(routes=routes, middleware=[Middleware(OneLength)], exception_handlers=handlers)
     app.state.stopping = asyncio.Event()
     return app
 
@@ -75,11 +88,29 @@ class Pages:
         return Response(text, media_type=CONTENT_TYPE)
 
 
+class OneLength:
+    """Refuses requests that say twice how long they are. One of both is a lie, and a proxy in front of us may believe
+    the other one: what follows would be a request to it, or a part of this one's body, as the caller likes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = [name for name, _ in scope["headers"]] if scope["type"] == "http" else []
+        if b"transfer-encoding" not in names or b"content-length" not in names:
+            await self._app(scope, receive, send)
+            return
+        message = "Content-Length and Transfer-Encoding exclude each other: send one of them"
+        facts = {"error": {"code": "invalid_body", "message": message, "field": None}}
+        await JSONResponse(facts, 400, {"connection": "close"})(scope, receive, send)
+
+
 async def explain(request: Request, problem: Exception) -> Response:
     """Any refusal as JSON that helps."""
     assert isinstance(problem, HTTPException)
     code = CODES.get(problem.status_code, "refused")
-    message = f"{problem.detail}: {request.method} {request.url.path}; GET /v1 says what there is"
+    advice = "GET /v1 lists what there is, GET /v1/openapi.json describes it"
+    message = f"{problem.detail}: {request.method} {request.url.path}; {advice}"
     facts = {"error": {"code": code, "message": message, "field": None}, "paths": PATHS}
     return JSONResponse(facts, problem.status_code, problem.headers)
 

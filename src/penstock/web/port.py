@@ -9,7 +9,9 @@ What a caller may do to us, and the limit:
     a connection without a word IDLE_SECONDS, also when it drips bytes and never completes a request
     headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
     a body                      read only where one is wanted, up to a size and a time (`api.bodies`, `cluster`);
-                                uvicorn stops reading from the socket at 64 KB
+                                uvicorn stops reading from the socket at 64 KB. What is too large is thrown away for a
+                                few seconds, so that its sender gets to read why
+    two lengths                 refused (`app.OneLength`)
     an answer that is not read  DRAIN_BYTES_MIN in IDLE_SECONDS, or the connection is ended; large answers wait outside
                                 the socket's buffer, where they are counted (`api.routing`)
     a WebSocket                 counts as a connection; for the rest see `sockets`

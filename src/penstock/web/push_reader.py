@@ -6,6 +6,12 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.kafka.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from penstock.node.subscriptions import Bounds
 from penstock.types import TopicPartition
 from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
@@ -38,6 +44,23 @@ class InnerReader:
         starts = await find_offsets(self._client, topic, partitions, EARLIEST, patient=True)
         ends = await find_offsets(self._client, topic, partitions, LATEST, patient=True)
         return {one: Bounds(_known(starts[one]), _known(ends[one])) for one in partitions}
+
+    async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
+        return {
+            partition: await self._end_of_term(topic, partition, term) for partition, term in terms.items()
+        }
+
+    async def _end_of_term(self, topic: str, partition: int, term: int) -> int:
+        wanted = OffsetForLeaderPartition(partition=partition, leader_epoch=term)
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])])
+        leader = self._client.leader_of(topic, partition)
+        answer = await self._client.ask(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, request, OffsetForLeaderEpochResponse, to=leader
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(found.error_code), f"{topic}-{partition} cannot be read now")
+        return found.end_offset
 
 
 def _known(found: int | PenstockError) -> int:

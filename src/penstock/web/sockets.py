@@ -61,6 +61,8 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         frame = message.get(READY)
         if frame is None:
             await super().send(message)
+            if self.initial_response is not None and self.close_sent:
+                self.handshake_complete = True  # by a refusal, which uvicorn would take for a mistake of ours
             return
         if not self.writable.is_set():
             async with asyncio.timeout(message.get(PATIENCE)):

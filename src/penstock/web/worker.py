@@ -254,6 +254,8 @@ class Worker:
         found = {key: driver for key in led if (driver := self._opened(key)) is not None}
         moved = found != self._drivers
         self._drivers = found
+        for driver in found.values():
+            driver.attach(self.consumer)
         if moved:
             self._recount()
         self._tell_places(elsewhere)
@@ -266,6 +268,8 @@ class Worker:
             topic = self._node.metadata.state.topics.get(name)
             if topic is None:
                 raise Ended("unknown_topic", f"there is no topic {name!r}")
+            if topic.internal:
+                raise Ended("invalid_topic", f"{name} is internal: a queue cannot be on it")
             for index in range(topic.partitions):
                 leader = self._node.view.partition(topic, index).leader
                 if leader == self._node.node_id:

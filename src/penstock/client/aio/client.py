@@ -19,8 +19,9 @@ from penstock.client.aio.admin import AsyncAdmin
 from penstock.client.aio.streams import AsyncQueue, AsyncSubscription
 from penstock.client.aio.workers import AsyncWorkerPool, stopping_on_signals
 from penstock.client.amounts import Headers, Moment, Seconds, Text, as_seconds
+from penstock.client.destinations import REACH_SECONDS
 from penstock.client.errors import ClientError, PublishFailed
-from penstock.client.publishing import ROOM_PAUSE_SECONDS, NoRoom, Stored
+from penstock.client.publishing import ROOM_PAUSE_SECONDS, NoRoom, Outgoing, Stored
 from penstock.client.shared import (
     DEFAULT_ACK_TIMEOUT_S,
     DEFAULT_CREDIT,
@@ -74,7 +75,7 @@ class AsyncClient:
         timeout: float = PUBLISH_SECONDS,
     ) -> Stored:
         """Returns when the message is on the disks of a majority, with its place. PublishFailed if it is not."""
-        future = await self.publish_soon(
+        message = outgoing(
             topic,
             value,
             key=key,
@@ -85,8 +86,11 @@ class AsyncClient:
             deliver_at=deliver_at,
             ttl=ttl,
         )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        future = await self._put(message, timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(deadline):
                 return await future
         except TimeoutError:
             doubt = "it is still under way and may be stored; publish it again only with a message_id"
@@ -106,7 +110,7 @@ class AsyncClient:
         ttl: Seconds | None = None,
     ) -> "asyncio.Future[Stored]":
         """As `publish`, in the background, many in a batch: returns a future that has the place, or raises
-        PublishFailed. Waits only while far too much is under way."""
+        PublishFailed. Waits only for a topic that is new to this client, and while far too much is under way."""
         message = outgoing(
             topic,
             value,
@@ -118,7 +122,12 @@ class AsyncClient:
             deliver_at=deliver_at,
             ttl=ttl,
         )
+        return await self._put(message, REACH_SECONDS)
+
+    async def _put(self, message: Outgoing, patience_s: float) -> "asyncio.Future[Stored]":
         publisher = self._workshop.publisher()
+        if not publisher.knows(message):
+            await asyncio.to_thread(publisher.look_up, message, patience_s)
         while True:
             try:
                 return asyncio.wrap_future(publisher.offer(message))

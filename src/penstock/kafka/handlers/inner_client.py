@@ -55,6 +55,7 @@ VERSIONS: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 10,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
     ApiKey.METADATA: 12,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,

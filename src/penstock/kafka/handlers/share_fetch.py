@@ -26,6 +26,7 @@ from penstock.kafka.wire.messages.share_fetch import (
 )
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, QueueDriver, ShareSession
+from penstock.node.queues.desk_here import internal_topic
 from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, Place
 
 log = logging.getLogger("penstock.kafka")
@@ -165,7 +166,7 @@ async def _acknowledge_all(
     waiting: dict[Place, asyncio.Future[None] | KafkaError] = {}
     for place, rows in batches.items():
         try:
-            driver = await _driver(node, group_id, place)
+            driver = await _driver(node, group_id, place, begin=False)
             waiting[place] = driver.acknowledge(member_id, [_acknowledgement(row) for row in rows])
         except KafkaError as refused:
             waiting[place] = refused
@@ -198,16 +199,20 @@ async def _outcome(durable: asyncio.Future[None]) -> KafkaError | None:
     return None
 
 
-async def _driver(node: Node, group_id: str, place: Place) -> QueueDriver:
+async def _driver(node: Node, group_id: str, place: Place, *, begin: bool) -> QueueDriver:
     topic_id, index = place
     topic = node.metadata.state.topic_by_id(topic_id)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+    if topic.internal:
+        raise internal_topic(topic.name)
     try:
-        return await node.queues.driver(group_id, topic_id, node.leader(topic.name, index))
+        return await node.queues.driver(group_id, topic_id, node.leader(topic.name, index), begin=begin)
     except KafkaError as refused:
         if refused.code == ErrorCode.OFFSET_NOT_AVAILABLE:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refused.message) from refused
+        if refused.code == ErrorCode.GROUP_ID_NOT_FOUND:  # deleted, and all leases with it
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, refused.message) from refused
         raise
 
 
@@ -251,7 +256,7 @@ class _Attempt:
         self._drivers = []
         for place in list(self._session.places):
             try:
-                driver = await _driver(self._node, self._session.group_id, place)
+                driver = await _driver(self._node, self._session.group_id, place, begin=True)
                 self._drivers.append(driver)
                 if self._room > 0 and self._records_left > 0 and not self._session.closed:
                     self._take(place, driver)

@@ -9,8 +9,12 @@ own with headers that say why, where from and how often.
 
 A letter may be copied twice when the node fails between the copy and the note that it was made; topic, partition and
 offset tell.
+
+Nothing is copied where a letter would only move in circles: into the topic that it died in, if the queue is told to, or
+by default from a dead-letter topic into one of its own. It is dropped then, and the event says so.
 """
 
+import logging
 from collections.abc import Iterator
 
 from penstock.batch import Record, build_batch, iter_headers, read_records
@@ -20,6 +24,8 @@ from penstock.node.courier import Courier
 from penstock.node.queues.driver import QueueDriver
 from penstock.queue import DeadLetter
 from penstock.types import NO_EVENTS, EventSink, Offset
+
+log = logging.getLogger("penstock.queues")
 
 REASON = "penstock-dead-reason"
 TOPIC = "penstock-dead-topic"
@@ -32,6 +38,8 @@ AT = "penstock-dead-at"
 SUFFIX = ".dlq"
 COPY_BYTES = 512 * 1024
 """About how much is copied in one batch."""
+TOLD_MAX = 1_000
+"""Queues whose losses were logged; of more, the events tell."""
 
 
 class Graveyard:
@@ -41,26 +49,48 @@ class Graveyard:
         self._events = events
         self._courier = courier
         self._clock = clock
+        self._told: set[tuple[str, str]] = set()
+        """Queues and topics whose letters are dropped, of which people know."""
 
     async def bury(self, driver: QueueDriver, letter: DeadLetter) -> None:
         """Returns when the copies can no longer be lost; PenstockError if they cannot be made now."""
         name, index = driver.partition.name
-        if name.endswith(SUFFIX):
-            return  # what dies in a dead-letter topic stays where it is: it would only move in circles
-        topic = await self._courier.topic(driver.config.dead_letter_topic_of(name))
+        target = driver.config.dead_letter_topic_of(name)
+        if target == name or (name.endswith(SUFFIX) and not driver.config.dead_letter_topic):
+            self._drop(driver, letter, target)
+            return
+        topic = await self._courier.topic(target)
         if topic.internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
         for batch in self._copies(driver, letter):
             await self._courier.append(topic, index % topic.partitions, batch)
+        self._tell(driver, letter)
+
+    def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:
+        group, topic = driver.key.group_id, driver.partition.name.topic
+        if (group, topic) not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add((group, topic))
+            log.warning(
+                "%s on %s: what dies there is dropped, since its dead letters would go to %s; "
+                "penstock.dead.letter.topic names another topic",
+                group,
+                topic,
+                target,
+            )
+        self._tell(driver, letter, dropped=True)
+
+    def _tell(self, driver: QueueDriver, letter: DeadLetter, **more: object) -> None:
+        topic, index = driver.partition.name
         self._events.tell(
             "queue.dead_letter",
             group=driver.key.group_id,
-            topic=name,
+            topic=topic,
             partition=index,
             first_offset=letter.first,
             last_offset=letter.last,
             deliveries=letter.deliveries,
             reason=letter.reason.value,
+            **more,
         )
 
     def _copies(self, driver: QueueDriver, letter: DeadLetter) -> Iterator[bytes]:

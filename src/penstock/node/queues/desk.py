@@ -22,7 +22,7 @@ from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.leaders import NO_LEADER
 from penstock.node.partitions import PartitionTable
-from penstock.node.queues.desk_here import WAIT_MS_MAX, DeskHere, leaderless
+from penstock.node.queues.desk_here import WAIT_MS_MAX, DeskHere, internal_topic, leaderless
 from penstock.node.queues.desk_words import (
     Ahead,
     At,
@@ -99,6 +99,7 @@ class QueueDesk:
     async def take(self, wish: Wish) -> list[Taken]:
         """What there is, up to what is wished for, after waiting for it as long as is wished. KafkaError and
         NodeSilent say why nobody could be asked; POLICY_VIOLATION names who has an exclusive queue."""
+        self._check_places(wish.places)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wish.wait_ms / 1000
         while True:
@@ -115,6 +116,12 @@ class QueueDesk:
                 return []
             if troubles or not homes:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    def _check_places(self, places: Iterable[At]) -> None:
+        for topic_id in dict.fromkeys(place.topic_id for place in places):
+            topic = self._state.topic_by_id(UUID(bytes=topic_id))
+            if topic is not None and topic.internal:
+                raise internal_topic(topic.name)
 
     def _homes(self, places: Iterable[At]) -> list[tuple[int, list[At]]]:
         """Partitions by leader; each time another leader first, so that none is always asked before the others."""

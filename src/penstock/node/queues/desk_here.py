@@ -110,7 +110,7 @@ class DeskHere:
         """Queues that have to be opened first. One that does not come must not hold up the others for long."""
         found: list[tuple[At, QueueDriver]] = []
         troubles: list[PenstockError] = []
-        tasks = {asyncio.ensure_future(self._driver(group_id, place)): place for place in places}
+        tasks = {asyncio.ensure_future(self._driver(group_id, place, begin=True)): place for place in places}
         if not tasks:
             return found, troubles
         done, late = await asyncio.wait(tasks, timeout=OPENING_SECONDS)
@@ -142,13 +142,16 @@ class DeskHere:
                 room -= len(delivery.records)
         return taken
 
-    async def _driver(self, group_id: str, place: At) -> QueueDriver:
+    async def _driver(self, group_id: str, place: At, *, begin: bool = False) -> QueueDriver:
+        """Who takes messages may `begin` a queue. Who speaks of them does not bring one back that was deleted."""
         topic_id = UUID(bytes=place.topic_id)
         topic = self._state.topic_by_id(topic_id)
         if topic is None or not 0 <= place.partition < topic.partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic here has the id {topic_id}")
+        if topic.internal:
+            raise internal_topic(topic.name)
         partition = self._partitions.get(topic.name, place.partition)
-        return await self._queues.driver(group_id, topic_id, partition)
+        return await self._queues.driver(group_id, topic_id, partition, begin=begin)
 
     def stop_waiting(self, node: int, ticket: int) -> None:
         if (consumer := self._waiting.pop((node, ticket), None)) is not None:
@@ -162,7 +165,13 @@ class DeskHere:
     # --- settling and looking
 
     async def settle(self, sender: NodeId, verdicts: Verdicts) -> list[tuple[int, int, str]]:
-        driver = await self._driver(verdicts.group_id, verdicts.place)
+        try:
+            driver = await self._driver(verdicts.group_id, verdicts.place)
+        except KafkaError as refused:
+            if refused.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            message = "the queue was deleted, and all leases with it"
+            return [(row.offset, ErrorCode.INVALID_RECORD_STATE, message) for row in verdicts.rows]
         try:
             await driver.acknowledge(verdicts.consumer, list(_ranges(verdicts.rows)))
         except NotLeased as refused:
@@ -225,6 +234,10 @@ class DeskHere:
     async def accept(self, sender: NodeId, one: One) -> None:
         driver = await self._driver(one.group_id, one.place)
         await driver.accept_one(OWN_NAME, one.offset)
+
+
+def internal_topic(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: a queue cannot be on it")
 
 
 def held_by_other(driver: QueueDriver, holder: str) -> KafkaError:

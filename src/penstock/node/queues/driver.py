@@ -26,10 +26,21 @@ from penstock.node.clock import Clock
 from penstock.node.partition import Partition
 from penstock.node.queues.exclusive import Holder, Seat
 from penstock.node.queues.notes import read_notes
+from penstock.node.queues.patience import Patience
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
 from penstock.node.waiter import FetchWaiter
-from penstock.queue import AckKind, Acquired, DeadLetter, QueuePartition, QueueSettings, RetryBackoff
+from penstock.queue import (
+    HEAD_SUFFIX,
+    AckKind,
+    Acquired,
+    DeadLetter,
+    QueuePartition,
+    QueueSettings,
+    RetryBackoff,
+    decode_head,
+    reach,
+)
 from penstock.types import Offset, Term
 
 log = logging.getLogger("penstock.queues")
@@ -40,7 +51,6 @@ EXTENDS_PER_TURN = 16
 """Reads in one turn of the loop: a long stretch of deferred or deleted records must not hold up everybody else."""
 READ_ON_RECORDS = 100_000
 """Available records that are known of before nothing more is read for somebody who only looks."""
-BURIAL_RETRY_SECONDS = 1.0
 IDLE_SECONDS = 300.0
 """How long a queue without consumers is kept in memory."""
 
@@ -94,11 +104,14 @@ class QueueDriver:
         clock: Clock,
         bury: Bury,
         on_end: Callable[["QueueDriver"], None],
+        may_begin: bool = True,
     ) -> None:
         self.key = key
         self.partition = partition
         self.term: Term = partition.term
         self.config = config
+        self.may_begin = may_begin
+        """Whether the queue may begin here if nothing is stored of it. Who only speaks of it does not bring it back."""
         self.ended: KafkaError | None = None
         self._store = store
         self._clock = clock
@@ -115,6 +128,8 @@ class QueueDriver:
         self._waiting: dict[Consumer, None] = {}
         self._standing_by: dict[Consumer, None] = {}
         self._seat = Seat()
+        self._workers: dict[str, None] = {}
+        """Consumers that stay, whether or not they wait or hold anything now."""
         self._acks: dict[asyncio.Future[None], KafkaError | None] = {}
         """Acknowledgements that wait for a save, and what to say of them then."""
         self._bell = _Bell(self._rung)
@@ -169,15 +184,7 @@ class QueueDriver:
     async def _open(self) -> None:
         try:
             self._fence, parts = await self._store.claim(self.key, self.term)
-            settings = _settings(self.config)
-            if parts:
-                self.core = QueuePartition.restore(settings, term=self.term, records=dict(parts))
-            else:
-                self.core = QueuePartition(settings, term=self.term, start_offset=self._first_offset())
-                changes = self.core.take_changes()
-                if changes is not None:
-                    await self._save(changes.records)
-                    self.core.saved(changes.number)
+            await self._restore(dict(parts))
             self._check_leads()
         except PenstockError as trouble:
             self.end(_as_kafka(trouble))
@@ -186,7 +193,47 @@ class QueueDriver:
         self.partition.add_waiter(self._bell)
         self._after()
 
-    def _first_offset(self) -> int:
+    async def _restore(self, parts: dict[bytes, bytes]) -> None:
+        """From what is stored; GROUP_ID_NOT_FOUND if that is nothing, and this is no time to begin."""
+        if parts and not self._is_of_another_log(parts):
+            self.core = QueuePartition.restore(_settings(self.config), term=self.term, records=parts)
+        elif parts:
+            name = self.partition.name
+            log.warning("%s on %s begins anew, as the log has", self.key.group_id, name)
+            await self._begin(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
+        elif self.may_begin:
+            await self._begin(await self._first_offset(), ())
+        else:
+            raise unknown_queue(self.key.group_id)
+
+    async def _begin(self, start_offset: int, gone: Sequence[bytes]) -> None:
+        """`gone` are parts of the state of which nothing is true any more."""
+        self.core = QueuePartition(_settings(self.config), term=self.term, start_offset=start_offset)
+        changes = self.core.take_changes()
+        if changes is not None:
+            await self._save([*changes.records, *((part, None) for part in gone)])
+            self.core.saved(changes.number)
+
+    def _is_of_another_log(self, parts: dict[bytes, bytes]) -> bool:
+        """Whether this was stored of a log that is gone: a topic in memory begins at 0 again when its node does. Terms
+        do not, and the head names that of who stored the state. What such a leader knew of lies before where the terms
+        after its own begin: in a log that has nothing of its term or an earlier one, at the start."""
+        if not self.partition.config.memory or HEAD_SUFFIX not in parts:
+            return False
+        stored = self.partition.log
+        end = stored.offset_at(stored.end_of_term_index(decode_head(parts[HEAD_SUFFIX]).term))
+        return reach(parts) > end
+
+    async def _first_offset(self) -> int:
+        wanted = self._offset_by_settings()  # before anything is waited for: what comes from now on is wanted
+        if self.config.auto_offset_reset == "earliest":
+            return wanted
+        if self.key.partition >= await self._store.first_partitions(self.key):
+            # The topic has got this partition since the queue is on it: all of it is new.
+            return self.partition.start_offset
+        return wanted
+
+    def _offset_by_settings(self) -> int:
         reset = self.config.auto_offset_reset
         if reset == "earliest":
             return self.partition.start_offset
@@ -332,8 +379,18 @@ class QueueDriver:
         """Who has the seat of an exclusive queue, if it is somebody else."""
         return self._seat.other_than(member, self.now_ms) if self.config.exclusive else None
 
+    @property
+    def worker_count(self) -> int:
+        """Consumers that are connected to it."""
+        return len(self._workers)
+
+    def attach(self, member: str) -> None:
+        """A consumer stays until `release`."""
+        self._workers[member] = None
+
     def release(self, member: str) -> None:
         """A consumer has gone: others get what it held."""
+        self._workers.pop(member, None)
         if self.is_open:
             self.core.release_member(self.now_ms, member)
             self._seat.leave(member)
@@ -513,14 +570,14 @@ class QueueDriver:
     async def _bury_all(self, dead: Sequence[DeadLetter]) -> None:
         try:
             for letter in dead:
+                patience = Patience(f"dead letters of {self.partition.name} wait")
                 while self.ended is None:
                     try:
                         await self._bury(self, letter)
                         self.core.buried(letter.first, letter.last)
                         break
                     except PenstockError as trouble:
-                        log.warning("dead letters of %s wait: %s", self.partition.name, trouble)
-                        await asyncio.sleep(BURIAL_RETRY_SECONDS)
+                        await asyncio.sleep(patience.after(trouble))
         finally:
             self._burying = False
         if self.ended is None:
@@ -546,6 +603,10 @@ class _Bell(FetchWaiter):
 
     def wake(self) -> None:
         self._ring()
+
+
+def unknown_queue(group_id: str) -> KafkaError:
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no queue {group_id!r} here, or no more")
 
 
 def _next_offset(data: bytes) -> int:
@@ -580,6 +641,7 @@ def _settings(config: GroupConfig) -> QueueSettings:
         delivery_limit=config.delivery_count_limit,
         max_leased=config.max_record_locks,
         key_ordered=config.key_ordered,
+        strict=config.exclusive,
         dead_letters=config.dead_letters,
         retry_backoff=_backoff(config),
     )

@@ -10,7 +10,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
 from penstock.node.queues.burial import Graveyard
-from penstock.node.queues.driver import QueueDriver
+from penstock.node.queues.driver import QueueDriver, unknown_queue
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
@@ -43,10 +43,15 @@ class QueueManager:
             limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
         )
 
-    async def driver(self, group_id: str, topic_id: UUID, partition: Partition) -> QueueDriver:
-        """The queue on this partition, which this node leads; KafkaError if it cannot be asked now."""
+    async def driver(
+        self, group_id: str, topic_id: UUID, partition: Partition, *, begin: bool = True
+    ) -> QueueDriver:
+        """The queue on this partition, which this node leads; KafkaError if it cannot be asked now. Without `begin`
+        only one of which something is stored: else GROUP_ID_NOT_FOUND."""
         partition.check_readable()
         key = QueueKey(group_id, topic_id, partition.name.partition)
+        if not begin and key not in self._drivers and await self._store.start_of(key) is None:
+            raise unknown_queue(group_id)
         driver = self._drivers.get(key)
         if driver is None or driver.ended is not None:
             if len(self._drivers) >= self._limits.max_queues:
@@ -60,14 +65,17 @@ class QueueManager:
                 clock=self._clock,
                 bury=self._graveyard.bury,
                 on_end=self._ended,
+                may_begin=begin,
             )
             self._events.tell("queue.opened", **_place(driver))
+        elif begin:
+            driver.may_begin = True
         await driver.opened()
         config = self._config_of(group_id)
         if config is not driver.config and config != driver.config:
             driver.configure(config)
             if driver.ended is not None:
-                return await self.driver(group_id, topic_id, partition)
+                return await self.driver(group_id, topic_id, partition, begin=begin)
         return driver
 
     def find(self, key: QueueKey) -> QueueDriver | None:

@@ -5,8 +5,9 @@
     penstock-ttl-ms       how long after its timestamp, or after it is due, it is of use
 
 Values are decimal digits in ASCII. What is no number is as if it were not there: the log has taken the record, and a
-message that nobody gets would be worse than one that comes too early. Most batches say nothing of the kind, and then
-their records are not opened: one search for the headers' common beginning tells.
+message that nobody gets would be worse than one that comes too early. A number of any length is one: what lies beyond
+the year 9999 comes at its end. Most batches say nothing of the kind, and then their records are not opened: one search
+for the headers' common beginning tells.
 """
 
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ TTL_MS = "penstock-ttl-ms"
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999: what lies beyond is a mistake, such as nanoseconds."""
 DIGITS_MAX = 18
+"""What is longer is too late in any case, and is not counted: a header may be very long."""
 
 
 class Times(NamedTuple):
@@ -129,9 +131,10 @@ def _from(records: list[Record], first: int) -> Iterator[Record]:
 
 
 def _number(value: bytes | None) -> int | None:
-    if value is None or not value.isdigit() or len(value) > DIGITS_MAX:
+    if value is None or not value.isdigit():
         return None
-    return int(value)
+    digits = value.lstrip(b"0") or b"0"
+    return int(digits) if len(digits) <= DIGITS_MAX else LATEST_MS
 
 
 def _sane(time_ms: int | None) -> int | None:

@@ -17,7 +17,7 @@ from penstock.node.leaders import NO_LEADER
 from penstock.node.partitions import PartitionTable
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.shelf import QueueKey
-from penstock.node.queues.store import Place, QueueStore
+from penstock.node.queues.store import WHOLE_TOPIC, Place, QueueStore
 from penstock.node.view import ClusterView
 from penstock.types import NodeId
 
@@ -61,6 +61,9 @@ class QueuePicture(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int | None = None
     holder: str | None = None
     """Who has it, of an exclusive queue."""
+    workers: int | None = None
+    """Consumers that are connected to it, whether or not anything is in their hands: of WebSockets only, as Kafka's are
+    members of the group."""
 
 
 class QueueOverview:
@@ -100,22 +103,32 @@ class QueueOverview:
         )
 
     async def forget(self, group_id: str, topics: Iterable[str] | None = None) -> list[str]:
-        """Deletes what is stored of a group, of these topics or all; the names of those that there was something of."""
+        """Deletes what is stored of a group, of these topics or all; the names of those that there was something of.
+        NON_EMPTY_GROUP while workers are connected: they would only begin it anew."""
         wanted = None if topics is None else frozenset(topics)
+        await self._check_unused(group_id, wanted)
         gone: dict[str, None] = {}
         for queue in await self._store.starts(group_id):
             topic = self._state.topic_by_id(queue.topic_id)
             name = topic.name if topic is not None else ""
             if wanted is None or name in wanted:
                 await self._store.forget(queue)
+                await self._store.forget(queue._replace(partition=WHOLE_TOPIC))
                 await self._end(queue)
                 gone[name] = None
         return list(gone)
 
+    async def _check_unused(self, group_id: str, topics: frozenset[str] | None) -> None:
+        pictures = await self.pictures(group_id)
+        count = sum(one.workers or 0 for one in pictures if topics is None or one.topic in topics)
+        if count:
+            message = f"queue {group_id!r} has workers connected ({count}, counted on each partition): end them first"
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
+
     async def reset(self, group_id: str, topic: Topic, partition: int, start_offset: int) -> None:
         """A queue begins there; what was done behind it is to be done again."""
         queue = QueueKey(group_id, topic.topic_id, partition)
-        await self._store.reset(queue, start_offset)
+        await self._store.reset(queue, start_offset, self._view.partition(topic, partition).term)
         await self._end(queue)
 
     # --- asking the partitions' leaders
@@ -177,7 +190,7 @@ class QueueOverview:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is not None:
             partition = self._partitions.get(topic.name, queue.partition)
-            await self._queues.driver(queue.group_id, queue.topic_id, partition)
+            await self._queues.driver(queue.group_id, queue.topic_id, partition, begin=False)
 
     def _look(self, queue: QueueKey, start_offset: int) -> QueuePicture | None:
         topic = self._state.topic_by_id(queue.topic_id)
@@ -217,6 +230,7 @@ class QueueOverview:
             dying=seen.dying,
             consumers=seen.members,
             holder=str(holder) if (holder := driver.other_holder("")) is not None else None,
+            workers=driver.worker_count,
         )
 
     async def _serve_end(self, sender: NodeId, question: memoryview) -> bytes:

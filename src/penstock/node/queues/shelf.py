@@ -32,7 +32,7 @@ from penstock.queue import (
     encode_head,
     encode_key,
 )
-from penstock.types import Term
+from penstock.types import NO_TERM, Term
 
 log = logging.getLogger("penstock.queues")
 
@@ -115,19 +115,22 @@ class Shelf:
     def starts(self, group_id: str | None) -> list[tuple[QueueKey, int]]:
         """Where the queues of a group, or all, begin: everything before is done."""
         return [
-            (queue, decode_head(parts[HEAD_SUFFIX]).start_offset)
-            for queue, parts in self._queues.items()
-            if HEAD_SUFFIX in parts and group_id in (None, queue.group_id)
+            (queue, head.start_offset) for queue, head in self._heads() if group_id in (None, queue.group_id)
         ]
 
-    async def settled_starts(self) -> list[tuple[QueueKey, int]]:
-        """Where all queues begin, of what can no longer be lost. KafkaError if another node may know better by now."""
-        starts, end = self.starts(None), self._partition.log.end_offset
+    def _heads(self) -> Iterator[tuple[QueueKey, Head]]:
+        for queue, parts in self._queues.items():
+            if HEAD_SUFFIX in parts:
+                yield queue, decode_head(parts[HEAD_SUFFIX])
+
+    async def settled_heads(self) -> list[tuple[QueueKey, Head]]:
+        """The heads of all queues, of what can no longer be lost. KafkaError if another node may know better by now."""
+        heads, end = list(self._heads()), self._partition.log.end_offset
         while self.serves and self._partition.high_watermark < end:
             await asyncio.sleep(SETTLE_SECONDS)
         if not self.serves:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self._partition.name} is led elsewhere")
-        return starts
+        return heads
 
     def topic_ids(self) -> set[UUID]:
         return {queue.topic_id for queue in (*self._queues, *self._fences)}
@@ -159,14 +162,15 @@ class Shelf:
             self._put(queue, part, value)
         await self._append(rows)
 
-    async def reset(self, queue: QueueKey, start_offset: int) -> None:
-        """A queue begins at this offset, whatever was done before; whoever drives it finds its fence gone."""
+    async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM) -> None:
+        """A queue begins at this offset, whatever was done before; whoever drives it finds its fence gone. `term`: of
+        the leader in whose log that offset was found."""
         self._check_leads(queue)
         known = self._fences.get(queue, NO_FENCE)
         fence = self._fences[queue] = Fence(known.term, known.turn + 1)
         self._saves.pop(queue, None)
         parts = self._queues.pop(queue, {})
-        head = encode_head(Head(Term(fence.term), start_offset))
+        head = encode_head(Head(Term(max(fence.term, term)), start_offset))
         self._put(queue, HEAD_SUFFIX, head)
         rows: list[Part] = [(encode_key(*queue, part), None) for part in parts if part != HEAD_SUFFIX]
         rows.append((encode_key(*queue, HEAD_SUFFIX), head))

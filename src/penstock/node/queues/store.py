@@ -23,7 +23,7 @@ from penstock.node.leaders import NO_LEADER
 from penstock.node.partition import Partition
 from penstock.node.queues.shelf import Fence, Part, QueueKey, Shelf
 from penstock.node.view import ClusterView
-from penstock.types import NodeId
+from penstock.types import NO_TERM, NodeId
 
 if TYPE_CHECKING:
     from penstock.node.peers import Rpc
@@ -32,6 +32,9 @@ log = logging.getLogger("penstock.queues")
 
 CLAIM, SAVE, FORGET, RESET, STARTS = 20, 21, 22, 23, 24
 """Methods of the inter-node port."""
+
+WHOLE_TOPIC = -1
+"""In place of a partition: what is stored there as the start offset is a number of them, see `first_partitions`."""
 
 PATIENCE_SECONDS = 10.0
 """How long a question looks for its shelf: an election, and then some."""
@@ -90,6 +93,7 @@ class Save(msgspec.Struct, frozen=True, array_like=True):
 class Reset(msgspec.Struct, frozen=True, array_like=True):
     place: Place
     start_offset: int
+    term: int = NO_TERM
 
 
 class Starts(msgspec.Struct, frozen=True, array_like=True):
@@ -211,11 +215,11 @@ class QueueStore:
         question = Save(Place.of(queue), fence.term, fence.turn, number, list(parts))
         await self._ask(self._index(queue), SAVE, question)
 
-    async def reset(self, queue: QueueKey, start_offset: int) -> None:
-        """The queue begins there, whatever was done before."""
+    async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM) -> None:
+        """The queue begins there, whatever was done before. `term`: of whose log that offset is."""
         if STATE_TOPIC not in self._state.topics:
             await self._controller.create_internal_topic(STATE_TOPIC, self._partitions)
-        await self._ask(self._index(queue), RESET, Reset(Place.of(queue), start_offset))
+        await self._ask(self._index(queue), RESET, Reset(Place.of(queue), start_offset, term))
 
     async def forget(self, queue: QueueKey) -> None:
         await self._ask(self._index(queue), FORGET, Place.of(queue))
@@ -227,8 +231,35 @@ class QueueStore:
         for index in range(topic.partitions if topic is not None else 0):
             answer = await self._ask(index, STARTS, Starts(index, group_id))
             rows = msgspec.msgpack.decode(answer, type=list[tuple[Place, int]])
-            found.update((place.queue, start) for place, start in rows)
+            found.update((place.queue, start) for place, start in rows if place.partition != WHOLE_TOPIC)
         return found
+
+    async def start_of(self, queue: QueueKey) -> int | None:
+        """Where a queue begins by what is stored; None if nothing is."""
+        if STATE_TOPIC not in self._state.topics:
+            return None
+        index = self._index(queue)
+        answer = await self._ask(index, STARTS, Starts(index, queue.group_id))
+        rows = msgspec.msgpack.decode(answer, type=list[tuple[Place, int]])
+        return {place.queue: start for place, start in rows}.get(queue)
+
+    async def first_partitions(self, queue: QueueKey) -> int:
+        """How many partitions the topic had when the group began on it, which is now unless something is stored.
+
+        The number is stored before anything else of the group on this topic. So where there is none, and there was
+        something before it was looked for, that is from who does not store it: there the last partition counts."""
+        whole = queue._replace(partition=WHOLE_TOPIC)
+        if (count := await self.start_of(whole)) is not None:
+            return count
+        known = [one.partition for one in await self.starts(queue.group_id) if one.topic_id == queue.topic_id]
+        if (count := await self.start_of(whole)) is not None:
+            return count
+        topic = self._state.topic_by_id(queue.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {queue.topic_id}")
+        count = max(known) + 1 if known else topic.partitions
+        await self.reset(whole, count)
+        return count
 
     async def _ask(self, index: int, method: int, question: msgspec.Struct) -> bytes | memoryview:
         loop = asyncio.get_running_loop()
@@ -299,7 +330,7 @@ class QueueStore:
 
     async def _serve_reset(self, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=Reset)
-        await self._shelf_of(wish.place.queue).reset(wish.place.queue, wish.start_offset)
+        await self._shelf_of(wish.place.queue).reset(wish.place.queue, wish.start_offset, wish.term)
         return b""
 
     async def _serve_starts(self, question: memoryview) -> bytes:

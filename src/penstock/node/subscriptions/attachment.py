@@ -21,7 +21,7 @@ from penstock.node.subscriptions.pages import Page
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import FAILED, Encoder, Ending, Notice, Outcome, Refused, Send, Wish
 from penstock.queue.subscription import ANY_TIME, Ack, Place, Subscriber
-from penstock.types import TopicPartition
+from penstock.types import NO_TERM, TopicPartition
 
 HELD_BYTES = 256 * 1024
 """Pages that one subscriber holds; one page may be larger."""
@@ -53,6 +53,7 @@ class Attachment:
         places: Iterable[Place],
         topic_ids: dict[str, UUID],
         *,
+        terms: dict[TopicPartition, int],
         feeds: Feeds,
         encoder: Encoder,
         store: SubscriptionStore,
@@ -61,6 +62,8 @@ class Attachment:
         self.wish = wish
         self.core = Subscriber(wish.settings, places)
         self.topic_ids = topic_ids
+        self.terms = terms
+        """Of the leaders in whose logs its places are, of topics whose logs may begin anew: those in memory."""
         self.ending: Ending | None = None
         self.touch_ms = min(max(wish.ttl_ms // TOUCHES_PER_TTL, 1), TOUCH_MS_MAX)
         self.keep_ms = wish.ttl_ms + 2 * self.touch_ms + SLACK_MS
@@ -245,7 +248,7 @@ class Attachment:
                 self._waiting[key] = self._feeds.want(spot, partial(self._came, key))
 
     def _source(self, key: TopicPartition) -> Source:
-        return Source(key, self.topic_ids[key.topic])
+        return Source(key, self.topic_ids[key.topic], self.terms.get(key, NO_TERM))
 
     def _came(self, key: TopicPartition, outcome: Page | Outcome) -> None:
         if self._waiting.pop(key, None) is None or self.ending is not None:
@@ -387,7 +390,9 @@ class Attachment:
 
     async def _write(self, places: Iterable[Place], *, keep_ms: int) -> bool:
         try:
-            gone = await self._store.save(self.wish.name, places, ttl_ms=self.wish.ttl_ms, keep_ms=keep_ms)
+            gone = await self._store.save(
+                self.wish.name, places, ttl_ms=self.wish.ttl_ms, keep_ms=keep_ms, terms=self.terms
+            )
         except KafkaError as moved:
             self.end(Ending(MOVED, f"{moved.message}; subscribe again", is_home=False))
             return False

@@ -16,7 +16,7 @@ from penstock.batch import iter_headers
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.pages import Page, open_page
 from penstock.node.subscriptions.values import FAILED, GONE, Encoder, Outcome, Reader
-from penstock.types import TopicPartition
+from penstock.types import NO_TERM, TopicPartition
 
 PAGE_BYTES = 64 * 1024
 """One read: some 100 us of the event loop, and what a subscriber that lags behind holds in memory."""
@@ -38,10 +38,12 @@ Told = Callable[[Page | Outcome], None]
 
 
 class Source(NamedTuple):
-    """A partition as a subscriber knows it; a topic of the same name that comes later is another one."""
+    """A partition as a subscriber knows it; a topic of the same name that comes later is another one. So is the
+    log of a topic in memory under a later leader: it may have begun anew, with other messages at the same offsets."""
 
     key: TopicPartition
     topic_id: UUID
+    term: int = NO_TERM
 
 
 class Spot(NamedTuple):
@@ -162,7 +164,7 @@ class Feeds:
             want.tell(outcome)
 
     async def _outcome(self, spot: Spot) -> Page | Outcome:
-        key, topic_id = spot.source
+        key, topic_id, _ = spot.source
         wait_ms = 0
         while self._topic_id(key.topic) == topic_id:
             try:

@@ -20,7 +20,7 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
 from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.store import SubscriptionStore
-from penstock.node.subscriptions.values import Elsewhere, Encoder, Ending, Reader, Refused, Wish
+from penstock.node.subscriptions.values import Bounds, Elsewhere, Encoder, Ending, Reader, Refused, Wish
 from penstock.queue.subscription import Place
 from penstock.types import TopicPartition
 
@@ -92,6 +92,9 @@ class Subscriptions:
     async def _attach(self, wish: Wish) -> tuple[Attachment, bool]:
         topics = self._topics(wish)
         await self._make_way(wish)
+        terms = self._terms(
+            topics
+        )  # before the logs are looked at: an older one only makes the next look stricter
         stored = self.store.load(wish.name)
         places = await self._places(wish, topics, stored)
         resumed = any(place.key in stored for place in places)
@@ -99,13 +102,14 @@ class Subscriptions:
             wish,
             places,
             {topic.name: topic.topic_id for topic in topics},
+            terms=terms,
             feeds=self.feeds,
             encoder=self._encoders[wish.encoding],
             store=self.store,
             now_ms=self.now_ms,
         )
         # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
-        await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=attachment.keep_ms)
+        await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=attachment.keep_ms, terms=terms)
         self._attached[wish.name] = attachment
         self.store.reserve(wish.name)
         if self._watching is None:
@@ -207,15 +211,38 @@ class Subscriptions:
         places = []
         for topic in topics:
             keys = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
-            if any(key in stored for key in keys):
-                # Partitions that are new since then are new altogether.
-                places += [stored.get(key, Place(key, 0)) for key in keys]
+            known = {key: stored[key] for key in keys if key in stored}
+            if known:
+                # Partitions that are new since then are new altogether, and so are logs that began anew.
+                true = await self._of_these_logs(wish.name, topic, known)
+                places += [true.get(key, Place(key, 0)) for key in keys]
             else:
                 bounds = await self._reader.bounds(topic.name, range(topic.partitions))
                 for key in keys:
                     start, end = bounds[key.partition]
                     places.append(Place(key, start if wish.read_old else end))
         return places
+
+    async def _of_these_logs(
+        self, name: str, topic: Topic, stored: Mapping[TopicPartition, Place]
+    ) -> Mapping[TopicPartition, Place]:
+        """Without places in logs that are gone: a topic in memory begins at 0 again when its node does. Terms do not,
+        so that a place which lies behind where the terms after its own begin was never one of this log."""
+        if not topic.config.memory:
+            return stored
+        terms = self.store.terms(name)
+        indexes = [key.partition for key in stored]
+        bounds = await self._reader.bounds(topic.name, indexes)
+        ends = await self._reader.ends_of_terms(topic.name, {key.partition: terms[key] for key in stored})
+        return {key: place for key, place in stored.items() if _reach(place) <= _end(key, ends, bounds)}
+
+    def _terms(self, topics: list[Topic]) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(topic.name, index): self._node.view.partition(topic, index).term
+            for topic in topics
+            if topic.config.memory
+            for index in range(topic.partitions)
+        }
 
     def _topic_id(self, name: str) -> UUID | None:
         topic = self._node.metadata.state.topics.get(name)
@@ -242,6 +269,7 @@ class Subscriptions:
                 attachment.drop_topic(topic)
             else:
                 self._grow(attachment, topic)
+                self._check_logs(attachment, topic)
         if now_ms - attachment.touched_ms >= attachment.touch_ms:
             attachment.touch()
 
@@ -252,6 +280,24 @@ class Subscriptions:
             if attachment.core.position(key) is not None:
                 break
             attachment.add_partition(key)
+
+    def _check_logs(self, attachment: Attachment, topic: str) -> None:
+        """A log in memory that has a new leader may be a new log: where to go on is found out by subscribing again."""
+        for key, term in self._terms([self._node.metadata.state.topics[topic]]).items():
+            if term > attachment.terms.setdefault(key, term):
+                attachment.end(
+                    Ending(MOVED, f"{key} has a new leader, and may have begun anew; subscribe again")
+                )
+                return
+
+
+def _reach(place: Place) -> int:
+    return place.done[-1][1] if place.done else place.offset
+
+
+def _end(key: TopicPartition, ends: Mapping[int, int], bounds: Mapping[int, Bounds]) -> int:
+    end = ends[key.partition]
+    return end if end >= 0 else bounds[key.partition].end
 
 
 class _Lock:

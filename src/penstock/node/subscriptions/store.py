@@ -6,7 +6,7 @@ over. The retention is the subscription's TTL, renewed while it is attached. Nob
 failover forgets it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
@@ -16,7 +16,7 @@ from penstock.node.groups import GroupManager
 from penstock.node.subscriptions.values import Refused
 from penstock.queue.subscription import Place
 from penstock.queue.subscription_storage import decode_done, encode_mark, is_mark
-from penstock.types import TopicPartition
+from penstock.types import NO_TERM, TopicPartition
 
 TRANSIENT = frozenset(
     {
@@ -25,6 +25,8 @@ TRANSIENT = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
+
+NO_TERMS: Mapping[TopicPartition, int] = {}
 
 GROUP_TYPE = "classic"
 """As Kafka calls a group whose offsets were committed without members, too."""
@@ -45,6 +47,10 @@ class SubscriptionStore:
         self._check_unused(name)
         now_ms = self._clock.wall_ms()
         return {key: _place(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
+
+    def terms(self, name: str) -> dict[TopicPartition, int]:
+        """Of the leader in whose log each place was when it was stored; -1 where nobody said so."""
+        return {key: one.leader_epoch for key, one in self._groups.committed(name).items()}
 
     def stored(self, name: str) -> dict[TopicPartition, CommittedOffset]:
         """What is stored under this name and marked as a subscription's. KafkaError if this node cannot know."""
@@ -82,11 +88,17 @@ class SubscriptionStore:
         self._groups.committed(name, ())
 
     async def save(
-        self, name: str, places: Iterable[Place], *, ttl_ms: int, keep_ms: int
+        self,
+        name: str,
+        places: Iterable[Place],
+        *,
+        ttl_ms: int,
+        keep_ms: int,
+        terms: Mapping[TopicPartition, int] = NO_TERMS,
     ) -> list[TopicPartition]:
         """Returns when they are durable, with the partitions that are there no more. They are kept for `keep_ms` from
-        now on."""
-        offsets = tuple(self._offset(place, ttl_ms) for place in places)
+        now on. `terms`: of the leader in whose log a place is, where that is to be known later."""
+        offsets = tuple(self._offset(place, ttl_ms, terms.get(place.key, NO_TERM)) for place in places)
         if not offsets:
             return []
         result = await self._groups.commit(
@@ -100,12 +112,13 @@ class SubscriptionStore:
                 raise _refusal(name, key, code)
         return gone
 
-    def _offset(self, place: Place, ttl_ms: int) -> OffsetToCommit:
+    def _offset(self, place: Place, ttl_ms: int, term: int) -> OffsetToCommit:
         most = self._limits.max_offset_metadata_bytes
         return OffsetToCommit(
             topic=place.key.topic,
             partition=place.key.partition,
             offset=place.offset,
+            leader_epoch=term,
             metadata=encode_mark(ttl_ms, place.offset, place.done, most),
         )
 

@@ -66,6 +66,10 @@ class Reader(Protocol):
 
     async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]: ...
 
+    async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
+        """Where leaders of later terms begin, by partition, in the order of the log; -1 where none does."""
+        ...
+
 
 class Encoder(Protocol):
     """Makes what subscribers get of records."""

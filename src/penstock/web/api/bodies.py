@@ -4,17 +4,26 @@ A body is read up to `max_http_body_bytes` and `http_body_timeout_ms`. What all 
 is counted as it arrives, not as it is announced; past `max_http_memory_bytes` callers are sent away with 503, so that
 4,096 connections with 8 MiB each do not cost 32 GiB. It is given back when the answer has been sent, or its caller
 has gone: `port` ends those that do not read.
+
+Who sends a body that is too large is told so at once. Many callers read their answer only after they have sent
+everything: were the connection closed before, they would see it reset, and no answer. So what comes is read and thrown
+away for a while (`throw_away`), after the answer.
 """
 
 import asyncio
+from contextlib import suppress
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from penstock.config import Limits
 from penstock.web.api.problems import Problem
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
+THROWN_AWAY_BYTES = 32 * 1024 * 1024
+"""Four of the largest bodies, by default. Nothing of it is held."""
+THROWN_AWAY_SECONDS = 3.0
 
 
 class Ledger:
@@ -52,6 +61,15 @@ class Holding:
         self.bytes = 0
 
 
+class TooLarge(Problem):
+    """`unread`: there is more of it to come."""
+
+    def __init__(self, most: int, *, unread: bool) -> None:
+        message = f"a body of more than limits.max_http_body_bytes={most}; send it in several requests"
+        super().__init__(413, "body_too_large", message)
+        self.unread = unread
+
+
 def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -61,7 +79,7 @@ async def read_body(request: Request, limits: Limits, holding: Holding) -> bytes
     most = limits.max_http_body_bytes
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > most:
-        raise _too_large(most)
+        raise TooLarge(most, unread=True)
     try:
         async with asyncio.timeout(limits.http_body_timeout_ms / 1000):
             return await _read(request, most, holding)
@@ -74,14 +92,30 @@ async def read_body(request: Request, limits: Limits, holding: Holding) -> bytes
 
 async def _read(request: Request, most: int, holding: Holding) -> bytes:
     body = bytearray()
-    async for part in request.stream():
+    more = True
+    while more:
+        part, more = await _next_part(request.receive)
         if len(body) + len(part) > most:
-            raise _too_large(most)
+            holding.give_back()
+            raise TooLarge(most, unread=more)
         holding.take(len(part))
         body += part
     return bytes(body)
 
 
-def _too_large(most: int) -> Problem:
-    message = f"a body of more than limits.max_http_body_bytes={most}; send it in several requests"
-    return Problem(413, "body_too_large", message)
+async def throw_away(receive: Receive) -> None:
+    """Reads what is left of a body, within bounds."""
+    left, more = THROWN_AWAY_BYTES, True
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(THROWN_AWAY_SECONDS):
+            while more and left > 0:
+                part, more = await _next_part(receive)
+                left -= len(part)
+
+
+async def _next_part(receive: Receive) -> tuple[bytes, bool]:
+    """Some of the body, and whether there is more."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)

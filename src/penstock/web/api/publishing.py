@@ -2,7 +2,8 @@
 
     a partition is named     it goes there
     a key                    to the partition of the key, by the hash that all Kafka clients share
-    neither                  to the partitions in turn
+    a message id             to the partition of the id, by the same hash: ids are remembered partition by partition
+    none of these            to the partitions in turn
 
 All records of a request that go to one partition are stored together or not at all, in their order, with consecutive
 offsets. Different partitions may fare differently. So the answer tells of every record: 200 if all are stored, 207 if
@@ -14,7 +15,7 @@ deduplicate.
 
 What queues and subscriptions make of a record is told in its headers, by any client. The fields here are short for:
 
-    message_id      penstock-message-id   UTF-8
+    message_id      penstock-message-id   UTF-8, at most MAX_ID_BYTES
     delay_ms        penstock-delay-ms     decimal digits in ASCII
     deliver_at_ms   penstock-deliver-at   the same: milliseconds since 1970
     ttl_ms          penstock-ttl-ms       the same
@@ -46,6 +47,7 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from penstock.node.message_ids import MAX_ID_BYTES
 from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
 from penstock.web.api.problems import (
     ErrorFacts,
@@ -77,7 +79,8 @@ MESSAGE_ID, DELAY, DELIVER_AT, TTL = (
 
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TimeMs = Annotated[int, Meta(ge=0, le=2**62)]
-MessageId = Annotated[str, Meta(min_length=1, max_length=1024)]
+MessageId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+"""In characters, which may be several bytes each: `_wishes` counts these."""
 HeaderName = Annotated[str, Meta(max_length=1024)]
 
 
@@ -199,7 +202,7 @@ class Publishing:
         for index, row in enumerate(rows):
             partition = row.partition
             if partition is None:
-                key = row.record.key
+                key = _placing_key(row.record)
                 partition = next(self._turn) % count if key is None else (murmur2(key) & POSITIVE) % count
             elif partition >= count:
                 raise wrong(field.format(index), f"{partition}: expected 0 to {count - 1}")
@@ -349,10 +352,21 @@ def _wishes(asked: RecordIn | PublishParams, where: str) -> list[tuple[str, byte
         (name, str(value).encode()) for name, value in given if value is not None and value is not UNSET
     ]
     names = [name for name, _ in found]
+    if any(name == MESSAGE_ID and len(value or b"") > MAX_ID_BYTES for name, value in found):
+        field = f"{where}.message_id" if where else "message_id"
+        raise wrong(field, f"expected at most {MAX_ID_BYTES} bytes of UTF-8")
     if DELAY in names and DELIVER_AT in names:
         field = f"{where}.deliver_at_ms" if where else "deliver_at_ms"
         raise wrong(field, "expected delay_ms or deliver_at_ms, not both")
     return found
+
+
+def _placing_key(record: Record) -> bytes | None:
+    """What says where a record goes whose partition is not named; None: nothing does."""
+    if record.key is not None:
+        return record.key
+    ids = [value for name, value in record.headers if name == MESSAGE_ID]
+    return ids[-1] if ids else None
 
 
 def _check_no_query(params: PublishParams) -> None:

@@ -252,7 +252,7 @@ class QueueJobs:
         try:
             refused = await self._node.queue_desk.settle(verdicts)
         except PenstockError as trouble:
-            facts = _unsettled(trouble)
+            facts = _unsettled(trouble, self._is_known(place))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
         return [
             RefusedReceipt(
@@ -261,10 +261,19 @@ class QueueJobs:
             for offset, error in sorted(refused.items())
         ]
 
+    def _is_known(self, place: At) -> bool:
+        """Whether this node knows such a partition. It may not have heard of a new one yet, so it is asked only to
+        explain why nobody leads it."""
+        topic = self._node.metadata.state.topic_by_id(UUID(bytes=place.topic_id))
+        return topic is not None and place.partition < topic.partitions
 
-def _unsettled(trouble: PenstockError) -> ErrorFacts:
-    if isinstance(trouble, KafkaError) and trouble.code == ErrorCode.UNKNOWN_TOPIC_ID:
-        return ErrorFacts(code="lease_over", message="its topic was deleted")
+
+def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
+    if isinstance(trouble, KafkaError) and (trouble.code == ErrorCode.UNKNOWN_TOPIC_ID or not is_known):
+        message = (
+            "no topic here has the id in this receipt: it was deleted, or the receipt is another cluster's"
+        )
+        return ErrorFacts(code="unknown_topic_id", message=message)
     if isinstance(trouble, KafkaError):
         return as_problem(trouble).facts
     message = f"{trouble}; it may have been settled all the same: settle it again, at once"

@@ -1,5 +1,6 @@
 """What requests and answers about queues are made of."""
 
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -7,11 +8,16 @@ from msgspec import Meta
 
 from penstock.web.api.dead_letters import PartitionNumber, QueueName
 from penstock.web.api.payloads import Encoding, RecordOut
+from penstock.web.api.problems import wrong
 from penstock.web.api.topics import Configs, Count, TopicName
 
 MAX_DURATION_MS = 7 * 24 * 3600 * 1000
 PEEKED_MAX = 1_000
 SCHEDULED_MAX = 1_000
+
+LeaseMs = Annotated[int, Meta(ge=1_000, le=3_600_000)]
+DeliveryLimit = Annotated[int, Meta(ge=0, le=255)]
+DurationMs = Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)]
 
 
 class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,12 +32,12 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start: Literal["earliest", "latest"] = "earliest"
     point_to_point: bool = False
     order: Literal["none", "key"] | None = None
-    lease_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] | None = None
-    delivery_limit: Annotated[int, Meta(ge=0, le=255)] | None = None
+    lease_ms: LeaseMs | None = None
+    delivery_limit: DeliveryLimit | None = None
     dead_letters: bool | None = None
     dead_letter_topic: TopicName | None = None
-    retry_backoff_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
-    retry_backoff_max_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
+    retry_backoff_ms: DurationMs | None = None
+    retry_backoff_max_ms: DurationMs | None = None
     configs: Configs = {}
 
     def group_configs(self) -> dict[str, str]:
@@ -47,7 +53,7 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
             **self.configs,
         }
-        return {name: _text(value) for name, value in wishes.items() if value is not None}
+        return {name: config_text(value) for name, value in wishes.items() if value is not None}
 
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,5 +190,13 @@ class PurgeDone(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[PurgedPartition]
 
 
-def _text(value: object) -> str:
+def config_text(value: object) -> str:
+    """As configs are written."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_dead_letter_topic(configs: Mapping[str, str | None], topics: Collection[str]) -> None:
+    """Refuses one that the queue takes from: what it cannot do would come to it again and again."""
+    name = (configs.get("penstock.dead.letter.topic") or "").strip()
+    if name in topics:
+        raise wrong("dead_letter_topic", f"the queue is on {name} itself: name another topic")

@@ -46,6 +46,7 @@ from penstock.web.api.queue_shapes import (
     ScheduledMessage,
     ScheduledParams,
     ScheduledPartition,
+    check_dead_letter_topic,
 )
 from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, Operation, aside
 from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
@@ -244,9 +245,12 @@ class Queues:
         name = wish.topic or wish.queue
         if wish.queue == KEEPER:
             raise wrong("queue", f"{KEEPER} is the broker's own")
+        if (known := self._node.metadata.state.topics.get(name)) is not None and known.internal:
+            raise wrong("topic" if wish.topic else "queue", f"{name} is internal: a queue cannot be on it")
         existing = await self._node.queue_overview.pictures(wish.queue)
         if any(picture.topic == name for picture in existing):
             raise Problem(409, "queue_exists", f"there is a queue {wish.queue!r} on {name} already", "queue")
+        check_dead_letter_topic(wish.group_configs(), [name])
         topic = await self._topic(call, name)
         await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs())
         starts = dict.fromkeys(range(topic.partitions), 0)
@@ -343,8 +347,13 @@ class Queues:
         except KafkaError as nobody:  # no group has ever been coordinated
             code = nobody.code
         if code == ErrorCode.NON_EMPTY_GROUP:
-            raise refused(code, f"queue {queue!r} has members: end its consumers first", "queue")
-        await self._node.queue_overview.forget(queue)
+            raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
+        try:
+            await self._node.queue_overview.forget(queue)
+        except KafkaError as busy:
+            if busy.code == ErrorCode.NON_EMPTY_GROUP:
+                raise refused(busy.code, busy.message, "queue") from None
+            raise
         set_here = self._node.metadata.state.group_configs.get(queue, {})
         if set_here:  # a later queue of this name is not to be surprised by them
             await self._alter(GROUP_RESOURCE, queue, dict.fromkeys(set_here))

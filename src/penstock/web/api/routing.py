@@ -21,7 +21,16 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.node import Node
-from penstock.web.api.bodies import BINARY, JSON, Holding, Ledger, media_type, read_body
+from penstock.web.api.bodies import (
+    BINARY,
+    JSON,
+    Holding,
+    Ledger,
+    TooLarge,
+    media_type,
+    read_body,
+    throw_away,
+)
 from penstock.web.api.problems import Error, Problem, as_problem, misfit, wrong
 
 P = TypeVar("P", covariant=True)
@@ -253,7 +262,18 @@ def json_response(status: int, body: msgspec.Struct | bytes | None, holding: Hol
 
 def error_response(problem: Problem) -> Response:
     text = msgspec.json.encode(Error(error=problem.facts))
-    return Response(text, problem.status, problem.headers, media_type=JSON)
+    kind = LingeringResponse if isinstance(problem, TooLarge) and problem.unread else Response
+    return kind(text, problem.status, problem.headers, media_type=JSON)
+
+
+class LingeringResponse(Response):
+    """Sent at once, and ended when what still comes of the request's body has been thrown away."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        await throw_away(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class PiecewiseResponse(Response):

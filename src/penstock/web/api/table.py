@@ -14,6 +14,7 @@ from penstock.web.api.groups import Groups
 from penstock.web.api.openapi import describe
 from penstock.web.api.publishing import Publishing
 from penstock.web.api.queue_jobs import QueueJobs
+from penstock.web.api.queue_settings import QueueSettings
 from penstock.web.api.queues import Queues
 from penstock.web.api.reading import Reading
 from penstock.web.api.routing import Answer, Call, NoParams, Operation, routes
@@ -61,6 +62,7 @@ def operations(client: InnerClient) -> list[Operation]:
         Reading(client),
         Groups(client),
         Queues(client),
+        QueueSettings(client),
         QueueJobs(client),
         DeadLetters(client),
         SubscriptionsApi(client),

@@ -1,0 +1,101 @@
+"""What a queue can be told, when it is made and later: the options, and `penstock queues alter`."""
+
+from typing import Any
+
+import click
+
+from penstock.cli.connection import json_option, key_values
+from penstock.cli.help import examples
+from penstock.cli.output import note, show_json
+from penstock.cli.queues_api import Command, Duration, Facts, QueuesApi, asks_queues
+
+_OPTIONS = (
+    click.option(
+        "--order", type=click.Choice(["none", "key"]), help="key: one message of a key at a time, in order."
+    ),
+    click.option(
+        "--lease", type=Duration(), metavar="TIME", help="How long a consumer has for a message (30s)."
+    ),
+    click.option(
+        "--limit", type=click.IntRange(0, 255), help="Deliveries before it is given up (5); 0: no limit."
+    ),
+    click.option(
+        "--dead-letters", metavar="TOPIC", help="Where what is given up goes (the topic with .dlq behind)."
+    ),
+    click.option("--no-dead-letters", is_flag=True, help="What is given up is dropped."),
+    click.option(
+        "--retry-delay", type=Duration(), metavar="TIME", help="Before a second try; doubled for each more."
+    ),
+    click.option("--retry-delay-max", type=Duration(), metavar="TIME", help="The longest such delay (1m)."),
+    click.option(
+        "-c",
+        "--config",
+        "configs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Any group config, as often as needed.",
+    ),
+)
+
+
+def takes_settings(command: Command) -> Command:
+    """Gives a command the options that `settings_of` reads."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings_of(wishes: Facts) -> Facts:
+    """As the HTTP API calls them; None where nothing was said."""
+    if wishes["dead_letters"] and wishes["no_dead_letters"]:
+        raise click.UsageError("give --dead-letters TOPIC or --no-dead-letters")
+    return {
+        "order": wishes["order"],
+        "lease_ms": wishes["lease"],
+        "delivery_limit": wishes["limit"],
+        "dead_letter_topic": wishes["dead_letters"],
+        "dead_letters": False if wishes["no_dead_letters"] else None,
+        "retry_backoff_ms": wishes["retry_delay"],
+        "retry_backoff_max_ms": wishes["retry_delay_max"],
+        "configs": key_values(wishes["configs"]),
+    }
+
+
+@click.command(
+    epilog=examples(
+        "penstock queues alter mail --lease 2m --limit 10",
+        "penstock queues alter mail --dead-letters undeliverable --retry-delay 5s",
+        "penstock queues alter mail --unset share.delivery.count.limit",
+    )
+)
+@click.argument("name")
+@takes_settings
+@click.option("--exclusive/--shared", default=None, help="One consumer at a time, in strict order; or many.")
+@click.option(
+    "--unset", "removals", multiple=True, metavar="NAME", help="Return a group config to its default."
+)
+@json_option
+@asks_queues
+def alter(
+    api: QueuesApi,
+    name: str,
+    exclusive: bool | None,
+    removals: tuple[str, ...],
+    as_json: bool,
+    **wishes: Any,
+) -> None:
+    """Change settings of a queue while it is at work. What is not named stays as it is."""
+    said = settings_of(wishes) | {"exclusive": exclusive}
+    configs: Facts = said.pop("configs") | dict.fromkeys(removals)
+    if said["dead_letter_topic"]:
+        said["dead_letters"] = True
+    changes = {setting: value for setting, value in said.items() if value is not None}
+    if configs:
+        changes["configs"] = configs
+    if not changes:
+        raise click.UsageError("nothing to change: give one of the settings, or --unset")
+    changed = api.patch(name, **changes)
+    if as_json:
+        show_json(changed)
+    else:
+        note(f"changed {name}")

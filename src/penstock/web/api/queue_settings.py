@@ -1,0 +1,134 @@
+"""A queue's settings are changed while it is at work: what is not named stays as it is.
+
+They are group configs, so Kafka's tools can do the same. Whoever works on the queue goes on; leases that run keep their
+end. Only another `order` begins the queue anew on each partition: what was in hand then comes again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.wire import ApiKey
+from penstock.kafka.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from penstock.web.api import topics
+from penstock.web.api.dead_letters import QueueParams
+from penstock.web.api.problems import Problem, check
+from penstock.web.api.queue_shapes import (
+    DeliveryLimit,
+    DurationMs,
+    LeaseMs,
+    QueueFacts,
+    check_dead_letter_topic,
+    config_text,
+)
+from penstock.web.api.queues import GROUP_RESOURCE, Queues
+from penstock.web.api.routing import Call, Operation
+from penstock.web.api.topics import APPLIED_SECONDS, ConfigText, TopicName
+
+AnyConfigs = Annotated[
+    dict[Annotated[str, Meta(max_length=255)], ConfigText | int | bool | None], Meta(max_length=100)
+]
+
+
+class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left out stays as it is; null is the default again. `configs` are other group configs by name."""
+
+    order: Literal["none", "key"] | UnsetType | None = UNSET
+    exclusive: bool | UnsetType | None = UNSET
+    lease_ms: LeaseMs | UnsetType | None = UNSET
+    delivery_limit: DeliveryLimit | UnsetType | None = UNSET
+    dead_letters: bool | UnsetType | None = UNSET
+    dead_letter_topic: TopicName | UnsetType | None = UNSET
+    retry_backoff_ms: DurationMs | UnsetType | None = UNSET
+    retry_backoff_max_ms: DurationMs | UnsetType | None = UNSET
+    configs: AnyConfigs = {}
+
+    def group_configs(self) -> dict[str, str | None]:
+        """By name; None where the default is wanted."""
+        wishes: dict[str, object] = {
+            "penstock.queue.order": self.order,
+            "penstock.queue.exclusive": self.exclusive,
+            "share.record.lock.duration.ms": self.lease_ms,
+            "share.delivery.count.limit": self.delivery_limit,
+            "penstock.dead.letter.enable": self.dead_letters,
+            "penstock.dead.letter.topic": self.dead_letter_topic,
+            "penstock.retry.backoff.ms": self.retry_backoff_ms,
+            "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
+            **self.configs,
+        }
+        given = {name: value for name, value in wishes.items() if value is not UNSET}
+        return {name: None if value is None else config_text(value) for name, value in given.items()}
+
+
+class QueueSettings:
+    """Changes settings of queues."""
+
+    def __init__(self, client: InnerClient) -> None:
+        self._client = client
+        self._queues = Queues(client)
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                method="PATCH",
+                path="/v1/queues/{queue}",
+                name="alterQueue",
+                summary="Change settings of a queue; the others stay",
+                handler=self.alter,
+                params=QueueParams,
+                body=QueueChanges,
+                answer=QueueFacts,
+                refusals=(404, 409),
+                tag="queues",
+            ),
+        ]
+
+    async def alter(self, call: Call[QueueParams, QueueChanges]) -> QueueFacts:
+        queue, changes = call.params.queue, call.body.group_configs()
+        if not changes:
+            raise Problem(400, "invalid_body", "nothing to change: expected at least one setting")
+        described = Call(call.params, None, None, call.request, call.holding)
+        before = await self._queues.describe(described)
+        check_dead_letter_topic(changes, {row.topic for row in before.partitions})
+        await self._change(queue, changes)
+        await self._heard(queue, changes)
+        return await self._queues.describe(described)
+
+    async def _change(self, queue: str, changes: Mapping[str, str | None]) -> None:
+        """All of them or none."""
+        configs = [
+            AlterableConfig(
+                name=name, config_operation=topics.UNSET if value is None else topics.SET, value=value
+            )
+            for name, value in changes.items()
+        ]
+        resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=queue, configs=configs)
+        answer = await self._client.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            IncrementalAlterConfigsRequest(resources=[resource]),
+            IncrementalAlterConfigsResponse,
+        )
+        check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
+
+    async def _heard(self, queue: str, changes: Mapping[str, str | None]) -> None:
+        """Returns when this node knows of it, so that the answer shows it. That it takes long is no failure."""
+        metadata = self._client.node.metadata
+        wanted = {name: None if value is None else value.strip() for name, value in changes.items()}
+        try:
+            async with asyncio.timeout(APPLIED_SECONDS):
+                while True:
+                    known = metadata.state.group_configs.get(queue, {})
+                    if all(known.get(name) == value for name, value in wanted.items()):
+                        return
+                    await metadata.next_change()
+        except TimeoutError:
+            return

@@ -1,0 +1,66 @@
+"""`penstock queues alter` against a broker."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Broker
+
+from .conftest import Cli, succeeded
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def queues(cli: Cli, broker: Broker) -> Cli:
+    """`penstock queues ...` with the shared broker's HTTP port."""
+    return lambda *arguments, **rest: cli("queues", *arguments, "--http", broker.http_url, **rest)
+
+
+@pytest.fixture
+def queue(queues: Cli, unique: Unique) -> str:
+    name = unique("mail")
+    succeeded(queues("create", name, "--lease", "60s", "--limit", "3"))
+    return name
+
+
+def settings(queues: Cli, queue: str) -> Any:
+    [facts] = json.loads(succeeded(queues("describe", queue, "--json")).stdout)
+    return facts["settings"]
+
+
+def test_what_is_named_changes_and_the_rest_stays(queues: Cli, queue: str) -> None:
+    changed = queues("alter", queue, "--lease", "2m", "--retry-delay", "5s", "--exclusive")
+    assert f"changed {queue}" in succeeded(changed).stderr
+    found = settings(queues, queue)
+    assert (found["lease_ms"], found["retry_backoff_ms"], found["exclusive"]) == (120_000, 5_000, True)
+    assert found["delivery_limit"] == 3
+
+
+def test_a_setting_is_returned_to_its_default(queues: Cli, queue: str) -> None:
+    succeeded(queues("alter", queue, "--exclusive"))
+    succeeded(queues("alter", queue, "--shared", "--unset", "share.delivery.count.limit"))
+    found = settings(queues, queue)
+    assert (found["delivery_limit"], found["exclusive"], found["lease_ms"]) == (5, False, 60_000)
+
+
+def test_naming_a_dead_letter_topic_lets_there_be_dead_letters_again(queues: Cli, queue: str) -> None:
+    succeeded(queues("alter", queue, "--no-dead-letters"))
+    assert settings(queues, queue)["dead_letters"] is False
+    changed = json.loads(succeeded(queues("alter", queue, "--dead-letters", "lost", "--json")).stdout)
+    assert (changed["settings"]["dead_letters"], changed["settings"]["dead_letter_topic"]) == (True, "lost")
+
+
+def test_nothing_to_change_is_a_usage_error(queues: Cli, queue: str) -> None:
+    assert queues("alter", queue).exit_code == 2
+    assert queues("alter", queue, "--dead-letters", "x", "--no-dead-letters").exit_code == 2
+
+
+def test_a_queue_cannot_have_its_own_topic_for_dead_letters(queues: Cli, queue: str, unique: Unique) -> None:
+    refused = queues("alter", queue, "--dead-letters", queue)
+    assert refused.exit_code == 1
+    assert "name another topic" in refused.stderr
+    name = unique("mail")
+    assert queues("create", name, "--dead-letters", name).exit_code == 1

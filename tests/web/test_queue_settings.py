@@ -1,0 +1,119 @@
+"""A queue's settings over HTTP, when it is made and later."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Broker
+
+from .workers import working
+
+Unique = Callable[[str], str]
+Create = Callable[..., str]
+
+
+@pytest.fixture
+def create(http: httpx.Client, unique: Unique) -> Create:
+    """Makes a queue on a topic of its own, and names both."""
+
+    def make(**settings: Any) -> str:
+        name = unique("work")
+        http.post("/v1/queues", json={"queue": name, **settings}).raise_for_status()
+        return name
+
+    return make
+
+
+def alter(http: httpx.Client, queue: str, **changes: Any) -> Any:
+    answer = http.patch(f"/v1/queues/{queue}", json=changes)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["settings"]
+
+
+def publish(http: httpx.Client, topic: str, *records: dict[str, Any]) -> None:
+    http.post(f"/v1/topics/{topic}/records", json={"records": list(records)}).raise_for_status()
+
+
+def receive(http: httpx.Client, queue: str, **wish: Any) -> list[dict[str, Any]]:
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000, "consumer": "till", **wish})
+    assert answer.status_code == 200, answer.text
+    jobs: list[dict[str, Any]] = answer.json()["jobs"]
+    return jobs
+
+
+# --- changes
+
+
+def test_what_is_named_changes_and_the_rest_stays(http: httpx.Client, create: Create) -> None:
+    queue = create(lease_ms=60_000, delivery_limit=3)
+    changed = alter(http, queue, lease_ms=90_000, retry_backoff_ms=250, dead_letter_topic="lost")
+    assert (changed["lease_ms"], changed["delivery_limit"]) == (90_000, 3)
+    assert (changed["retry_backoff_ms"], changed["dead_letter_topic"]) == (250, "lost")
+    assert http.get(f"/v1/queues/{queue}").json()["settings"] == changed
+
+
+def test_null_brings_the_default_back(http: httpx.Client, create: Create) -> None:
+    queue = create(lease_ms=60_000, delivery_limit=3, dead_letters=False)
+    changed = alter(http, queue, delivery_limit=None, configs={"penstock.dead.letter.enable": None})
+    assert (changed["lease_ms"], changed["delivery_limit"], changed["dead_letters"]) == (60_000, 5, True)
+
+
+def test_a_change_holds_for_whoever_is_at_work(http: httpx.Client, broker: Broker, create: Create) -> None:
+    queue = create(lease_ms=60_000)
+    publish(http, queue, {"value": "slow"})
+    with working(broker.http_url, queue, queue):
+        alter(http, queue, lease_ms=1_000, order="key")
+    [job] = receive(http, queue)
+    [again] = receive(http, queue)
+    assert (job["offset"], again["offset"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, "invalid_body"),
+        ({"lease_ms": 1}, "invalid_field"),
+        ({"partitions": 3}, "invalid_field"),
+        ({"configs": {"share.nonsense": 1}}, "invalid_config"),
+        ({"retry_backoff_ms": 2_000, "retry_backoff_max_ms": 1_000}, "invalid_config"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    changes: dict[str, Any], code: str, http: httpx.Client, create: Create
+) -> None:
+    queue = create()
+    before = http.get(f"/v1/queues/{queue}").json()["settings"]
+    refused = http.patch(f"/v1/queues/{queue}", json=changes)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, code)
+    assert http.get(f"/v1/queues/{queue}").json()["settings"] == before
+
+
+def test_a_queue_that_is_not_there_cannot_be_changed(http: httpx.Client, unique: Unique) -> None:
+    refused = http.patch(f"/v1/queues/{unique('nobody')}", json={"lease_ms": 60_000})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_queue")
+
+
+# --- dead letters
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_queue_is_not_made_with_its_own_topic_for_dead_letters(
+    by_name: bool, http: httpx.Client, unique: Unique
+) -> None:
+    name = unique("work")
+    wish = {"configs": {"penstock.dead.letter.topic": name}} if by_name else {"dead_letter_topic": name}
+    refused = http.post("/v1/queues", json={"queue": name, **wish})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["field"] == "dead_letter_topic"
+    assert http.get(f"/v1/topics/{name}").status_code == 404, "nothing was made"
+
+
+def test_a_queue_does_not_get_its_own_topic_for_dead_letters_later(
+    http: httpx.Client, create: Create
+) -> None:
+    queue = create()
+    refused = http.patch(f"/v1/queues/{queue}", json={"dead_letter_topic": queue})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["field"] == "dead_letter_topic"
