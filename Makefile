@@ -5,6 +5,9 @@ STAMP  := $(VENV)/.installed
 SECONDS ?= 600
 SEED    ?= 0
 
+# Bytecode is kept: the tests start hundreds of processes, and each would compile the source anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak
 
 help:            ## what each target does
