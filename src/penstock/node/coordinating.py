@@ -9,12 +9,13 @@ records and goes on from there.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
 from penstock.batch import Record, build_batch, check_batch
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.groups import Coordinator, Effect, Persist, Reply
+from penstock.groups.values import Records
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
 from penstock.node.replay import stored_records
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 RECORDS_PER_TURN = 100
 """How many records a coordinator replays before others get their turn of the loop: about a millisecond's work."""
+PARCEL_BYTES = 256 * 1024
+"""Of keys and values that are appended in one batch: far below what a partition takes at once."""
+
 Question = Callable[[int, object], Iterable[Effect]]
 """Takes the time and a token for the reply."""
 
@@ -44,6 +48,9 @@ class CoordinatorDriver:
         self._loop = asyncio.get_running_loop()
         self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
         self._writes: deque[_Write] = deque()
+        """All that are under way, oldest first."""
+        self._unwritten: list[_Unwritten] = []
+        """Of these, what is appended at the end of this turn of the loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
 
@@ -115,25 +122,39 @@ class CoordinatorDriver:
         self._set_timer()
 
     def _persist(self, effect: Persist) -> None:
-        """Appends the records. Outcomes are reported in the order of the writes, whenever they become known."""
-        write = _Write(effect.id)
-        self._writes.append(write)
+        """Outcomes are reported in the order of the writes, whenever they become known."""
+        self._writes.append(_Write(effect.id))
+        if not self._unwritten:
+            self._loop.call_soon(self._write)
+        self._unwritten.append((self._writes[-1], effect.records))
+
+    def _write(self) -> None:
+        """Appends what was asked for in this turn of the loop. A thousand that commit at once are one batch: it is the
+        batch that costs, not what is in it."""
+        unwritten, self._unwritten = self._unwritten, []
+        if self._stopped:
+            return
+        for some in _parcels(unwritten):
+            self._append([write for write, _ in some], [row for _, records in some for row in records])
+
+    def _append(self, writes: "Sequence[_Write]", records: Sequence[tuple[bytes, bytes | None]]) -> None:
         stamp_ms = self._clock.wall_ms()
-        rows = [Record(i, stamp_ms, key, value, ()) for i, (key, value) in enumerate(effect.records)]
+        rows = [Record(i, stamp_ms, key, value, ()) for i, (key, value) in enumerate(records)]
         batch = memoryview(bytearray(build_batch(rows)))
         try:
             committed = self._partition.committed_at(self._partition.append(batch, check_batch(batch)))
         except PenstockError as refused:
             log.error("%s: %s", self._partition.name, refused)
-            self._loop.call_soon(self._settle, write, False)
+            self._settle(writes, False)
             return
         if committed is None:
-            self._loop.call_soon(self._settle, write, True)
+            self._settle(writes, True)
         else:
-            committed.add_done_callback(lambda done: self._settle(write, done.exception() is None))
+            committed.add_done_callback(lambda done: self._settle(writes, done.exception() is None))
 
-    def _settle(self, write: "_Write", ok: bool) -> None:
-        write.ok = ok
+    def _settle(self, writes: "Iterable[_Write]", ok: bool) -> None:
+        for write in writes:
+            write.ok = ok
         while self._writes and self._writes[0].ok is not None:
             settled = self._writes.popleft()
             self.carry_out(self.core.persisted(self.now_ms, settled.id, bool(settled.ok)))
@@ -162,3 +183,21 @@ class _Write:
     def __init__(self, persist_id: int) -> None:
         self.id = persist_id
         self.ok: bool | None = None
+
+
+_Unwritten = tuple[_Write, Records]
+
+
+def _parcels(unwritten: Iterable[_Unwritten]) -> Iterator[list[_Unwritten]]:
+    """In batches of about PARCEL_BYTES; what is larger by itself is a batch of its own."""
+    parcel: list[_Unwritten] = []
+    room = PARCEL_BYTES
+    for one in unwritten:
+        size = sum(len(key) + len(value or b"") for key, value in one[1])
+        if parcel and size > room:
+            yield parcel
+            parcel, room = [], PARCEL_BYTES
+        parcel.append(one)
+        room -= size
+    if parcel:
+        yield parcel
