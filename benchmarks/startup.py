@@ -1,6 +1,7 @@
 """How long a test waits for a broker: import, start, first message, close; and what an idle broker weighs.
 
-Each figure is the median of several fresh processes, with the bytecode that an installed package has. Run it alone: python benchmarks/startup.py
+Each figure is the median of several fresh processes, with the bytecode that an installed package has.
+Run it alone: python benchmarks/startup.py
 """
 
 import json
@@ -29,7 +30,9 @@ print(json.dumps({"import ms": (imported - began) * 1e3, "ready ms": (ready - im
 
 def probe() -> dict[str, float]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, env=environment
+    )
     row: dict[str, float] = json.loads(done.stdout)
     return row
 
