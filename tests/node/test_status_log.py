@@ -28,7 +28,8 @@ from penstock.kafka.wire.messages.join_group import (
 )
 from penstock.node import status_log
 from penstock.node.leaders import NO_LEADER
-from penstock.node.status_log import MAX_WAITING, SINGLE_CONNECTIONS, StatusLog
+from penstock.node.status_log import MAX_WAITING, StatusLog
+from penstock.node.status_log_connections import SINGLES
 from penstock.node.status_log_events import KINDS, MAX_TEXT, StatusEvent
 from tests.clients.queues import configure, publish, take, worker
 from tests.kafka.raw import RawClient
@@ -328,10 +329,10 @@ def test_many_connections_at_once_are_summed_up_beyond_the_first() -> None:
     refused = [("connection.refused", {"client": "10.0.0.2:1"})] * 7
     events = written(*opened, ("topic.deleted", {"topic": "orders"}), *refused)
     assert [event["client"] for event in told(events, "connection.opened")] == [
-        f"10.0.0.1:{port}" for port in range(1, SINGLE_CONNECTIONS + 1)
+        f"10.0.0.1:{port}" for port in range(1, SINGLES + 1)
     ]
     [summary] = told(events, "connections.summary")
-    assert (summary["opened"], summary["refused"]) == (1000 - SINGLE_CONNECTIONS, 7)
+    assert (summary["opened"], summary["refused"]) == (1000 - SINGLES, 7)
     assert told(events, "topic.deleted"), "what is not a connection is told in full"
 
 

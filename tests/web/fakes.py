@@ -7,7 +7,7 @@ from penstock.errors import KafkaError
 from penstock.node.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
 from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus, QuorumStatus
-from penstock.types import Offset, TopicPartition
+from penstock.types import NO_EVENTS, EventSink, Offset, TopicPartition
 
 
 @dataclass
@@ -133,6 +133,7 @@ class FakeNode:
     controller: FakeController = field(default_factory=FakeController)
     cluster_id: str = "test-cluster"
     metrics: NodeMetrics = field(default_factory=lambda: NodeMetrics(started_seconds=1000.0))
+    events: EventSink = NO_EVENTS
     partitions: FakePartitions = field(default_factory=FakePartitions)
     groups: FakeGroups = field(default_factory=FakeGroups)
     flusher: FakeFlusher = field(default_factory=FakeFlusher)

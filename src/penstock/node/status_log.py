@@ -8,14 +8,14 @@ brings it to the topic's leader, wherever that is. Nothing else in the broker ev
    may be there twice. What waits when the process is killed is lost.
 3. *No echo.* What the log does itself is not told: neither that its topic was made, nor who leads it. Its own troubles
    are logged as warnings, and only errors are events. An error that comes again and again is told once a minute.
-4. *Connections come in floods.* Of those that open and close within one collection the first SINGLE_CONNECTIONS are
-   told one by one and the others in one sum.
+4. *Connections come in floods.* Of those that open and close within one collection only the first are told one by
+   one, and the others in one sum for each protocol (`status_log_connections`).
 """
 
 import asyncio
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -24,6 +24,7 @@ from penstock.batch import Record, build_batch
 from penstock.cluster import Topic
 from penstock.errors import PenstockError
 from penstock.node.clock import Clock
+from penstock.node.status_log_connections import CONNECTION, Crowds
 from penstock.node.status_log_events import DROPPED, SUMMARY, Told, encode
 
 log = logging.getLogger("penstock.status")
@@ -37,8 +38,6 @@ MAX_WAITING = 5_000
 """Events in memory: about a megabyte, and some minutes of a busy broker whose status topic has no leader."""
 MAX_BATCH = 200
 """Events in one record batch: far below the megabyte that a topic takes, unless every text is as long as it may be."""
-SINGLE_CONNECTIONS = 20
-CONNECTION = "connection."
 
 ECHOES = frozenset({"topic.created", "leader.elected"})
 """Kinds that the log would cause itself."""
@@ -77,9 +76,7 @@ class StatusLog:
         self._clock = clock
         self._waiting: deque[Told] = deque()
         self._dropped = 0
-        self._connections: Counter[str] = Counter()
-        """Of this collection, by kind: those beyond the first few."""
-        self._singles = 0
+        self._crowds = Crowds()
         self._told = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -93,14 +90,10 @@ class StatusLog:
         """EventSink. A microsecond or two; never fails, whatever the facts are."""
         if kind in ECHOES and facts.get("topic") == self._topic:
             return
-        if kind.startswith(CONNECTION):
-            if self._singles >= SINGLE_CONNECTIONS:
-                self._connections[kind.removeprefix(CONNECTION)] += 1
-                self._told.set()
-                return
-            self._singles += 1
-        self._waiting.append(Told(self._clock.wall_ms(), kind, facts))
-        self._bound()
+        wall_ms = self._clock.wall_ms()
+        if not kind.startswith(CONNECTION) or self._crowds.is_single(kind, facts.get("protocol"), wall_ms):
+            self._waiting.append(Told(wall_ms, kind, facts))
+            self._bound()
         self._told.set()
 
     def _bound(self) -> None:
@@ -196,10 +189,7 @@ class StatusLog:
         while self._waiting and len(batch) < MAX_BATCH:
             batch.append(self._waiting.popleft())
         if not self._waiting:
-            self._singles = 0
-            if self._connections:
-                batch.append(Told(self._clock.wall_ms(), SUMMARY, dict(self._connections)))
-                self._connections.clear()
+            batch += [Told(self._clock.wall_ms(), SUMMARY, facts) for facts in self._crowds.sum_up()]
         return batch
 
     def _put_back(self, batch: list[Told]) -> None:

@@ -42,6 +42,7 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     instance: str | None = None
     client_id: str | None = None
     client: str | None = None
+    protocol: str | None = None
     first_offset: int | None = None
     last_offset: int | None = None
     deliveries: int | None = None
@@ -70,10 +71,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "broker.started": ("version", "address"),
     "broker.ready": (),
     "broker.stopping": (),
-    "connection.opened": ("client",),
-    "connection.closed": ("client",),
-    "connection.refused": ("client", "reason"),
-    SUMMARY: ("opened", "closed", "refused"),
+    "connection.opened": ("client", "protocol"),
+    "connection.closed": ("client", "protocol", "reason"),
+    "connection.refused": ("client", "protocol", "reason"),
+    SUMMARY: ("protocol", "opened", "closed", "refused"),
     "topic.created": ("topic", "partitions", "replication_factor", "configs"),
     "topic.grown": ("topic", "partitions"),
     "topic.altered": ("topic", "configs"),

@@ -15,6 +15,9 @@ What a caller may do to us, and the limit:
     an answer that is not read  DRAIN_BYTES_MIN in IDLE_SECONDS, or the connection is ended; large answers wait outside
                                 the socket's buffer, where they are counted (`api.routing`)
     a WebSocket                 counts as a connection; for the rest see `sockets`
+
+Connections are told to the status log as those of the Kafka port are. One that becomes a WebSocket ends as an HTTP
+connection: what becomes of it is told by `sockets`.
 """
 
 import asyncio
@@ -31,6 +34,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock.types import EventSink
 from penstock.web import sockets
 from penstock.web.app import build_app
 from penstock.web.source import Source
@@ -52,12 +56,13 @@ class WebPort:
     def __init__(self, listener: socket.socket, source: Source) -> None:
         self._listener = listener
         most = min(source.config.limits.max_http_connections, _files_for_connections())
-        protocol: Any = partial(BoundedProtocol, max_connections=most)
+        protocol: Any = partial(BoundedProtocol, max_connections=most, events=source.events)
+        socket_protocol: Any = partial(sockets.BoundedSocket, events=source.events)
         self._app = build_app(source)
         config = uvicorn.Config(
             self._app,
             http=protocol,
-            ws=sockets.BoundedSocket,
+            ws=socket_protocol,
             **sockets.SETTINGS,
             lifespan="off",
             log_config=None,
@@ -120,9 +125,14 @@ _arrivals = itertools.count()
 class BoundedProtocol(H11Protocol):
     """One HTTP connection, with an end to its patience."""
 
-    def __init__(self, *args: Any, max_connections: int, **settings: Any) -> None:
+    def __init__(self, *args: Any, max_connections: int, events: EventSink, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._max_connections = max_connections
+        self._events = events
+        self._is_told = False
+        """Whether the status log knows that it is open."""
+        self._why_closed: str | None = None
+        """Set where this node ends it."""
         self._patience: asyncio.TimerHandle | None = None
         self._requests_seen: object = None
         self._unsent_seen = 0
@@ -131,9 +141,15 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._max_connections and not self._take_a_place():
+            self._tell("refused", "too many connections")
             transport.abort()
         else:
+            self._is_told = True
+            self._tell("opened")
             self._wait_for_a_request()
+
+    def _tell(self, what: str, reason: str | None = None) -> None:
+        sockets.tell_connection(self._events, what, self.client, "http", reason)
 
     def _take_a_place(self) -> bool:
         """Ends the oldest idle connection: a caller who holds many silently must not shut out a probe."""
@@ -141,7 +157,9 @@ class BoundedProtocol(H11Protocol):
         idle = [each for each in others if not (each.answering or each.transport.is_closing())]
         if not idle:
             return False
-        min(idle, key=lambda each: each.arrival).transport.abort()
+        oldest = min(idle, key=lambda each: each.arrival)
+        oldest._why_closed = "idle, and another one needs its place"
+        oldest.transport.abort()
         return True
 
     @property
@@ -150,6 +168,8 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._is_told:
+            self._tell("closed", self._why_closed)
         if self._patience is not None:
             self._patience.cancel()
 
@@ -157,6 +177,7 @@ class BoundedProtocol(H11Protocol):
         """The connection is the socket's from here on, which has a patience of its own."""
         if self._patience is not None:
             self._patience.cancel()
+        self._tell("closed", "it is to be a WebSocket")
         super().handle_websocket_upgrade(event)
 
     def resume_writing(self) -> None:
@@ -173,10 +194,12 @@ class BoundedProtocol(H11Protocol):
         """Closes the connection unless a request came since the last look, or one is being answered to somebody who
         takes the answer."""
         if self._is_stuck():
+            self._why_closed = "it does not take its answer"
             self.transport.abort()
         elif self.answering or self.cycle is not self._requests_seen:
             self._wait_for_a_request()
         else:
+            self._why_closed = "idle"
             self.transport.close()
 
     def _is_stuck(self) -> bool:

@@ -17,11 +17,14 @@ waits while the transport's buffer is full.
 
 import asyncio
 import logging
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
+
+from penstock.types import EventSink
 
 READY = "penstock.frame"
 """The key of a frame that is made already, in an event for `send`."""
@@ -52,8 +55,11 @@ SETTINGS: dict[str, Any] = {
 class BoundedSocket(WebSocketsSansIOProtocol):
     """A WebSocket that nobody can hold open, or fill up, for ever."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, *args: Any, events: EventSink, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._events = events
+        self._told = ""
+        """What the status log knows of it: nothing, that it is open, or that it was refused."""
         self.logger = log
         self._ending: asyncio.TimerHandle | None = None
 
@@ -61,6 +67,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         frame = message.get(READY)
         if frame is None:
             await super().send(message)
+            self._tell_beginning(message)
             if self.initial_response is not None and self.close_sent:
                 self.handshake_complete = True  # by a refusal, which uvicorn would take for a mistake of ours
             return
@@ -70,6 +77,22 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self.disconnected or self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
         self.transport.write(frame)
+
+    def _tell_beginning(self, message: Any) -> None:
+        """Whether it may be a WebSocket; what is said later has nothing to do with that."""
+        if self._told:
+            return
+        if message["type"] == "websocket.accept":
+            self._tell("opened")
+        elif message["type"] == "websocket.http.response.start":
+            status = HTTPStatus(message["status"])
+            self._tell("refused", f"{status.value} {status.phrase}")
+        else:  # uvicorn makes this of a path that there is none of
+            self._tell("refused", "403 Forbidden")
+
+    def _tell(self, what: str, reason: str | None = None) -> None:
+        self._told = what
+        tell_connection(self._events, what, self.client, "websocket", reason)
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= MAX_FRAGMENTS:
@@ -108,8 +131,23 @@ class BoundedSocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._told == "opened":
+            self._tell("closed")
+        elif not self._told:
+            self._tell("refused", "no handshake")
         if self._ending is not None:
             self._ending.cancel()
+
+
+def tell_connection(
+    events: EventSink, what: str, client: tuple[str, int] | None, protocol: str, reason: str | None
+) -> None:
+    """As the Kafka port tells its connections: opened, closed or refused."""
+    peer = f"{client[0]}:{client[1]}" if client else "?"
+    if reason is None:
+        events.tell(f"connection.{what}", client=peer, protocol=protocol)
+    else:
+        events.tell(f"connection.{what}", client=peer, protocol=protocol, reason=reason)
 
 
 def text_frame(text: bytes) -> bytes:

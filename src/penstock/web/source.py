@@ -15,7 +15,7 @@ from penstock.config import NodeConfig
 from penstock.node.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
 from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus
-from penstock.types import Offset, TopicPartition
+from penstock.types import EventSink, Offset, TopicPartition
 
 
 class StoredLog(Protocol):
@@ -99,6 +99,8 @@ class Source(Protocol):
     def cluster_id(self) -> str: ...
     @property
     def metrics(self) -> NodeMetrics: ...
+    @property
+    def events(self) -> EventSink: ...
     @property
     def partitions(self) -> Partitions: ...
     @property

@@ -90,18 +90,19 @@ class KafkaListener:
 
     def admit(self, connection: Connection) -> bool:
         if len(self._connections) >= self._max_connections:
-            self.node.events.tell("connection.refused", client=connection.peer, reason="too many connections")
+            why = "too many connections"
+            self.node.events.tell("connection.refused", client=connection.peer, protocol="kafka", reason=why)
             return False
         self._connections[connection] = None
         self.metrics.connections = len(self._connections)
         self.metrics.connections_total += 1
-        self.node.events.tell("connection.opened", client=connection.peer)
+        self.node.events.tell("connection.opened", client=connection.peer, protocol="kafka")
         return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self.node.events.tell("connection.closed", client=connection.peer)
+            self.node.events.tell("connection.closed", client=connection.peer, protocol="kafka")
         self.metrics.connections = len(self._connections)
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
