@@ -205,6 +205,22 @@ def test_a_handler_that_is_no_coroutine_runs_in_a_thread(broker: Broker, topic: 
     run(work())
 
 
+def test_jobs_that_nobody_took_do_not_count_as_delivered(broker: Broker, topic: str, group: str) -> None:
+    async def work() -> None:
+        async with opened(broker) as client:
+            await client.admin.alter_queue(group, {"share.delivery.count.limit": "2"})
+            await fill(client, topic, 50)
+            for number in range(4):
+                async with client.queue(topic, group=group, prefetch=30) as queue:
+                    [job] = await take(queue, 1)
+                    assert (job.text(), job.deliveries) == (str(number), 1)
+                    await job.ack()
+            async with client.queue(topic, group=group, prefetch=30) as queue:
+                assert {job.deliveries for job in await take(queue, 30)} == {1}
+
+    run(work())
+
+
 def test_a_signal_ends_workers_gracefully(broker: Broker, topic: str, group: str) -> None:
     async def work() -> None:
         done: list[str] = []

@@ -275,6 +275,20 @@ def test_what_is_given_back_is_waited_for_no_longer_than_its_answer(
         assert queue.flush(None)  # for ever, if the answer were not noticed
 
 
+def test_jobs_that_nobody_took_do_not_count_as_delivered(client: Client, topic: str, group: str) -> None:
+    client.admin.alter_queue(group, {"share.delivery.count.limit": "2"})
+    fill(client, topic, 50)
+    for number in range(4):  # each takes one, does it, and has had many more
+        with client.queue(topic, group=group, prefetch=30) as queue:
+            [job] = take(queue, 1)
+            assert (job.text(), job.deliveries) == (str(number), 1)
+            job.ack()
+    with client.queue(topic, group=group, prefetch=30) as queue:
+        rest = take(queue, 30)
+        assert {job.deliveries for job in rest} == {1}
+    assert client.admin.queue(group).undone == 46
+
+
 def test_waiting_for_a_broker_is_not_idleness(tmp_path: Path) -> None:
     ports = free_ports(2)
     with broker_at(ports, tmp_path) as broker, Client(broker.bootstrap_servers) as client:

@@ -96,7 +96,7 @@ class Broker(RuleBasedStateMachine):
         refused = []
         words = [
             (verdict, run)
-            for verdict in ("accept", "retry", "reject", "renew")
+            for verdict in ("accept", "retry", "reject", "renew", "return")
             for run in settle.get(verdict, [])
         ]
         for verdict, (first, last) in words:  # type: ignore[misc]
@@ -108,6 +108,12 @@ class Broker(RuleBasedStateMachine):
                 self.leased[link] -= run
         error = {"code": "lease_over", "message": "", "refused": refused} if refused else None
         self.session.received(link, frame("settled", number=settle["number"], error=error), self.now)
+        self.act()
+
+    @rule()
+    def it_is_drained(self) -> None:
+        self.session.drain()
+        assert not self.session.ready
         self.act()
 
     @precondition(lambda self: self.open)

@@ -273,14 +273,36 @@ def test_draining_gives_back_what_nobody_has_taken_and_keeps_what_is_in_hand(
     assert in_hand is not None
     session.drain()
     frames = said(step(session, 2.0))
-    assert frames[0] == {"type": "credit", "credit": 0}
-    assert frames[1]["retry"] == [[2, 3]]
-    assert frames[1]["delay_ms"] == 0
+    assert frames[:2] == [{"type": "credit", "credit": 0}, {"type": "ping"}]
+    assert [one["return"] for one in frames[2:]] == [[[2, 3]]]
+    assert "retry" not in frames[2]
     assert session.holds(in_hand)
     session.received(1, jobs(4), 2.5)  # it was under way
-    assert [one["retry"] for one in said(step(session, 2.5), "settle")] == [[[4, 4]]]
+    [late] = said(step(session, 2.5))
+    assert late["return"] == [[4, 4]]
     session.settle(in_hand, "accept", None, None, 3.0)
     assert [one["accept"] for one in said(step(session, 3.0))] == [[[1, 1]]]
+
+
+def test_a_drained_session_is_settled_when_nothing_can_be_under_way_any_more(
+    session: "WorkSession[Received]",
+) -> None:
+    session.drain()
+    step(session, 1.0)
+    assert not session.is_settled
+    session.received(1, jobs(1), 1.1)
+    session.received(1, frame("pong"), 1.2)
+    [settle] = said(step(session, 1.2))
+    assert not session.is_settled
+    session.received(1, frame("settled", number=settle["number"]), 1.3)
+    assert session.is_settled
+
+
+def test_a_node_that_is_gone_is_not_waited_for_when_draining(session: "WorkSession[Received]") -> None:
+    session.drain()
+    step(session, 1.0)
+    session.lost(1, GONE, 1.1)
+    assert session.is_settled
 
 
 def test_records_that_are_no_longer_there_are_done_with(session: "WorkSession[Received]") -> None:

@@ -147,6 +147,53 @@ def test_a_renewed_job_stays_with_its_worker(http: httpx.Client, broker: Broker,
         assert "error" not in answer
 
 
+def test_a_job_that_is_returned_goes_to_others_as_if_it_had_not_been_delivered(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create(lease_ms=3_600_000, delivery_limit=2)
+    publish(http, queue, "a", "b", "c")
+    for _ in range(5):  # more often than the limit allows deliveries
+        with working(broker.http_url, queue, queue) as worker:
+            jobs = worker.jobs(3)
+            assert [job["deliveries"] for job in jobs] == [1, 1, 1]
+            worker.say(type="credit", credit=0)
+            [answer] = worker.settle(jobs, "return").values()
+            assert "error" not in answer
+    assert undone(http, queue) == 3
+
+
+def test_what_was_begun_counts_although_the_rest_is_returned(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create(lease_ms=3_600_000)
+    publish(http, queue, "a", "b", "c")
+    with working(broker.http_url, queue, queue) as worker:
+        begun, *rest = worker.jobs(3)
+        worker.say(type="credit", credit=0)
+        worker.settle(rest, "return")
+        with working(broker.http_url, queue, queue) as other:
+            assert [(job["value"], job["deliveries"]) for job in other.jobs(2)] == [("b", 1), ("c", 1)]
+            worker.socket.close()
+            assert [(job["value"], job["deliveries"]) for job in other.jobs(1)] == [("a", 2)]
+    assert begun["value"] == "a"
+
+
+def test_what_is_not_held_cannot_be_returned(http: httpx.Client, broker: Broker, create: Create) -> None:
+    queue = create()
+    publish(http, queue, "a", "b", "c")
+    with working(broker.http_url, queue, queue, credit=2) as worker:
+        assert values(worker.jobs(2)) == ["a", "b"]
+        place = {"topic": queue, "partition": 0}
+        worker.say(type="settle", number=9, **place, accept=[[0, 0]], **{"return": [[1, 2], [7, 7]]})
+        answer = worker.hear("settled")
+        assert (answer["number"], answer["error"]["code"]) == (9, "lease_over")
+        assert answer["error"]["refused"] == [[1, 2], [7, 7]]
+        assert values(worker.jobs(1)) == ["c"]  # one place is free, and one only
+        worker.say(type="ping")
+        worker.hear("pong")
+        assert worker.unheard("jobs") == 0
+
+
 def test_a_retried_job_comes_again_after_its_delay_and_not_before(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:

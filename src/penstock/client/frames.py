@@ -80,6 +80,10 @@ class Settled(msgspec.Struct, frozen=True):
     error: Trouble | None = None
 
 
+class Pong(msgspec.Struct, frozen=True):
+    pass
+
+
 class Head(msgspec.Struct, frozen=True):
     """What stands before the batches of a binary frame: of a queue `acquired`, of a subscription `offsets`."""
 
@@ -95,7 +99,9 @@ class Batches(msgspec.Struct, frozen=True):
     data: bytes
 
 
-Frame = Subscribed | Acked | Unsubscribed | Elsewhere | Inactive | Trouble | Working | Settled | Batches
+Frame = (
+    Subscribed | Acked | Unsubscribed | Elsewhere | Inactive | Trouble | Working | Settled | Pong | Batches
+)
 
 _KINDS: Final[dict[str, msgspec.json.Decoder[Frame]]] = {
     "subscribed": msgspec.json.Decoder(Subscribed),
@@ -106,6 +112,7 @@ _KINDS: Final[dict[str, msgspec.json.Decoder[Frame]]] = {
     "error": msgspec.json.Decoder(Trouble),
     "working": msgspec.json.Decoder(Working),
     "settled": msgspec.json.Decoder(Settled),
+    "pong": msgspec.json.Decoder(Pong),
 }
 
 

@@ -44,11 +44,12 @@ class Stream(Generic[Item]):
         return self._driver.flush(timeout)
 
     def drain(self) -> None:
-        """Ends iterations, gives back what nobody has taken; what is in hand can still be settled. Then `close`."""
+        """Ends iterations and returns what nobody has taken, which does not count as a delivery; what is in hand can
+        still be settled. Then `close`."""
         self._driver.drain()
 
     def close(self, timeout: float | None = FAREWELL_SECONDS) -> None:
-        """Waits until what was acked is durable, then hangs up. What was not settled is delivered again."""
+        """Waits until what was acked is durable, then hangs up. What was taken and not settled is delivered again."""
         self._driver.close(timeout)
         self._on_close(self)
 

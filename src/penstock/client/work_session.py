@@ -4,6 +4,9 @@ Jobs are leased, for `lease_ms` from when they were handed out. While a job is i
 is renewed in time: every quarter of a lease, all jobs that are at least so old. So a renewal may take half a lease and
 still be in time. When a link is gone, all of its jobs are somebody else's at once.
 
+What nobody has taken when it is to end is *returned*: that does not count as a delivery. Jobs may be under way then, so
+each node is told to send no more and asked for a pong, which comes behind the last of them: `is_settled` waits for it.
+
 What is said of jobs ("settled") is gathered until the driver asks for effects and travels in one frame for each
 partition and delay. A broker takes a run of offsets as a whole or not at all: where one job of a run is no longer
 ours, each of them is said again on its own, so that none suffers for another's lateness.
@@ -15,13 +18,13 @@ from typing import Final, Literal, NamedTuple
 
 from penstock.batch import Record
 from penstock.client.errors import ClientError, Closed, Denied, LeaseLost
-from penstock.client.frames import WORK_PATH, Batches, Frame, Settled, Trouble, Working, compose
+from penstock.client.frames import WORK_PATH, Batches, Frame, Pong, Settled, Trouble, Working, compose
 from penstock.client.received import Place, Runs, records_within, runs_of
 from penstock.client.session import Item, Link, Loss, Resolve, Session, Token, base_of
 from penstock.errors import BatchError
 
-Verdict = Literal["accept", "retry", "reject", "renew"]
-VERDICTS: Final[tuple[Verdict, ...]] = ("accept", "retry", "reject", "renew")
+Verdict = Literal["accept", "retry", "reject", "renew", "return"]
+VERDICTS: Final[tuple[Verdict, ...]] = ("accept", "retry", "reject", "renew", "return")
 RENEWALS_PER_LEASE: Final = 4
 OFFSETS_PER_FRAME: Final = 10_000
 """A broker takes frames of a megabyte; an offset on its own has at most 43 bytes in one."""
@@ -56,6 +59,8 @@ class WorkLink(Link):
         """Since when each job has been leased."""
         self.words: dict[tuple[Place, int | None], list[Said]] = {}
         """What is to be said, by place and delay."""
+        self.is_emptying = False
+        """Whether jobs may still be under way, although it was told to send no more."""
 
 
 class WorkSession(Session[Item]):
@@ -110,15 +115,20 @@ class WorkSession(Session[Item]):
         return self._since(item) is not None
 
     def drain(self) -> None:
-        """Takes no more, and gives back what nobody has taken so that others have it at once."""
+        """Takes no more, and returns what nobody has taken so that others have it at once."""
         if self._draining:
             return
         self._draining = True
         for link in self._work_links.values():
             if link.is_open:
                 self._send(link, compose("credit", credit=0))  # or they would be handed to us again
+                self._send(link, compose("ping"))
+                link.is_emptying = True
+        self._return_ready()
+
+    def _return_ready(self) -> None:
         for item in self.ready:
-            self.settle(item, "retry", 0, None, 0.0)
+            self.settle(item, "return", None, None, 0.0)
         self.ready.clear()
 
     @property
@@ -131,7 +141,9 @@ class WorkSession(Session[Item]):
 
     @property
     def is_settled(self) -> bool:
-        return not self._unanswered and not any(link.words for link in self._work_links.values())
+        return not self._unanswered and not any(
+            link.words or link.is_emptying for link in self._work_links.values()
+        )
 
     def wake_at(self) -> float | None:
         times = [link.renew_at for link in self._work_links.values() if link.renew_at is not None]
@@ -156,6 +168,8 @@ class WorkSession(Session[Item]):
                 self._take_in(link, said, now)
             case Settled():
                 self._answered(link, said)
+            case Pong():
+                link.is_emptying = False
             case Working():
                 self._welcomed(link)
                 link.lease_s = said.lease_ms / 1000
@@ -212,8 +226,7 @@ class WorkSession(Session[Item]):
                 link, place, runs, found, "accept"
             )  # deleted meanwhile: nothing is left to be done
         if self._draining:
-            self._draining = False  # what was under way when it was told to stop
-            self.drain()
+            self._return_ready()  # what was under way when it was told to stop
 
     def _say_of_rest(
         self, link: WorkLink, place: Place, runs: Runs, found: set[int], verdict: Verdict

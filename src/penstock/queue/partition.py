@@ -272,13 +272,16 @@ class QueuePartition:
             self._journal.wait(token)
         return _TAKEN
 
-    def hand_back(self, now_ms: int, member: str, first: int, last: int) -> None:
-        """What was acquired just now could not be sent: it is as if it had not been handed out."""
+    def hand_back(self, now_ms: int, member: str, first: int, last: int) -> bool:
+        """What was acquired could not be sent, or nobody has begun it: it is as if it had not been handed out. All of
+        it, or nothing: whether it was this member's."""
         self.tick(now_ms)
-        for chunk, start, stop, _ in self._held_by(member, first, last) or ():
+        held = self._held_by(member, first, last)
+        for chunk, start, stop, _ in held or ():
             for index, end, deliveries in list(runs(chunk.deliveries, start, stop)):
                 chunk.deliveries[index:end] = BYTE[deliveries - 1] * (end - index)
                 self._board.put_back(chunk, index, end, None)
+        return held is not None
 
     def release_member(self, now_ms: int, member: str) -> None:
         """It is gone: what it held can be had again at once. Its deliveries count, or a message that brings down each

@@ -52,6 +52,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
     reject: Ranges = []
     renew: Ranges = []
+    unbegun: Ranges = msgspec.field(default_factory=list, name="return")
 
     @property
     def place(self) -> TopicPartition:
@@ -60,7 +61,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     @property
     def final(self) -> list[tuple[int, int]]:
         """What is the worker's no longer."""
-        return [*self.accept, *self.retry, *self.reject]
+        return [*self.accept, *self.retry, *self.reject, *self.unbegun]
 
     @property
     def final_count(self) -> int:
@@ -79,6 +80,10 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
             for kind, ranges in kinds
             for one in ranges
         ]
+
+    def returned(self) -> list[tuple[int, int]]:
+        """What nobody has begun. Problem if a range is none."""
+        return [_checked(one) for one in self.unbegun]
 
 
 class CreditFrame(Frame, frozen=True, kw_only=True, tag="credit"):

@@ -84,7 +84,7 @@ class Worker:
 
     async def settle(self, frame: Settle) -> None:
         """Is answered when it is durable."""
-        acknowledgements = frame.acknowledgements()
+        acknowledgements, returned = frame.acknowledgements(), frame.returned()
         await self._answers.acquire()
         driver = self._drivers.get(frame.place)
         if driver is None:
@@ -99,13 +99,24 @@ class Worker:
                 outcomes.append(driver.acknowledge(self.consumer, some))
                 if at + SETTLED_AT_ONCE < len(acknowledgements):
                     await asyncio.sleep(0)
+            refused = await self._hand_back(driver, returned)
         except PenstockError as trouble:
             self._settling -= frame.final_count
             self._settled(frame, trouble)
             return
         asyncio.gather(*outcomes, return_exceptions=True).add_done_callback(
-            lambda done: self._durable(frame, _joined(done.result()))
+            lambda done: self._durable(frame, _joined([*done.result(), *refused]))
         )
+
+    async def _hand_back(self, driver: QueueDriver, ranges: Sequence[Range]) -> list[NotLeased]:
+        """Gives back what nobody has begun, so that it does not count as a delivery; what was refused of it."""
+        refused: list[Range] = []
+        for at, (first, last) in enumerate(ranges, start=1):
+            if not driver.hand_back(self.consumer, first, last):
+                refused.append((first, last))
+            if at % SETTLED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return [_not_leased(refused)] if refused else []
 
     def _durable(self, frame: Settle, trouble: BaseException | None) -> None:
         self._settling -= frame.final_count
@@ -374,6 +385,12 @@ def _joined(outcomes: Sequence[object]) -> BaseException | None:
         return None
     ranges = [each for one in refused for each in one.ranges]
     return NotLeased(refused[0].code, refused[0].message, ranges)
+
+
+def _not_leased(ranges: Sequence[Range]) -> NotLeased:
+    first, last = ranges[-1]
+    message = f"{first} to {last} are not, or no more, leased to this consumer"
+    return NotLeased(ErrorCode.INVALID_RECORD_STATE, message, ranges)
 
 
 def work_url(node: Node, node_id: int) -> str | None:

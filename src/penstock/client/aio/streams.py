@@ -36,11 +36,12 @@ class AsyncStream(Generic[Item]):
         return await self._driver.flush(timeout)
 
     def drain(self) -> None:
-        """Ends iterations, gives back what nobody has taken; what is in hand can still be settled. Then `close`."""
+        """Ends iterations and returns what nobody has taken, which does not count as a delivery; what is in hand can
+        still be settled. Then `close`."""
         self._driver.drain()
 
     async def close(self, timeout: float | None = FAREWELL_SECONDS) -> None:
-        """Waits until what was acked is durable, then hangs up. What was not settled is delivered again."""
+        """Waits until what was acked is durable, then hangs up. What was taken and not settled is delivered again."""
         await self._driver.close(timeout)
         self._on_close(self)
 

@@ -396,11 +396,14 @@ class QueueDriver:
             self._seat.leave(member)
             self._after()
 
-    def hand_back(self, member: str, first: int, last: int) -> None:
-        """What was handed out just now did not reach anybody: it is as if it had not been."""
+    def hand_back(self, member: str, first: int, last: int) -> bool:
+        """What was handed out did not reach anybody, or nobody has begun it: it is as if it had not been. False if it
+        is not (any more) this member's. Saved with what comes next, and not waited for: a crash before that leaves a
+        count that is one too high, never a message that is lost."""
         self._check_leads()
-        self.core.hand_back(self.now_ms, member, first, last)
+        taken = self.core.hand_back(self.now_ms, member, first, last)
         self._after()
+        return taken
 
     def wait(self, consumer: Consumer, member: str = "") -> None:
         """Wakes the consumer when there may be something for it, those that came first before the others."""
