@@ -221,6 +221,29 @@ def test_jobs_that_nobody_took_do_not_count_as_delivered(broker: Broker, topic: 
     run(work())
 
 
+def test_a_worker_of_a_point_to_point_queue_keeps_its_order_when_a_job_fails(
+    broker: Broker, topic: str, group: str
+) -> None:
+    async def work() -> None:
+        seen: list[str] = []
+        async with opened(broker) as client:
+            await client.admin.alter_queue(group, {"penstock.queue.exclusive": "true"})
+            await fill(client, topic, 3)
+
+            @client.worker(topic, group=group, backoff=0.01)
+            async def handle(job: AsyncJob) -> None:
+                seen.append(job.text())
+                if job.text() == "2":
+                    client.stop()
+                if seen == ["0"]:
+                    raise ValueError("not yet")
+
+            assert await client.run(signals=False)
+        assert seen == ["0", "0", "1", "2"]
+
+    run(work())
+
+
 def test_a_signal_ends_workers_gracefully(broker: Broker, topic: str, group: str) -> None:
     async def work() -> None:
         done: list[str] = []

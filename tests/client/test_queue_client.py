@@ -227,6 +227,20 @@ def test_a_queue_for_one_consumer_sends_the_second_one_away_or_lets_it_stand_by(
             assert take(heir, 1)[0].text() == "1"
 
 
+def test_iterating_over_a_queue_for_one_consumer_keeps_order_when_a_job_fails(
+    client: Client, topic: str, group: str
+) -> None:
+    client.admin.alter_queue(group, {"penstock.queue.exclusive": "true"})
+    fill(client, topic, 3)
+    seen: list[str] = []
+    with client.queue(topic, group=group) as queue:
+        while len(seen) < 4:
+            [job] = take(queue, 1)
+            seen.append(job.text())
+            job.retry(delay=0.05) if seen == ["0"] else job.ack()
+    assert seen == ["0", "0", "1", "2"]
+
+
 def test_nobody_there_is_an_error_after_a_while() -> None:
     [port] = free_ports(1)
     with Client(f"127.0.0.1:{port}", http=f"http://127.0.0.1:{port}", patience_s=0.5) as client:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.client.received import Received
 from penstock.client.session import Dial, Find, HangUp, Loss, Resolve, Send
-from penstock.client.work_session import WorkSession
+from penstock.client.work_session import Credit, WorkSession
 from tests.client.wire import A, B, Token, chance, frame, jobs, said
 
 
@@ -17,7 +17,9 @@ class Broker(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session = WorkSession[Received]("workers", ["orders"], make=Received, random=chance(), credit=10)
+        self.session = WorkSession[Received](
+            "workers", ["orders"], make=Received, random=chance(), credit=Credit(10, 2)
+        )
         self.now = 0.0
         self.dialling: list[int] = []
         self.open: list[int] = []
@@ -58,7 +60,8 @@ class Broker(RuleBasedStateMachine):
             self.leased[link] = set()
             self.session.connected(link, self.now)
             elsewhere = [{"topic": "orders", "partition": 1, "url": B}]
-            self.session.received(link, frame("working", lease_ms=30_000, elsewhere=elsewhere), self.now)
+            working = frame("working", lease_ms=30_000, elsewhere=elsewhere, exclusive=False)
+            self.session.received(link, working, self.now)
         else:
             self.session.lost(link, Loss("refused"), self.now)
         self.act()

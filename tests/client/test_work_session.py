@@ -7,7 +7,7 @@ import pytest
 from penstock.client.errors import Closed, Denied, Garbled, LeaseLost, Unreachable
 from penstock.client.received import Received
 from penstock.client.session import Find, HangUp, Loss
-from penstock.client.work_session import WorkSession
+from penstock.client.work_session import Credit, WorkSession
 from tests.client.wire import A, B, Token, chance, dialled, frame, jobs, offsets, said, step, take_all
 
 LEASE_S = 40.0
@@ -15,13 +15,13 @@ GONE = Loss("the network is down")
 
 
 def new_session(**changes: object) -> "WorkSession[Received]":
-    settings = {"make": Received, "random": chance(), "credit": 10, **changes}
+    settings = {"make": Received, "random": chance(), "credit": Credit(10, 10), **changes}
     return WorkSession("workers", ["orders"], **settings)  # type: ignore[arg-type]
 
 
-def working(*elsewhere: str, lease_s: float = LEASE_S) -> str:
+def working(*elsewhere: str, lease_s: float = LEASE_S, exclusive: bool | None = False) -> str:
     away = [{"topic": "orders", "partition": 1, "url": url} for url in elsewhere]
-    return frame("working", consumer="me", lease_ms=int(lease_s * 1000), elsewhere=away)
+    return frame("working", consumer="me", lease_ms=int(lease_s * 1000), elsewhere=away, exclusive=exclusive)
 
 
 @pytest.fixture
@@ -49,6 +49,46 @@ def test_it_asks_where_the_nodes_are_and_introduces_itself() -> None:
     assert first["credit"] == 10
     assert first["encoding"] == "batch"
     assert first["standby"] is True
+
+
+def test_it_fetches_ahead_only_when_it_knows_that_the_queue_is_shared() -> None:
+    session = new_session(credit=Credit(100, 1))
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.connected(1, 0.0)
+    assert [one["credit"] for one in said(step(session, 0.0))] == [1]
+    session.received(1, working(exclusive=True), 0.0)
+    assert said(step(session, 0.0)) == []
+    session.received(1, working(exclusive=False), 1.0)  # it was altered
+    assert said(step(session, 1.0)) == [{"type": "credit", "credit": 100}]
+    session.received(1, working(B, exclusive=False), 1.5)
+    assert said(step(session, 1.5)) == []
+    session.received(1, working(exclusive=True), 2.0)
+    assert said(step(session, 2.0)) == [{"type": "credit", "credit": 1}]
+
+
+def test_a_session_that_is_drained_asks_for_nothing_whatever_the_queue_is() -> None:
+    session = new_session(credit=Credit(100, 1))
+    step(session, 0.0)
+    session.found([A], 0.0)
+    step(session, 0.0)
+    session.connected(1, 0.0)
+    session.drain()
+    step(session, 0.0)
+    session.received(1, working(exclusive=False), 0.1)
+    assert said(step(session, 0.1)) == []
+
+
+def test_a_broker_that_does_not_know_returning_is_not_troubled_with_it(
+    session: "WorkSession[Received]",
+) -> None:
+    session.received(1, working(exclusive=None), 0.5)
+    session.received(1, jobs(1, 2), 1.0)
+    session.drain()
+    [settle] = said(step(session, 2.0), "settle")
+    assert (settle["retry"], settle["delay_ms"]) == ([[1, 2]], 0)
+    assert "return" not in settle
 
 
 def test_each_node_that_leads_something_is_connected_once(session: "WorkSession[Received]") -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from penstock.client import Client, ClientError, Denied, Job, Reject, Retry
-from penstock.client.worker_policy import Decision, WorkerPolicy
+from penstock.client.worker_policy import Decision, WorkerPolicy, plan_worker
 
 SOON = 15.0
 NEVER_EARLIER = WorkerPolicy(backoff_s=1.0, backoff_factor=2.0, max_backoff_s=10.0, jitter=0.0)
@@ -98,6 +98,41 @@ def test_a_failing_job_is_retried_and_at_last_rejected(client: Client, topic: st
     assert client.run(signals=False)
     assert attempts == [1, 2, 3]
     assert f"{topic}.dlq" in [one.name for one in client.admin.topics()]
+
+
+def point_to_point(client: Client, group: str) -> None:
+    client.admin.alter_queue(group, {"penstock.queue.exclusive": "true"})
+
+
+def test_a_worker_of_a_point_to_point_queue_keeps_its_order_when_a_job_fails(
+    client: Client, topic: str, group: str
+) -> None:
+    point_to_point(client, group)
+    for value in ("a", "b", "c"):
+        client.publish(topic, value)
+    seen: list[str] = []
+
+    @client.worker(topic, group=group, concurrency=1, backoff=0.01)
+    def handle(job: Job) -> None:
+        seen.append(job.text())
+        if job.text() == "c":
+            client.stop()
+        if seen == ["a"]:
+            raise ValueError("not yet")
+
+    assert client.run(signals=False)
+    assert seen == ["a", "a", "b", "c"]
+    assert client.admin.queue(group).undone == 0
+
+
+def test_a_worker_has_one_in_reserve_unless_its_queue_is_for_one_consumer() -> None:
+    def credit(concurrency: int, prefetch: int | None) -> tuple[int, int]:
+        options = {"concurrency": concurrency, "prefetch": prefetch, "policy": WorkerPolicy()}
+        return plan_worker(("orders",), "workers", print, standby=False, **options).credit  # type: ignore[arg-type]
+
+    assert credit(4, None) == (8, 4)
+    assert credit(1, 10) == (10, 10)
+    assert credit(4, 1) == (4, 4)  # fewer would leave handlers without work
 
 
 def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(

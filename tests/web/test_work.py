@@ -455,6 +455,17 @@ def test_a_second_consumer_of_an_exclusive_queue_is_told_who_has_it(
         assert "till-1" in refused.json()["error"]["message"]
 
 
+def test_a_worker_is_told_whether_its_queue_is_for_one_consumer_also_when_that_changes(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create(point_to_point=True)
+    with working(broker.http_url, queue, queue) as worker:
+        assert worker.hear("working")["exclusive"] is True
+        http.patch(f"/v1/queues/{queue}", json={"exclusive": False}).raise_for_status()
+        while worker.working["exclusive"]:
+            worker.hear("working")
+
+
 def test_a_standby_takes_over_with_everything_that_is_not_done_in_order(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:

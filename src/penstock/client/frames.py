@@ -70,6 +70,8 @@ class Trouble(msgspec.Struct, frozen=True):
 
 class Working(msgspec.Struct, frozen=True):
     lease_ms: int
+    exclusive: bool | None = None
+    """Whether the queue is for one consumer at a time; None: an older broker does not say."""
     consumer: str = ""
     partitions: list[Lead] = []
     elsewhere: list[Lead] = []

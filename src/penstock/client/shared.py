@@ -13,7 +13,7 @@ from penstock.client.feed_session import FeedSession
 from penstock.client.finding import http_urls, make_admin
 from penstock.client.publishing import Outgoing, Publisher
 from penstock.client.session import Item
-from penstock.client.work_session import WorkSession
+from penstock.client.work_session import Credit, WorkSession
 
 DEFAULT_CREDIT: Final = 100
 DEFAULT_ACK_TIMEOUT_S: Final = 30.0
@@ -84,7 +84,7 @@ class Workshop:
         topics: Sequence[str],
         group: str,
         *,
-        credit: int,
+        credit: Credit,
         standby: bool,
         forever: bool = False,
     ) -> WorkSession[Item]:
@@ -93,7 +93,7 @@ class Workshop:
             topics,
             make=make,
             random=Random(),
-            credit=_checked_credit(credit),
+            credit=Credit(*map(_checked_credit, credit)),
             standby=standby,
             patience_s=None if forever else self._patience_s,
         )
@@ -146,6 +146,11 @@ def names(topics: str | Sequence[str]) -> tuple[str, ...]:
     if not found or not all(found):
         raise ValueError(f"topics={topics!r}: expected the name of a topic, or several")
     return found
+
+
+def queue_credit(prefetch: int | None) -> Credit:
+    """What is asked for holds for every queue. By default one for one consumer is worked off one by one: in order."""
+    return Credit(DEFAULT_CREDIT, 1) if prefetch is None else Credit(prefetch, prefetch)
 
 
 def _checked_credit(credit: int) -> int:

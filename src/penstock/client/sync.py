@@ -28,8 +28,10 @@ from penstock.client.shared import (
     Workshop,
     names,
     outgoing,
+    queue_credit,
 )
 from penstock.client.streams import FAREWELL_SECONDS, Job, Queue, Subscription
+from penstock.client.work_session import Credit
 from penstock.client.worker_policy import WorkerPlan, WorkerPolicy, plan_worker
 from penstock.client.workers import WorkerPool, stopping_on_signals
 
@@ -148,16 +150,18 @@ class Client:
         topics: str | Sequence[str],
         *,
         group: str,
-        prefetch: int = DEFAULT_CREDIT,
+        prefetch: int | None = None,
         standby: bool = False,
         idle_s: float | None = None,
     ) -> Queue:
         """A consumer of the queue that `group` has on these topics. Iterate over it, or `receive`; close it when done.
 
-        `prefetch`: the most jobs that this consumer has at once from each node. `standby`: if it is a queue for one
+        `prefetch`: the most jobs that this consumer has at once from each node; by default 100, and of a queue for one
+        consumer 1, so that nothing is done before one that failed. `standby`: if it is a queue for one
         consumer, wait until it is free. `idle_s`: iterating ends when there was nothing to do for so long.
         """
-        return self._open_queue(names(topics), group, credit=prefetch, standby=standby, idle_s=idle_s)
+        credit = queue_credit(prefetch)
+        return self._open_queue(names(topics), group, credit=credit, standby=standby, idle_s=idle_s)
 
     def subscribe(
         self,
@@ -273,7 +277,7 @@ class Client:
 
     def _open_worker_queue(self, plan: WorkerPlan) -> Queue:
         return self._open_queue(
-            plan.topics, plan.group, credit=plan.prefetch, standby=plan.standby, idle_s=None, forever=True
+            plan.topics, plan.group, credit=plan.credit, standby=plan.standby, idle_s=None, forever=True
         )
 
     # --- the end
@@ -297,7 +301,7 @@ class Client:
         topics: tuple[str, ...],
         group: str,
         *,
-        credit: int,
+        credit: Credit,
         standby: bool,
         idle_s: float | None,
         forever: bool = False,

@@ -7,6 +7,9 @@ still be in time. When a link is gone, all of its jobs are somebody else's at on
 What nobody has taken when it is to end is *returned*: that does not count as a delivery. Jobs may be under way then, so
 each node is told to send no more and asked for a pong, which comes behind the last of them: `is_settled` waits for it.
 
+In a queue for one consumer a job that was fetched ahead could be done before one that failed. So a link begins with the
+credit for such a queue, and is given more when its node has said that the queue is none.
+
 What is said of jobs ("settled") is gathered until the driver asks for effects and travels in one frame for each
 partition and delay. A broker takes a run of offsets as a whole or not at all: where one job of a run is no longer
 ours, each of them is said again on its own, so that none suffers for another's lateness.
@@ -32,6 +35,13 @@ OFFSETS_PER_FRAME: Final = 10_000
 MakeJob = Callable[..., Item]
 
 
+class Credit(NamedTuple):
+    """How many jobs are had at once from each node: of a queue that is shared, and of one for one consumer."""
+
+    shared: int
+    exclusive: int
+
+
 class Said(NamedTuple):
     """One word about one job."""
 
@@ -52,6 +62,7 @@ class WorkLink(Link):
 
     def __init__(self, number: int, base: str) -> None:
         super().__init__(number, base)
+        self.credit = 0
         self.lease_s = 0.0
         self.renew_at: float | None = None
         self.elsewhere: list[str] = []
@@ -61,6 +72,8 @@ class WorkLink(Link):
         """What is to be said, by place and delay."""
         self.is_emptying = False
         """Whether jobs may still be under way, although it was told to send no more."""
+        self.can_return = False
+        """Brokers that do not say whether a queue is exclusive know no `return` either, and would hang up."""
 
 
 class WorkSession(Session[Item]):
@@ -75,7 +88,7 @@ class WorkSession(Session[Item]):
         *,
         make: "MakeJob[Item]",
         random: Random,
-        credit: int,
+        credit: Credit,
         standby: bool = False,
         name: str = "",
         patience_s: float | None = None,
@@ -128,7 +141,10 @@ class WorkSession(Session[Item]):
 
     def _return_ready(self) -> None:
         for item in self.ready:
-            self.settle(item, "return", None, None, 0.0)
+            if self._work_links[item.link].can_return:  # a link that is gone leaves nothing here (3)
+                self.settle(item, "return", None, None, 0.0)
+            else:
+                self.settle(item, "retry", 0, None, 0.0)
         self.ready.clear()
 
     @property
@@ -157,8 +173,9 @@ class WorkSession(Session[Item]):
         return link
 
     def _opening(self, link: Link) -> str:
-        credit = 0 if self._draining else self._credit
-        wish = {"topics": self._topics, "credit": credit, "standby": self._standby, "name": self._name}
+        assert isinstance(link, WorkLink)
+        link.credit = 0 if self._draining else min(self._credit)
+        wish = {"topics": self._topics, "credit": link.credit, "standby": self._standby, "name": self._name}
         return compose("work", queue=self._queue, encoding="batch", **wish)
 
     def _hear(self, link: Link, said: Frame, now: float) -> None:
@@ -171,12 +188,20 @@ class WorkSession(Session[Item]):
             case Pong():
                 link.is_emptying = False
             case Working():
-                self._welcomed(link)
-                link.lease_s = said.lease_ms / 1000
-                link.renew_at = link.renew_at or now + link.lease_s / RENEWALS_PER_LEASE
-                link.elsewhere = [base_of(lead.url) for lead in said.elsewhere if lead.url]
+                self._serves(link, said, now)
             case _:
                 pass  # a subscription's
+
+    def _serves(self, link: WorkLink, said: Working, now: float) -> None:
+        self._welcomed(link)
+        link.lease_s = said.lease_ms / 1000
+        link.renew_at = link.renew_at or now + link.lease_s / RENEWALS_PER_LEASE
+        link.elsewhere = [base_of(lead.url) for lead in said.elsewhere if lead.url]
+        link.can_return = said.exclusive is not None
+        credit = self._credit.exclusive if said.exclusive else self._credit.shared
+        if credit != link.credit and not self._draining:
+            link.credit = credit
+            self._send(link, compose("credit", credit=credit))
 
     def _reroute(self, link: Link, loss: Loss, now: float) -> None:
         self._pause(link.base, now)

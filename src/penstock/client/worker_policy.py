@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.client.amounts import Seconds, as_seconds
-from penstock.client.work_session import Verdict
+from penstock.client.work_session import Credit, Verdict
 
 
 class Retry(Exception):
@@ -79,7 +79,7 @@ class WorkerPlan:
     group: str
     handler: Callable[..., object]
     concurrency: int
-    prefetch: int
+    credit: Credit
     policy: WorkerPolicy
     standby: bool = False
 
@@ -94,16 +94,19 @@ def plan_worker(
     policy: WorkerPolicy,
     standby: bool,
 ) -> WorkerPlan:
-    """With a job in reserve for each that is worked on: the next one is there when a handler is done, and little is
-    kept from other workers."""
+    """By default with a job in reserve for each that is worked on: the next one is there when a handler is done, and
+    little is kept from other workers. Without, in a queue for one consumer: it would overtake one that fails."""
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: expected at least 1")
+    credit = Credit(2 * concurrency, concurrency)
+    if prefetch is not None:
+        credit = Credit(max(concurrency, prefetch), max(concurrency, prefetch))
     return WorkerPlan(
         topics=topics,
         group=group,
         handler=handler,
         concurrency=concurrency,
-        prefetch=max(concurrency, 2 * concurrency if prefetch is None else prefetch),
+        credit=credit,
         policy=policy,
         standby=standby,
     )

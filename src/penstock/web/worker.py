@@ -347,11 +347,13 @@ class Worker:
         partitions = [
             {"topic": key.topic, "partition": key.partition} for key in self._drivers if key not in held
         ]
+        config = self._node.group_config(self._wish.queue)
         notice: Notice = {
             "type": "working",
             "queue": self._wish.queue,
             "consumer": self.consumer,
-            "lease_ms": self._node.group_config(self._wish.queue).record_lock_duration_ms,
+            "lease_ms": config.record_lock_duration_ms,
+            "exclusive": config.exclusive,
             "partitions": partitions,
             "standby": standby,
             "elsewhere": list(elsewhere),

@@ -30,9 +30,11 @@ from penstock.client.shared import (
     Workshop,
     names,
     outgoing,
+    queue_credit,
 )
 from penstock.client.streams import FAREWELL_SECONDS
 from penstock.client.sync import GRACE_SECONDS, PUBLISH_SECONDS
+from penstock.client.work_session import Credit
 from penstock.client.worker_policy import WorkerPlan, WorkerPolicy, plan_worker
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
@@ -150,12 +152,13 @@ class AsyncClient:
         topics: str | Sequence[str],
         *,
         group: str,
-        prefetch: int = DEFAULT_CREDIT,
+        prefetch: int | None = None,
         standby: bool = False,
         idle_s: float | None = None,
     ) -> AsyncQueue:
         """A consumer of the queue that `group` has on these topics: see `Client.queue`."""
-        return self._open_queue(names(topics), group, credit=prefetch, standby=standby, idle_s=idle_s)
+        credit = queue_credit(prefetch)
+        return self._open_queue(names(topics), group, credit=credit, standby=standby, idle_s=idle_s)
 
     def subscribe(
         self,
@@ -270,7 +273,7 @@ class AsyncClient:
 
     def _open_worker_queue(self, plan: WorkerPlan) -> AsyncQueue:
         return self._open_queue(
-            plan.topics, plan.group, credit=plan.prefetch, standby=plan.standby, idle_s=None, forever=True
+            plan.topics, plan.group, credit=plan.credit, standby=plan.standby, idle_s=None, forever=True
         )
 
     # --- the end
@@ -292,7 +295,7 @@ class AsyncClient:
         topics: tuple[str, ...],
         group: str,
         *,
-        credit: int,
+        credit: Credit,
         standby: bool,
         idle_s: float | None,
         forever: bool = False,
