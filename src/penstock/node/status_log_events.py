@@ -43,6 +43,7 @@ class StatusEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     client_id: str | None = None
     client: str | None = None
     protocol: str | None = None
+    consumer: str | None = None
     first_offset: int | None = None
     last_offset: int | None = None
     deliveries: int | None = None
@@ -87,6 +88,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "group.altered": ("group", "configs"),
     "group.deleted": ("group",),
     "group.forgotten": ("group",),
+    "queue.created": ("group", "topic", "partition", "partitions", "first_offset"),
+    "queue.reset": ("group", "topic", "partition", "partitions", "first_offset", "reason"),
+    "queue.deleted": ("group", "topic", "partitions"),
+    "queue.consumer_changed": ("group", "topic", "partition", "consumer"),
     "queue.opened": ("group", "topic", "partition"),
     "queue.closed": ("group", "topic", "partition", "reason"),
     "queue.dead_letter": (

@@ -117,6 +117,9 @@ async def alter_share_group_offsets(
             await _alter(node, request.group_id, topic.topic_name, row.partition_index, row.start_offset)
             for row in topic.partitions
         ]
+        if altered := sum(row.error_code == ErrorCode.NONE for row in rows):
+            facts = {"group": request.group_id, "topic": topic.topic_name, "partitions": altered}
+            node.events.tell("queue.reset", **facts, reason="its offsets were altered")
         known = node.metadata.state.topics.get(topic.topic_name)
         answer = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, partitions=rows)
         if known is not None:

@@ -41,7 +41,7 @@ from penstock.queue import (
     decode_head,
     reach,
 )
-from penstock.types import Offset, Term
+from penstock.types import NO_EVENTS, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")
 
@@ -105,6 +105,7 @@ class QueueDriver:
         bury: Bury,
         on_end: Callable[["QueueDriver"], None],
         may_begin: bool = True,
+        events: EventSink = NO_EVENTS,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -116,6 +117,7 @@ class QueueDriver:
         self._store = store
         self._clock = clock
         self._bury = bury
+        self._events = events
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
@@ -128,6 +130,8 @@ class QueueDriver:
         self._waiting: dict[Consumer, None] = {}
         self._standing_by: dict[Consumer, None] = {}
         self._seat = Seat()
+        self._seated = ""
+        """Who is told to have the seat."""
         self._workers: dict[str, None] = {}
         """Consumers that stay, whether or not they wait or hold anything now."""
         self._acks: dict[asyncio.Future[None], KafkaError | None] = {}
@@ -201,8 +205,10 @@ class QueueDriver:
             name = self.partition.name
             log.warning("%s on %s begins anew, as the log has", self.key.group_id, name)
             await self._begin(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
+            self._tell("queue.reset", first_offset=self.core.start_offset, reason="its log has begun anew")
         elif self.may_begin:
             await self._begin(await self._first_offset(), ())
+            self._tell("queue.created", first_offset=self.core.start_offset)
         else:
             raise unknown_queue(self.key.group_id)
 
@@ -296,7 +302,7 @@ class QueueDriver:
         self._asked_at = self._loop.time()
         now_ms = self.now_ms
         self._tick(now_ms)
-        if self.config.exclusive and not self._seat.take(member, who, now_ms, seat_ms):
+        if self.config.exclusive and not self._take_seat(member, who, now_ms, seat_ms):
             return NOTHING
         others = len(self._waiting)
         self._read_ahead(now_ms, max_records * (others + 1))
@@ -393,8 +399,21 @@ class QueueDriver:
         self._workers.pop(member, None)
         if self.is_open:
             self.core.release_member(self.now_ms, member)
-            self._seat.leave(member)
+            self._leave_seat(member)
             self._after()
+
+    def _take_seat(self, member: str, who: str, now_ms: int, seat_ms: int | None) -> bool:
+        is_taken = self._seat.take(member, who, now_ms, seat_ms)
+        if is_taken and member != self._seated:
+            self._seated = member
+            self._tell("queue.consumer_changed", consumer=who or member)
+        return is_taken
+
+    def _leave_seat(self, member: str) -> None:
+        self._seat.leave(member)
+        if member == self._seated:
+            self._seated = ""
+            self._tell("queue.consumer_changed")
 
     def hand_back(self, member: str, first: int, last: int) -> bool:
         """What was handed out did not reach anybody, or nobody has begun it: it is as if it had not been. False if it
@@ -585,6 +604,10 @@ class QueueDriver:
             self._burying = False
         if self.ended is None:
             self._after()
+
+    def _tell(self, kind: str, **facts: object) -> None:
+        topic, index = self.partition.name
+        self._events.tell(kind, group=self.key.group_id, topic=topic, partition=index, **facts)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -19,7 +19,7 @@ from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import WHOLE_TOPIC, Place, QueueStore
 from penstock.node.view import ClusterView
-from penstock.types import NodeId
+from penstock.types import NO_EVENTS, EventSink, NodeId
 
 if TYPE_CHECKING:
     from penstock.node.peers import Rpc
@@ -79,7 +79,9 @@ class QueueOverview:
         store: QueueStore,
         queues: QueueManager,
         rpc: "Rpc | None",
+        events: EventSink = NO_EVENTS,
     ) -> None:
+        self._events = events
         self._node_id = node_id
         self._state = state
         self._view = view
@@ -107,7 +109,7 @@ class QueueOverview:
         NON_EMPTY_GROUP while workers are connected: they would only begin it anew."""
         wanted = None if topics is None else frozenset(topics)
         await self._check_unused(group_id, wanted)
-        gone: dict[str, None] = {}
+        gone: dict[str, int] = {}
         for queue in await self._store.starts(group_id):
             topic = self._state.topic_by_id(queue.topic_id)
             name = topic.name if topic is not None else ""
@@ -115,7 +117,9 @@ class QueueOverview:
                 await self._store.forget(queue)
                 await self._store.forget(queue._replace(partition=WHOLE_TOPIC))
                 await self._end(queue)
-                gone[name] = None
+                gone[name] = gone.get(name, 0) + 1
+        for name, count in gone.items():
+            self._events.tell("queue.deleted", group=group_id, topic=name or None, partitions=count)
         return list(gone)
 
     async def _check_unused(self, group_id: str, topics: frozenset[str] | None) -> None:
