@@ -167,6 +167,11 @@ class Coordinator:
         self._sharing.heartbeat(now_ms, token, request)
         return self._desk.take_effects()
 
+    def begin_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
+        """It is there from now on, without members if it has none. The reply is a ShareHeartbeatResult."""
+        self._sharing.begin(token, group_id)
+        return self._desk.take_effects()
+
     def topics_changed(self, names: Collection[str]) -> None:
         """Topics came, went or grew: members of share groups hear of it when they next report."""
         self._sharing.topics_changed(names)

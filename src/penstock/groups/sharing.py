@@ -14,7 +14,8 @@ or, in case it never got that, the one that it reported before; any other is fen
 
 Members live in memory only: after a failover the next coordinator knows none of them, says so, and they join again by
 themselves. That a group exists is durable, with an epoch that is at least as high as any that was told (invariant 2):
-a group without members is still listed, described and deletable, for ever, until somebody deletes it.
+a group without members is still listed, described and deletable, for ever, until somebody deletes it. So is one that
+never had any: `begin` makes it, for consumers that do not speak this protocol.
 
 A name belongs to a share group or to a consumer group, never to both.
 """
@@ -41,6 +42,10 @@ SHARE = "share"
 """The groups' type and protocol type, as ListGroups names them; and the kind of their timers."""
 
 
+FIRST_EPOCH = 1
+"""Of a group that is there: 0 would be one of which nothing is in the log."""
+
+
 class Sharing:
     """All share groups of one coordinator."""
 
@@ -65,6 +70,17 @@ class Sharing:
                 self._report(now_ms, token, request)
         except KafkaError as refusal:
             self._desk.reply(token, ShareHeartbeatResult(error=refusal.code, message=refusal.message))
+
+    def begin(self, token: object, group_id: str) -> None:
+        """The group is there, with or without members: answered once that is durable."""
+        try:
+            self._check_text("GroupId", group_id)
+            group = self._groups[group_id] = self._open(group_id)
+        except KafkaError as refusal:
+            self._desk.reply(token, ShareHeartbeatResult(error=refusal.code, message=refusal.message))
+            return
+        group.epoch = max(group.epoch, FIRST_EPOCH)
+        self._answer(group, token, ShareHeartbeatResult(member_epoch=FIRST_EPOCH))
 
     def _report(self, now_ms: int, token: object, request: ShareHeartbeat) -> None:
         topics = None if request.topics is None else tuple(sorted(set(request.topics)))
@@ -110,7 +126,7 @@ class Sharing:
         return group, member
 
     def _open(self, group_id: str) -> ShareGroup:
-        """The group, made if there is none. It is kept once it has a member: a refusal leaves no trace."""
+        """The group, made if there is none. The caller keeps it: a refusal leaves no trace."""
         self._check_kind(group_id)
         group = self._groups.get(group_id)
         if group is None and len(self._groups) >= self._desk.limits.max_groups:

@@ -247,7 +247,13 @@ class Node:
             events=self.events,
         )
         self._open_queues(state)
-        self.share_groups = ShareGroups(self.groups, erase=self.queue_overview.forget)
+        self.share_groups = ShareGroups(
+            self.groups,
+            node_id=self.node_id,
+            view=self.view,
+            erase=self.queue_overview.forget,
+            rpc=self.links.rpc if self.links is not None else None,
+        )
         self.subscription_desk = SubscriptionDesk(
             node_id=self.node_id,
             state=state,
@@ -307,6 +313,7 @@ class Node:
             clock=self.clock,
             limits=self.config.limits,
             config_of=self.group_config,
+            note=self._note_queue,
             events=self.events,
         )
         self.queue_overview = QueueOverview(
@@ -317,6 +324,7 @@ class Node:
             store=self._queue_store,
             queues=self.queues,
             rpc=rpc,
+            events=self.events,
         )
         self.queue_desk = QueueDesk(
             node_id=self.node_id,
@@ -326,6 +334,9 @@ class Node:
             queues=self.queues,
             rpc=rpc,
         )
+
+    async def _note_queue(self, group_id: str) -> None:
+        await self.share_groups.begin(group_id)
 
     def _open_hard_states(self) -> HardStates:
         """Before anything else that a node of a cluster writes: that there is more, without votes, tells of a loss."""

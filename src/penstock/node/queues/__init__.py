@@ -2,7 +2,8 @@
 
 `store` keeps their state in an internal topic, on whichever node leads it; `driver` runs one queue on one partition;
 `exclusive` keeps all but one consumer away where that is wanted; `notes` reads what records say about their own
-delivery; `burial` copies dead letters; `manager` finds the drivers, `overview` and `desk` those on other nodes too.
+delivery; `burial` copies dead letters; `admission` lets the group coordinator know of each queue; `manager` finds the
+drivers, `overview` and `desk` those on other nodes too.
 """
 
 from penstock.node.queues.desk import QueueDesk

@@ -9,6 +9,7 @@ from penstock.config import GroupConfig, Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
+from penstock.node.queues.admission import Admission, Note
 from penstock.node.queues.burial import Graveyard
 from penstock.node.queues.driver import QueueDriver, unknown_queue
 from penstock.node.queues.sessions import ShareSession, ShareSessions
@@ -17,6 +18,10 @@ from penstock.node.queues.store import QueueStore
 from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")
+
+
+async def _unasked(group_id: str) -> None:
+    """Where there is no group coordinator, nobody has to note anything."""
 
 
 class QueueManager:
@@ -30,14 +35,17 @@ class QueueManager:
         clock: Clock,
         limits: Limits,
         config_of: Callable[[str], GroupConfig],
+        note: Note = _unasked,
         events: EventSink = NO_EVENTS,
     ) -> None:
+        """`note` tells the coordinator of a group that it is there."""
         self._events = events
         self._store = store
         self._graveyard = graveyard
         self._clock = clock
         self._limits = limits
         self._config_of = config_of
+        self._admission = Admission(store, note)
         self._drivers: dict[QueueKey, QueueDriver] = {}
         self.sessions = ShareSessions(
             limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
@@ -47,11 +55,14 @@ class QueueManager:
         self, group_id: str, topic_id: UUID, partition: Partition, *, begin: bool = True
     ) -> QueueDriver:
         """The queue on this partition, which this node leads; KafkaError if it cannot be asked now. Without `begin`
-        only one of which something is stored: else GROUP_ID_NOT_FOUND."""
+        only one of which something is stored: else GROUP_ID_NOT_FOUND. POLICY_VIOLATION: it cannot be under this name,
+        or there are too many."""
         partition.check_readable()
         key = QueueKey(group_id, topic_id, partition.name.partition)
         if not begin and key not in self._drivers and await self._store.start_of(key) is None:
             raise unknown_queue(group_id)
+        if begin and not self._is_at_work(key):
+            await self._admission.admit(key)
         driver = self._drivers.get(key)
         if driver is None or driver.ended is not None:
             if len(self._drivers) >= self._limits.max_queues:
@@ -66,6 +77,7 @@ class QueueManager:
                 bury=self._graveyard.bury,
                 on_end=self._ended,
                 may_begin=begin,
+                events=self._events,
             )
             self._events.tell("queue.opened", **_place(driver))
         elif begin:
@@ -77,6 +89,14 @@ class QueueManager:
             if driver.ended is not None:
                 return await self.driver(group_id, topic_id, partition, begin=begin)
         return driver
+
+    async def begin(self, group_id: str) -> None:
+        """Somebody is about to store where a queue of this name begins; POLICY_VIOLATION if it cannot have the name."""
+        await self._admission.begin(group_id)
+
+    def _is_at_work(self, key: QueueKey) -> bool:
+        driver = self._drivers.get(key)
+        return driver is not None and driver.ended is None
 
     def find(self, key: QueueKey) -> QueueDriver | None:
         """The driver that is at work, if there is one."""
@@ -107,11 +127,13 @@ class QueueManager:
         for driver in self.drivers():
             if driver.is_open and driver.is_idle:
                 driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue; ask again"))
+        self._admission.look_after(one.key.group_id for one in self.drivers() if one.may_begin)
         await self._store.tidy()
 
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:
             del self._drivers[driver.key]
+        self._admission.forget(driver.key.group_id)
         reason = driver.ended.message if driver.ended is not None else None
         self._events.tell("queue.closed", **_place(driver), reason=reason)
 
@@ -127,6 +149,7 @@ class QueueManager:
         for driver in drivers:
             driver.end(gone)
         await asyncio.gather(*(driver.drain() for driver in drivers))
+        self._admission.stop()
         self._store.stop()
 
 

@@ -220,7 +220,7 @@ class Groups:
 
     async def describe(self, call: Call[GroupParams, None]) -> GroupFacts:
         group = call.params.group
-        found = await self._described(group)
+        found = await self.described(group)
         if found is None:
             raise await self._unknown(group)
         offsets = await self._offsets(group)
@@ -235,7 +235,7 @@ class Groups:
             lag=sum(row.lag or 0 for row in offsets),
         )
 
-    async def _described(self, group: str) -> DescribedGroup | None:
+    async def described(self, group: str) -> DescribedGroup | None:
         """None: there is no such group."""
         if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
             return None
@@ -285,7 +285,7 @@ class Groups:
 
     async def delete(self, call: Call[GroupParams, None]) -> None:
         group = call.params.group
-        if await self._described(group) is None:
+        if await self.described(group) is None:
             raise await self._unknown(group)
         answer = await self._client.ask_home(
             lambda: self._client.coordinator_of(group),
@@ -305,7 +305,7 @@ class Groups:
     async def reset(self, call: Call[GroupParams, Reset]) -> ResetDone:
         group, wish = call.params.group, call.body
         partitions = self._chosen(wish)
-        found = await self._described(group)
+        found = await self.described(group)
         if found is not None and found.members:
             raise _has_members(group)
         offsets = await self._targets(wish, partitions)
@@ -376,6 +376,8 @@ class Groups:
         for row in answer.topics[0].partitions:
             if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                 raise _has_members(group)
+            if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                raise await self._unknown(group)
             check(row.error_code, None, "group")
 
 

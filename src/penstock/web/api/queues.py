@@ -24,7 +24,9 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
 )
 from penstock.node.queues import QueuePicture
 from penstock.node.queues.desk_words import Ahead, At, Look, Schedule, Seen
+from penstock.node.share_groups import name_taken
 from penstock.web.api.dead_letters import KEEPER, QueueParams
+from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.offsets import LATEST, find_offsets
 from penstock.web.api.payloads import Encoding, record_out
@@ -64,6 +66,7 @@ class Queues:
         self._client = client
         self._node = client.node
         self._topics = Topics(client)
+        self._groups = Groups(client)
 
     def operations(self) -> list[Operation]:
         one = "/v1/queues/{queue}"
@@ -251,13 +254,31 @@ class Queues:
         if any(picture.topic == name for picture in existing):
             raise Problem(409, "queue_exists", f"there is a queue {wish.queue!r} on {name} already", "queue")
         check_dead_letter_topic(wish.group_configs(), [name])
+        if not existing:
+            await self._check_name(wish.queue)
         topic = await self._topic(call, name)
         await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs())
         starts = dict.fromkeys(range(topic.partitions), 0)
         if wish.start == "latest":
             starts = await self._ends(name, range(topic.partitions))
+        try:
+            await self._node.queues.begin(wish.queue)
+        except KafkaError as taken:
+            raise refused(taken.code, taken.message, "queue") from None
         await self._begin(wish.queue, topic, starts)
+        self._node.events.tell("queue.created", group=wish.queue, topic=name, partitions=len(starts))
         return await self._facts(wish.queue)
+
+    async def _check_name(self, queue: str) -> None:
+        """Before anything is made for a queue that could not begin. If the coordinator does not tell, it is asked again
+        when the queue begins."""
+        try:
+            group = await self._groups.described(queue)
+        except (PenstockError, Problem):
+            return
+        if group is not None:
+            taken = name_taken(queue)
+            raise refused(taken.code, taken.message, "queue")
 
     async def _topic(self, call: Call[NoParams, NewQueue], name: str) -> Topic:
         wish = call.body
@@ -324,6 +345,9 @@ class Queues:
             rows = [picture for picture in pictures if picture.topic == name]
             ends = await self._ends(name, [row.partition for row in rows])
             await self._begin(queue, self._node.metadata.state.topics[name], ends)
+            self._node.events.tell(
+                "queue.reset", group=queue, topic=name, partitions=len(ends), reason="it was purged"
+            )
             done += [
                 PurgedPartition(
                     topic=name, partition=row.partition, start_offset=ends[row.partition], purged=row.undone
