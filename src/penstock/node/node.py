@@ -57,6 +57,7 @@ from penstock.types import NO_EVENTS, EventSink, GroupId, NodeId, Replica, Topic
 
 if TYPE_CHECKING:  # a node that is alone, in a test perhaps, should not wait for what it will not use
     from penstock.node.links import Links, MakeLinks
+    from penstock.node.peers import Rpc
 
 log = logging.getLogger("penstock.node")
 
@@ -131,6 +132,10 @@ class Node:
         return self.links is None
 
     @property
+    def _rpc(self) -> "Rpc | None":
+        return self.links.rpc if self.links is not None else None
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether this node is out of touch with the controller, or as the controller with most of the others: what it
         does not know, it will not learn now."""
@@ -185,7 +190,18 @@ class Node:
             waiting.cancel()
 
     async def _start(self) -> None:
-        config = self.config
+        self._open_storage()
+        self._open_cluster()
+        self._open_groups()
+        self._open_queues()
+        self._open_upkeep()
+        if self.links is None:
+            await self._start_alone()
+        else:
+            await self._start_clustered(self.links)
+
+    def _open_storage(self) -> None:
+        """The folder, and what replicates logs in it."""
         clustered = self._make_links is not None
         self.folder = DataFolder.open(self._disk, node_id=self.node_id, wait_for_cluster=clustered)
         self._opened.append(self.folder.release)
@@ -198,7 +214,7 @@ class Node:
             me=self.me,
             transport=self.links.network if self.links is not None else NoNetwork(),
             hard_states=self._hard_states,
-            settings=_raft_settings(config.replication),
+            settings=_raft_settings(self.config.replication),
             clock=self.clock,
             random=self._random,
         )
@@ -211,10 +227,14 @@ class Node:
             on_role=self._role_changed,
         )
         self._opened.append(self.partitions.close)
-        state = ClusterState(self.node_id, static_broker_configs(config))
-        self.metadata = MetadataLog(state, follower=self, events=self.events)
+
+    def _open_cluster(self) -> None:
+        """What this node knows of the others, and how it takes part in their decisions."""
+        config = self.config
+        self._state = ClusterState(self.node_id, static_broker_configs(config))
+        self.metadata = MetadataLog(self._state, follower=self, events=self.events)
         self._following = Following(
-            me=self.me, state=state, partitions=self.partitions, workers=self._workers
+            me=self.me, state=self._state, partitions=self.partitions, workers=self._workers
         )
         self._announcer = Announcer(
             node_id=self.node_id, leaders=self.leaders, transport=self._assembly.transport
@@ -225,7 +245,7 @@ class Node:
             leaders=self.leaders,
             rules=self._placement_rules(),
             is_factor_wanted=config.default_replication_factor > 0,
-            rpc=self.links.rpc if self.links is not None else None,
+            rpc=self._rpc,
             seen=self.links.seen if self.links is not None else dict,
             transfer=self._hand_over,
         )
@@ -233,63 +253,32 @@ class Node:
             node_id=self.node_id,
             advertised=config.advertised,
             rack=config.rack,
-            state=state,
+            state=self._state,
             leaders=self.leaders,
             connected=self._assembly.transport.connected,
         )
+
+    def _open_groups(self) -> None:
         self.groups = GroupManager(
             metadata=self.metadata,
             controller=self.controller,
             view=self.view,
             clock=self.clock,
-            settings=config.groups,
-            limits=config.limits,
+            settings=self.config.groups,
+            limits=self.config.limits,
             events=self.events,
-        )
-        self._open_queues(state)
-        self.share_groups = ShareGroups(
-            self.groups,
-            node_id=self.node_id,
-            view=self.view,
-            erase=self.queue_overview.forget,
-            rpc=self.links.rpc if self.links is not None else None,
         )
         self.subscription_desk = SubscriptionDesk(
             node_id=self.node_id,
-            state=state,
+            state=self._state,
             view=self.view,
-            store=SubscriptionStore(self.groups, self.clock, config.limits),
+            store=SubscriptionStore(self.groups, self.clock, self.config.limits),
             events=self.events,
-            rpc=self.links.rpc if self.links is not None else None,
+            rpc=self._rpc,
         )
-        self.status = StatusBoard(self)
-        self.acked = AckedCleanup(
-            node_id=self.node_id,
-            state=state,
-            view=self.view,
-            partitions=self.partitions,
-            groups=self.groups,
-            queues=self.queues,
-            store=self._queue_store,
-            clock=self.clock,
-            workers=self._workers,
-            rpc=self.links.rpc if self.links is not None else None,
-        )
-        self._housekeeping = Housekeeping(
-            self.partitions,
-            self._workers,
-            self.clock,
-            self.metrics,
-            chores=(self.queues.tidy,),
-            brisk_chores=(self.acked.clean,),
-        )
-        if self.links is None:
-            await self._start_alone()
-        else:
-            await self._start_clustered(self.links)
 
-    def _open_queues(self, state: ClusterState) -> None:
-        rpc = self.links.rpc if self.links is not None else None
+    def _open_queues(self) -> None:
+        state, rpc = self._state, self._rpc
         self.courier = Courier(
             node_id=self.node_id,
             state=state,
@@ -333,6 +322,32 @@ class Node:
             partitions=self.partitions,
             queues=self.queues,
             rpc=rpc,
+        )
+        self.share_groups = ShareGroups(
+            self.groups, node_id=self.node_id, view=self.view, erase=self.queue_overview.forget, rpc=rpc
+        )
+
+    def _open_upkeep(self) -> None:
+        self.status = StatusBoard(self)
+        self.acked = AckedCleanup(
+            node_id=self.node_id,
+            state=self._state,
+            view=self.view,
+            partitions=self.partitions,
+            groups=self.groups,
+            queues=self.queues,
+            store=self._queue_store,
+            clock=self.clock,
+            workers=self._workers,
+            rpc=self._rpc,
+        )
+        self._housekeeping = Housekeeping(
+            self.partitions,
+            self._workers,
+            self.clock,
+            self.metrics,
+            chores=(self.queues.tidy,),
+            brisk_chores=(self.acked.clean,),
         )
 
     async def _note_queue(self, group_id: str) -> None:

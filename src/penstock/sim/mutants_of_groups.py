@@ -9,7 +9,7 @@ GROUP_MUTANTS = (
     Mutant(
         "commits answered at once",
         "a coordinator tells of what it has only appended",
-        (Change(coordinating.CoordinatorDriver, "_persist", "if committed is None:", "if True:"),),
+        (Change(coordinating.CoordinatorDriver, "_append", "if committed is None:", "if True:"),),
         level=NODE,
         seeds=80,
     ),
