@@ -224,6 +224,38 @@ def test_a_job_is_settled_once(session: "WorkSession[Received]") -> None:
     assert isinstance(second.error, LeaseLost)
 
 
+def test_what_is_said_of_an_earlier_delivery_does_not_settle_the_next_one(
+    session: "WorkSession[Received]",
+) -> None:
+    session.received(1, jobs(1), 1.0)
+    [earlier] = take_all(session)
+    session.settle(earlier, "retry", 0, None, 1.0)
+    step(session, 1.0)
+    session.received(1, jobs(1, deliveries=2), 2.0)
+    [again] = take_all(session)
+    assert (session.holds(earlier), session.holds(again)) == (False, True)
+    late = Token()
+    session.settle(earlier, "accept", None, late, 3.0)
+    assert said(step(session, 3.0)) == []
+    assert isinstance(late.error, LeaseLost)
+    session.settle(again, "accept", None, None, 4.0)
+    assert [one["accept"] for one in said(step(session, 4.0))] == [[[1, 1]]]
+
+
+def test_an_answer_that_came_late_does_not_take_the_next_delivery_away(
+    session: "WorkSession[Received]",
+) -> None:
+    session.received(1, jobs(1), 1.0)
+    [earlier] = take_all(session)
+    session.settle(earlier, "accept", None, None, 1.0)
+    [settle] = said(step(session, 1.0))
+    session.received(1, jobs(1, deliveries=2), 2.0)  # the lease had ended before the ack arrived
+    [again] = take_all(session)
+    error = {"code": "lease_over", "message": "", "refused": [[1, 1]]}
+    session.received(1, frame("settled", number=settle["number"], error=error), 2.1)
+    assert session.holds(again)
+
+
 def test_what_a_lost_connection_held_is_gone_at_once(session: "WorkSession[Received]") -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
     unsaid, unanswered = session.take(), session.take()

@@ -216,9 +216,13 @@ class Client:
         jitter: float = 0.2,
         prefetch: int | None = None,
         standby: bool = False,
+        timeout: Seconds | None = None,
     ) -> Callable[[Handler], Handler]:
         """Registers a handler for `run`. A job is acked when the handler returns and tried again, later each time, when
         it raises; after `max_attempts` it is rejected. A handler may settle the job itself, or raise Retry or Reject.
+
+        `timeout`: a handler that takes longer has failed. It cannot be interrupted: its job goes to others, what it
+        says of it later is ignored, and another thread takes its place. None: the job is its own while it runs.
         """
         policy = WorkerPolicy(
             max_attempts=max_attempts,
@@ -237,6 +241,7 @@ class Client:
                 prefetch=prefetch,
                 policy=policy,
                 standby=standby,
+                timeout=timeout,
             )
             self._plans.append(plan)
             return handler

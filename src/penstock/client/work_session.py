@@ -11,8 +11,10 @@ In a queue for one consumer a job that was fetched ahead could be done before on
 credit for such a queue, and is given more when its node has said that the queue is none.
 
 What is said of jobs ("settled") is gathered until the driver asks for effects and travels in one frame for each
-partition and delay. A broker takes a run of offsets as a whole or not at all: where one job of a run is no longer
-ours, each of them is said again on its own, so that none suffers for another's lateness.
+partition and delay. What is said of a job holds for the delivery that it came with: whoever speaks of it when it has
+been given back, and perhaps handed out again over the same link, is told that it is not theirs. A broker takes a run of
+offsets as a whole or not at all: where one job of a run is no longer ours, each of them is said again on its own, so
+that none suffers for another's lateness.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,12 +44,20 @@ class Credit(NamedTuple):
     exclusive: int
 
 
+class Held(NamedTuple):
+    """A job in hand, by the order in which it came: the same offset may come again."""
+
+    since: float
+    order: int
+
+
 class Said(NamedTuple):
     """One word about one job."""
 
     offset: int
     verdict: Verdict
     token: Token | None
+    order: int
 
 
 class Unanswered(NamedTuple):
@@ -66,8 +76,8 @@ class WorkLink(Link):
         self.lease_s = 0.0
         self.renew_at: float | None = None
         self.elsewhere: list[str] = []
-        self.held: dict[Place, dict[int, float]] = {}
-        """Since when each job has been leased."""
+        self.held: dict[Place, dict[int, Held]] = {}
+        """What is leased, and since when, by offset."""
         self.words: dict[tuple[Place, int | None], list[Said]] = {}
         """What is to be said, by place and delay."""
         self.is_emptying = False
@@ -113,19 +123,21 @@ class WorkSession(Session[Item]):
     ) -> None:
         """Says it with the next effects. The token is resolved when it is durable, or will never be."""
         link = self._work_links.get(item.link)
-        if link is None or self._since(item) is None:
+        if link is None or not self.holds(item):
             self._resolve(token, self._gone(item.place, item.offset))
             return
         if verdict == "renew":
-            link.held[item.place][item.offset] = now
+            link.held[item.place][item.offset] = Held(now, item.order)
         else:
             del link.held[item.place][item.offset]
         key = item.place, delay_ms if verdict == "retry" else None
-        link.words.setdefault(key, []).append(Said(item.offset, verdict, token))
+        link.words.setdefault(key, []).append(Said(item.offset, verdict, token, item.order))
 
     def holds(self, item: Item) -> bool:
         """Whether a job is still this client's, as far as it knows."""
-        return self._since(item) is not None
+        link = self._work_links.get(item.link)
+        held = None if link is None else link.held.get(item.place, {}).get(item.offset)
+        return held is not None and held.order == item.order
 
     def drain(self) -> None:
         """Takes no more, and returns what nobody has taken so that others have it at once."""
@@ -242,8 +254,9 @@ class WorkSession(Session[Item]):
         try:
             for which, record in records_within(batches.data, runs):
                 found.add(record.offset)
-                held[record.offset] = now
-                self.ready.append(self._job(link, place, record, acquired[which][2]))
+                item = self._job(link, place, record, acquired[which][2])
+                held[record.offset] = Held(now, item.order)
+                self.ready.append(item)
         except BatchError:
             self._say_of_rest(link, place, runs, found, "reject")  # nobody can read them
         else:
@@ -261,14 +274,11 @@ class WorkSession(Session[Item]):
             return
         words = link.words.setdefault((place, None), [])
         for first, last in runs:
-            words += [Said(offset, verdict, None) for offset in range(first, last + 1) if offset not in found]
+            rest = [offset for offset in range(first, last + 1) if offset not in found]
+            words += [Said(offset, verdict, None, 0) for offset in rest]
 
     def _job(self, link: WorkLink, place: Place, record: Record, deliveries: int) -> Item:
         return self._make(place, record, link=link.number, order=self._next_order(), deliveries=deliveries)
-
-    def _since(self, item: Item) -> float | None:
-        link = self._work_links.get(item.link)
-        return None if link is None else link.held.get(item.place, {}).get(item.offset)
 
     # --- words
 
@@ -308,10 +318,10 @@ class WorkSession(Session[Item]):
         step_s = link.lease_s / RENEWALS_PER_LEASE
         link.renew_at = now + step_s
         for place, held in link.held.items():
-            old = [offset for offset, since in held.items() if now - since >= step_s]
-            for offset in old:
-                link.words.setdefault((place, None), []).append(Said(offset, "renew", None))
-                held[offset] = now
+            old = [(offset, one.order) for offset, one in held.items() if now - one.since >= step_s]
+            for offset, order in old:
+                link.words.setdefault((place, None), []).append(Said(offset, "renew", None, order))
+                held[offset] = Held(now, order)
 
     def _answered(self, link: WorkLink, settled: Settled) -> None:
         asked = self._unanswered.pop(settled.number, None)
@@ -328,7 +338,9 @@ class WorkSession(Session[Item]):
                 self._lose(link, asked.place, word, error)
 
     def _lose(self, link: WorkLink, place: Place, word: Said, error: Trouble) -> None:
-        link.held.get(place, {}).pop(word.offset, None)
+        held = link.held.get(place, {})
+        if word.offset in held and held[word.offset].order == word.order:
+            del held[word.offset]
         self.lost_leases += 1
         refusal = Denied(error.code, error.message)
         self._resolve(word.token, LeaseLost(f"{_named(place, word.offset)}: {refusal}: it may come again"))

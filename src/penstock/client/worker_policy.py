@@ -1,12 +1,20 @@
 """What workers do with a job when its handler has ended: the decision, for threads and for coroutines alike."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.client.amounts import Seconds, as_seconds
+from penstock.client.errors import ClientError
 from penstock.client.work_session import Credit, Verdict
+
+STUCK_MAX: Final = 100
+"""Handlers of one worker that hang in threads nobody can interrupt. Each has been given a successor; more of them would
+sooner or later take all memory, so the worker ends, and whoever supervises the process begins a new one."""
+TIMEOUT_SECONDS_MAX: Final = 365 * 24 * 3600.0
+"""Far less than what threads can wait for."""
 
 
 class Retry(Exception):
@@ -71,6 +79,10 @@ class WorkerPolicy:
         return min(grown, self.max_backoff_s) * (1 - self.jitter * random.random())
 
 
+def too_many_stuck(plan: "WorkerPlan") -> ClientError:
+    return ClientError(f"{STUCK_MAX} handlers of {plan.group!r} hang in threads: restart the process")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerPlan:
     """A handler, and what it is for."""
@@ -82,6 +94,13 @@ class WorkerPlan:
     credit: Credit
     policy: WorkerPolicy
     standby: bool = False
+    timeout_s: float | None = None
+    """How long a handler may take; None: as long as it likes."""
+
+    def late(self) -> TimeoutError:
+        """What is the matter with a job whose handler took longer."""
+        goes_on = "" if inspect.iscoroutinefunction(self.handler) else "; its thread goes on"
+        return TimeoutError(f"the handler was not done within {self.timeout_s:g} s{goes_on}")
 
 
 def plan_worker(
@@ -93,11 +112,15 @@ def plan_worker(
     prefetch: int | None,
     policy: WorkerPolicy,
     standby: bool,
+    timeout: Seconds | None = None,
 ) -> WorkerPlan:
     """By default with a job in reserve for each that is worked on: the next one is there when a handler is done, and
     little is kept from other workers. Without, in a queue for one consumer: it would overtake one that fails."""
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: expected at least 1")
+    timeout_s = None if timeout is None else as_seconds(timeout)
+    if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_SECONDS_MAX:
+        raise ValueError(f"timeout={timeout!r}: expected more than 0 seconds, at most a year, or None")
     credit = Credit(2 * concurrency, concurrency)
     if prefetch is not None:
         credit = Credit(max(concurrency, prefetch), max(concurrency, prefetch))
@@ -109,4 +132,5 @@ def plan_worker(
         credit=credit,
         policy=policy,
         standby=standby,
+        timeout_s=timeout_s,
     )

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from penstock.client.amounts import Seconds
 from penstock.client.errors import ClientError
+from penstock.client.lateness import Watch
 from penstock.client.streams import Job, Queue
-from penstock.client.worker_policy import Reject, Retry, WorkerPlan, WorkerPolicy
+from penstock.client.worker_policy import STUCK_MAX, Reject, Retry, WorkerPlan, WorkerPolicy, too_many_stuck
 
 log = logging.getLogger("penstock.client.workers")
 
@@ -29,12 +30,23 @@ class WorkerPool:
         self._on_end = on_end
         self._random = Random()
         self._queue = open_queue(plan)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"penstock-worker-{plan.group}-{number}", daemon=True)
-            for number in range(plan.concurrency)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._watch = Watch(plan.timeout_s, self._late, plan.group)
+        self._changed = threading.Condition()
+        self._active: set[threading.Thread] = set()
+        """Those that take jobs, or are at work on one in time."""
+        self._stuck: set[threading.Thread] = set()
+        """Those whose handler is late. Each has a successor among the active ones."""
+        self._begun = 0
+        for _ in range(plan.concurrency):
+            self._begin_thread()
+
+    def _begin_thread(self) -> None:
+        with self._changed:
+            self._begun += 1
+            name = f"penstock-worker-{self.plan.group}-{self._begun}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._active.add(thread)
+        thread.start()
 
     def drain(self) -> None:
         """Takes no more jobs; those in hand go on."""
@@ -42,37 +54,67 @@ class WorkerPool:
 
     def close(self, deadline: float) -> bool:
         """Waits for handlers until the deadline (monotonic), then hangs up: what is not done goes to others. Whether
-        all were done."""
+        all were done. Those that are late are not waited for: their jobs have been given back."""
         self._queue.drain()
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        done = not any(thread.is_alive() for thread in self._threads)
+        with self._changed:
+            left_s = max(0.0, deadline - time.monotonic())
+            done = self._changed.wait_for(lambda: not self._active, left_s)
+        self._watch.close()
         self._queue.close(timeout=max(1.0, deadline - time.monotonic()))
         return done
 
     def _work(self) -> None:
         ended: ClientError | None = None
+        has_successor = False
         try:
             for job in self._queue:
-                self._handle(job)
+                if not self._handle(job):
+                    has_successor = True
+                    break
         except ClientError as problem:
             ended = problem
         except SystemExit:
             pass  # said in a handler: all are to end
         finally:
-            self._on_end(ended)
+            with self._changed:
+                self._active.discard(threading.current_thread())
+                self._stuck.discard(threading.current_thread())
+                self._changed.notify_all()
+            if not has_successor:
+                self._on_end(ended)
 
-    def _handle(self, job: Job) -> None:
+    def _handle(self, job: Job) -> bool:
+        """Whether it was in time. Otherwise all has been said of the job, and this thread has a successor."""
         problem: Exception | None = None
+        self._watch.begin(job)
         try:
             self.plan.handler(job)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is about the job, not about the worker
             problem = raised
         except BaseException:
-            if not job.settled:
+            if self._watch.end(job) and not job.settled:
                 job.retry()
             raise
+        if not self._watch.end(job):
+            log.warning("%r, attempt %d: its handler has ended, too late", job, job.deliveries)
+            return False
         conclude(job, problem, self.plan.policy, self._random)
+        return True
+
+    def _late(self, job: Job, thread: threading.Thread) -> None:
+        """Gives the job to others, and the place of the thread to another one."""
+        if job.settled:
+            log.warning("%r: settled, but %s", job, self.plan.late())
+        conclude(job, self.plan.late(), self.plan.policy, self._random)
+        with self._changed:
+            self._active.discard(thread)
+            self._stuck.add(thread)
+            is_hopeless = len(self._stuck) >= STUCK_MAX
+            self._changed.notify_all()
+        if is_hopeless:
+            self._on_end(too_many_stuck(self.plan))
+        else:
+            self._begin_thread()
 
 
 class Workable(Protocol):
@@ -104,9 +146,10 @@ def conclude(job: Workable, problem: Exception | None, policy: WorkerPolicy, ran
 
 
 def _tell_failure(job: Workable, problem: Exception, verdict: str, delay_s: float | None) -> None:
-    """One line; the trace only of what nobody raised on purpose."""
+    """One line; the trace only of what nobody raised on purpose, and where there is one."""
     then = "rejected" if verdict == "reject" else f"again in {delay_s or 0:.1f} s"
-    planned = isinstance(problem, (Retry, Reject))
+    has_trace = problem.__traceback__ is not None or problem.__cause__ is not None
+    planned = isinstance(problem, (Retry, Reject)) or not has_trace
     log.warning(
         "%r, attempt %d: %s: %s; %s",
         job,

@@ -207,9 +207,11 @@ class AsyncClient:
         jitter: float = 0.2,
         prefetch: int | None = None,
         standby: bool = False,
+        timeout: Seconds | None = None,
     ) -> Callable[[Handler], Handler]:
         """Registers a handler for `run`: see `Client.worker`. A coroutine function is awaited; any other is called in a
-        thread, and may raise Retry or Reject but not settle the job itself."""
+        thread, and may raise Retry or Reject but not settle the job itself. `timeout`: a coroutine that takes longer is
+        cancelled, which is a failure like any other; a thread goes on, without its job."""
         policy = WorkerPolicy(
             max_attempts=max_attempts,
             backoff_s=as_seconds(backoff),
@@ -227,6 +229,7 @@ class AsyncClient:
                 prefetch=prefetch,
                 policy=policy,
                 standby=standby,
+                timeout=timeout,
             )
             self._plans.append(plan)
             return handler

@@ -3,13 +3,15 @@
 import asyncio
 import inspect
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from random import Random
 
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
 from penstock.client.errors import ClientError
-from penstock.client.worker_policy import WorkerPlan
+from penstock.client.worker_policy import STUCK_MAX, WorkerPlan, too_many_stuck
 from penstock.client.workers import conclude
 
 
@@ -25,6 +27,8 @@ class AsyncWorkerPool:
         self.plan = plan
         self._on_end = on_end
         self._random = Random()
+        self._stuck = 0
+        """Calls in threads that are late and have not ended."""
         self._queue = open_queue(plan)
         self._tasks = [asyncio.ensure_future(self._work()) for _ in range(plan.concurrency)]
 
@@ -56,8 +60,15 @@ class AsyncWorkerPool:
 
     async def _handle(self, job: AsyncJob) -> None:
         problem: Exception | None = None
+        limit = asyncio.timeout(self.plan.timeout_s)
         try:
-            await self._call(job)
+            async with limit:
+                await self._call(job)
+        except TimeoutError as late:
+            problem = late
+            if limit.expired():
+                problem = self.plan.late()
+                problem.__cause__ = late  # shows where it hung
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is about the job, not about the worker
             problem = raised
         conclude(job, problem, self.plan.policy, self._random)
@@ -65,8 +76,46 @@ class AsyncWorkerPool:
     async def _call(self, job: AsyncJob) -> None:
         if inspect.iscoroutinefunction(self.plan.handler):
             await self.plan.handler(job)
-        else:
+        elif self.plan.timeout_s is None:
             await asyncio.to_thread(self.plan.handler, job)
+        else:
+            await self._call_aside(job)
+
+    async def _call_aside(self, job: AsyncJob) -> None:
+        """In a thread of its own: one that hangs must not keep a place of the loop's few threads, nor the process from
+        ending. What comes of it when nobody waits any more is dropped."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[BaseException | None] = loop.create_future()
+        context = copy_context()
+
+        def tell(problem: BaseException | None) -> None:
+            if outcome.done():
+                self._stuck -= 1
+            else:
+                outcome.set_result(problem)
+
+        def call() -> None:
+            problem: BaseException | None = None
+            try:
+                context.run(self.plan.handler, job)
+            except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
+                problem = raised
+            with suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(tell, problem)
+
+        threading.Thread(target=call, name=f"penstock-worker-{self.plan.group}", daemon=True).start()
+        try:
+            problem = await outcome
+        finally:
+            if outcome.cancelled():
+                self._leave_behind()
+        if problem is not None:
+            raise problem
+
+    def _leave_behind(self) -> None:
+        self._stuck += 1
+        if self._stuck >= STUCK_MAX:
+            self._on_end(too_many_stuck(self.plan))
 
 
 @contextmanager
