@@ -6,7 +6,9 @@ from penstock.config import NodeConfig
 from penstock.errors import KafkaError
 from penstock.node.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
+from penstock.node.queues.tally import QueueFigures
 from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus, QuorumStatus
+from penstock.node.subscriptions.counts import NO_PUSH, PushFigures
 from penstock.types import NO_EVENTS, EventSink, Offset, TopicPartition
 
 
@@ -56,6 +58,22 @@ class FakeGroups:
 class FakeFlusher:
     cycles: int = 0
     seconds_total: float = 0.0
+
+
+@dataclass
+class FakeQueues:
+    held: list[QueueFigures] = field(default_factory=list)
+
+    def figures(self) -> list[QueueFigures]:
+        return self.held
+
+
+@dataclass
+class FakeSubscriptions:
+    shown: PushFigures = NO_PUSH
+
+    def figures(self) -> PushFigures:
+        return self.shown
 
 
 FIGURES = ClusterFigures(
@@ -137,6 +155,8 @@ class FakeNode:
     partitions: FakePartitions = field(default_factory=FakePartitions)
     groups: FakeGroups = field(default_factory=FakeGroups)
     flusher: FakeFlusher = field(default_factory=FakeFlusher)
+    queues: FakeQueues = field(default_factory=FakeQueues)
+    subscription_desk: FakeSubscriptions = field(default_factory=FakeSubscriptions)
 
     def hold(self, topic: str, partition: int, start: int, end: int, size_bytes: int = 0) -> None:
         where = TopicPartition(topic, partition)

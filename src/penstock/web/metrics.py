@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from penstock.kafka.wire.apis import ApiKey
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
 from penstock.node.status import ClusterFigures
+from penstock.web.queue_metrics import push_metrics, queue_metrics
 from penstock.web.source import ApiFigures, GroupFigures, PartitionFigures, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,6 +44,8 @@ class _SnapshotCollector(Collector):
         yield from _apis(self._snapshot.apis)
         yield from _partitions(self._snapshot.partitions)
         yield from _groups(self._snapshot.groups)
+        yield from queue_metrics(self._snapshot.queues)
+        yield from push_metrics(self._snapshot.push)
         yield from _cluster(self._snapshot.cluster)
 
 

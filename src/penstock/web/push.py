@@ -68,6 +68,8 @@ CLOSE_CODES = {
     "group_in_use": 4409,
     "unknown_topic": 4404,
 }
+UNSAID = ("closed", "too_slow")
+"""Whoever has gone, or does not read, is not told why."""
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 
@@ -185,11 +187,13 @@ class _Connection:
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        if any(_is_too_slow(outcome) for outcome in outcomes):
+            attachment.end(Ending("too_slow", f"it took nothing for {SLOW_SECONDS:.0f} seconds"))
         ending = await self._let_go(attachment)
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
                 raise outcome
-        if ending is not None and ending.code != "closed":
+        if ending is not None and ending.code not in UNSAID:
             await self._end(ending.code, ending.message)
 
     async def _let_go(self, attachment: Attachment) -> Ending | None:
@@ -285,6 +289,11 @@ class Pace:
         self._at = now
         if self._left < 0:
             await asyncio.sleep(-self._left / self._per_second)
+
+
+def _is_too_slow(outcome: object) -> bool:
+    """Whether sending was given up: to whom it was sent, ASGI tells like any lost connection."""
+    return isinstance(outcome, WebSocketDisconnect) and isinstance(outcome.__context__, TimeoutError)
 
 
 def home_url(node: Node, node_id: int) -> str | None:

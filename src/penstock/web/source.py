@@ -14,7 +14,9 @@ import msgspec
 from penstock.config import NodeConfig
 from penstock.node.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
+from penstock.node.queues.tally import QueueFigures
 from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus
+from penstock.node.subscriptions.counts import NO_PUSH, PushFigures
 from penstock.types import EventSink, Offset, TopicPartition
 
 
@@ -65,6 +67,18 @@ class Flusher(Protocol):
     def seconds_total(self) -> float: ...
 
 
+class Queues(Protocol):
+    """On the partitions that the node leads."""
+
+    def figures(self) -> Iterable[QueueFigures]: ...
+
+
+class Subscriptions(Protocol):
+    """Whoever is attached to the node."""
+
+    def figures(self) -> PushFigures: ...
+
+
 class Status(Protocol):
     """The cluster as the node sees it."""
 
@@ -107,6 +121,10 @@ class Source(Protocol):
     def groups(self) -> Groups: ...
     @property
     def flusher(self) -> Flusher: ...
+    @property
+    def queues(self) -> Queues: ...
+    @property
+    def subscription_desk(self) -> Subscriptions: ...
 
 
 class ApiFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +182,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionFigures, ...] = ()
     offline_partitions: int = 0
     groups: tuple[GroupFigures, ...] = ()
+    queues: tuple[QueueFigures, ...] = ()
+    push: PushFigures = NO_PUSH
     cluster: ClusterFigures = NO_CLUSTER
     flush_cycles: int = 0
     flush_seconds: float = 0.0
@@ -194,6 +214,8 @@ def take_snapshot(source: Source) -> Snapshot:
         partitions=partitions,
         offline_partitions=source.partitions.offline_count(),
         groups=tuple(_group(group, held) for group in source.groups.summaries()),
+        queues=tuple(source.queues.figures()),
+        push=source.subscription_desk.figures(),
         cluster=source.status.figures(),
         flush_cycles=source.flusher.cycles,
         flush_seconds=source.flusher.seconds_total,

@@ -29,6 +29,7 @@ from penstock.node.queues.notes import read_notes
 from penstock.node.queues.patience import Patience
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
+from penstock.node.queues.tally import Backlog, Tally
 from penstock.node.waiter import FetchWaiter
 from penstock.queue import (
     HEAD_SUFFIX,
@@ -106,6 +107,7 @@ class QueueDriver:
         on_end: Callable[["QueueDriver"], None],
         may_begin: bool = True,
         events: EventSink = NO_EVENTS,
+        tally: Tally | None = None,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -118,6 +120,8 @@ class QueueDriver:
         self._clock = clock
         self._bury = bury
         self._events = events
+        self.tally = tally or Tally(key.group_id, partition.name.topic)
+        """Where it is counted what happens here."""
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
@@ -314,6 +318,7 @@ class QueueDriver:
         delivery = self._fetch(
             now_ms, member, acquired, max_bytes, whole_batches=whole_batches and not others
         )
+        self.tally.handed_out(delivery.acquired)
         self._after()
         return delivery
 
@@ -334,6 +339,8 @@ class QueueDriver:
             waits = waits or result.waits
             if result.error != ErrorCode.NONE:
                 refused.append((result.error, batch))
+            else:
+                self.tally.settled(batch.first, batch.last, batch.kinds)
         wrong = _refused(refused) if refused else None
         if waits:
             self._acks[future] = wrong
@@ -386,6 +393,19 @@ class QueueDriver:
         return self._seat.other_than(member, self.now_ms) if self.config.exclusive else None
 
     @property
+    def backlog(self) -> Backlog:
+        """What nobody has looked at so far can be had, too."""
+        core = self.core
+        available = core.available_count + max(0, self.partition.high_watermark - core.next_offset)
+        return Backlog(
+            available, core.leased_count, core.deferred_count, core.waiting_count, core.dying_count
+        )
+
+    @property
+    def workers(self) -> list[str]:
+        return list(self._workers)
+
+    @property
     def worker_count(self) -> int:
         """Consumers that are connected to it."""
         return len(self._workers)
@@ -398,7 +418,9 @@ class QueueDriver:
         """A consumer has gone: others get what it held."""
         self._workers.pop(member, None)
         if self.is_open:
-            self.core.release_member(self.now_ms, member)
+            now_ms = self.now_ms
+            self._tick(now_ms)
+            self.core.release_member(now_ms, member)
             self._leave_seat(member)
             self._after()
 
@@ -420,7 +442,11 @@ class QueueDriver:
         is not (any more) this member's. Saved with what comes next, and not waited for: a crash before that leaves a
         count that is one too high, never a message that is lost."""
         self._check_leads()
-        taken = self.core.hand_back(self.now_ms, member, first, last)
+        now_ms = self.now_ms
+        self._tick(now_ms)
+        taken = self.core.hand_back(now_ms, member, first, last)
+        if taken:
+            self.tally.handed_back(first, last)
         self._after()
         return taken
 
@@ -533,8 +559,11 @@ class QueueDriver:
             self._wake()
 
     def _tick(self, now_ms: int) -> None:
+        """Before anything else is asked of the core at this time, which would let leases end uncounted."""
         if self.core.next_due_ms is not None and self.core.next_due_ms <= now_ms:
+            held = self.core.leased_count
             self.core.tick(now_ms)
+            self.tally.expired += held - self.core.leased_count
 
     def _set_timer(self) -> None:
         due_ms = self.core.next_due_ms
@@ -551,7 +580,7 @@ class QueueDriver:
     def _alarm(self) -> None:
         self._timer_due_ms = None
         if self.ended is None:
-            self.core.tick(self.now_ms)
+            self._tick(self.now_ms)
             self._after()
 
     # --- saving
@@ -597,6 +626,7 @@ class QueueDriver:
                     try:
                         await self._bury(self, letter)
                         self.core.buried(letter.first, letter.last)
+                        self.tally.buried(letter)
                         break
                     except PenstockError as trouble:
                         await asyncio.sleep(patience.after(trouble))

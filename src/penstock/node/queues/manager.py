@@ -15,6 +15,7 @@ from penstock.node.queues.driver import QueueDriver, unknown_queue
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
+from penstock.node.queues.tally import Backlog, QueueFigures, Tallies, Tally, figures_of
 from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")
@@ -47,6 +48,7 @@ class QueueManager:
         self._config_of = config_of
         self._admission = Admission(store, note)
         self._drivers: dict[QueueKey, QueueDriver] = {}
+        self._tallies = Tallies()
         self.sessions = ShareSessions(
             limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
         )
@@ -78,6 +80,7 @@ class QueueManager:
                 on_end=self._ended,
                 may_begin=begin,
                 events=self._events,
+                tally=self._tallies.begin(group_id, partition.name),
             )
             self._events.tell("queue.opened", **_place(driver))
         elif begin:
@@ -126,14 +129,20 @@ class QueueManager:
         that are gone."""
         for driver in self.drivers():
             if driver.is_open and driver.is_idle:
+                driver.tally.park(driver.partition, driver.backlog)
                 driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue; ask again"))
         self._admission.look_after(one.key.group_id for one in self.drivers() if one.may_begin)
+        for tally in self._tallies:
+            tally.look_over()
         await self._store.tidy()
 
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:
             del self._drivers[driver.key]
         self._admission.forget(driver.key.group_id)
+        self._tallies.end(driver.tally)
+        if driver.partition.closed:
+            self._tallies.forget(driver.key.group_id, driver.partition.name.topic)
         reason = driver.ended.message if driver.ended is not None else None
         self._events.tell("queue.closed", **_place(driver), reason=reason)
 
@@ -142,6 +151,25 @@ class QueueManager:
             driver = self._drivers.get(QueueKey(session.group_id, topic_id, index))
             if driver is not None:
                 driver.release(session.member_id)
+
+    def figures(self) -> list[QueueFigures]:
+        """For whoever watches: what each queue has to do on the partitions that this node leads, and has done."""
+        backlogs: dict[Tally, Backlog] = {}
+        workers: dict[Tally, set[str]] = {}
+        for driver in self._drivers.values():
+            if driver.is_open:
+                backlogs[driver.tally] = backlogs.get(driver.tally, Backlog()).plus(driver.backlog)
+            workers.setdefault(driver.tally, set()).update(driver.workers)
+        for session in self.sessions:
+            for topic_id, index in session.places:
+                found = self._drivers.get(QueueKey(session.group_id, topic_id, index))
+                if found is not None:
+                    workers[found.tally].add(session.member_id)
+        for tally in self._tallies:
+            tally.look_over()
+            for parked in tally.parked.values():
+                backlogs[tally] = backlogs.get(tally, Backlog()).plus(parked.now)
+        return [figures_of(one, backlogs.get(one), len(workers.get(one, ()))) for one in self._tallies]
 
     async def stop(self) -> None:
         gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node is stopping")

@@ -4,7 +4,7 @@ A consumer opens a session with epoch 0, names what changes with each request th
 -1. Sessions are in memory; one that ends, by a word or because its connection broke, gives back what it held.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from penstock.errors import ErrorCode, KafkaError
@@ -50,6 +50,9 @@ class ShareSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[ShareSession]:
+        return iter(self._sessions.values())
 
     def open(self, group_id: str, member_id: str) -> ShareSession:
         """A new session; one that the same member had is closed."""

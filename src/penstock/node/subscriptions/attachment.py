@@ -16,6 +16,7 @@ from functools import partial
 from uuid import UUID
 
 from penstock.errors import KafkaError, PenstockError
+from penstock.node.subscriptions.counts import PushCounts
 from penstock.node.subscriptions.feeds import Feeds, Source, Spot, Want
 from penstock.node.subscriptions.pages import Page
 from penstock.node.subscriptions.store import SubscriptionStore
@@ -58,6 +59,7 @@ class Attachment:
         encoder: Encoder,
         store: SubscriptionStore,
         now_ms: Callable[[], int],
+        counts: PushCounts,
     ) -> None:
         self.wish = wish
         self.core = Subscriber(wish.settings, places)
@@ -72,6 +74,7 @@ class Attachment:
         self._encoder = encoder
         self._store = store
         self._now_ms = now_ms
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._hungry: deque[TopicPartition] = deque(self.core.keys)
         self._waiting: dict[TopicPartition, Want] = {}
@@ -151,6 +154,7 @@ class Attachment:
     def ack(self, key: TopicPartition, offset: int) -> Ack:
         outcome = self.core.ack(key, offset)
         if outcome is Ack.NEWS:
+            self._counts.acks += 1
             self._start_saving()
             self._awake.set()
         return outcome
@@ -211,6 +215,7 @@ class Attachment:
             else:
                 self._ready.append(key)
             if rows:
+                self._counts.pushed += len(rows)
                 return page.frame(self._encoder, rows)
         self._feed()
         return None
@@ -332,6 +337,7 @@ class Attachment:
             if not is_there or page.times.get(offset, ANY_TIME).is_over(self._now_ms()):
                 self.core.skip(key, offset)
             elif self.core.send_due(self._now_ms(), key, offset):
+                self._counts.pushed += 1
                 return page.frame(self._encoder, [row])
         return None
 

@@ -15,6 +15,7 @@ from penstock.cluster import OFFSETS_TOPIC, ClusterState
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommittedOffset
 from penstock.node.subscriptions.attachment import RANGES_TOLD, Attachment
+from penstock.node.subscriptions.counts import NO_PUSH, PushFigures
 from penstock.node.subscriptions.manager import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Subscriptions
 from penstock.node.subscriptions.store import TRANSIENT, SubscriptionStore
 from penstock.node.view import ClusterView
@@ -196,6 +197,10 @@ class SubscriptionDesk:
             deferred=attachment.core.deferred_count if attachment is not None else 0,
             places=[_place(key, stored[key], attachment) for key in sorted(stored)],
         )
+
+    def figures(self) -> PushFigures:
+        """Of this node alone."""
+        return self.live.figures() if self.live is not None else NO_PUSH
 
     def _attachment(self, name: str) -> Attachment | None:
         return self.live.find(name) if self.live is not None else None

@@ -18,6 +18,7 @@ from uuid import UUID
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
+from penstock.node.subscriptions.counts import PushCounts, PushFigures
 from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import Bounds, Elsewhere, Encoder, Ending, Reader, Refused, Wish
@@ -48,6 +49,7 @@ class Subscriptions:
         self.feeds = Feeds(reader, encoders, self._topic_id)
         self.store = SubscriptionStore(node.groups, node.clock, node.config.limits)
         self._attached: dict[str, Attachment] = {}
+        self._counts = PushCounts()
         self._locks: dict[str, _Lock] = {}
         self._loop = asyncio.get_running_loop()
         # Less the millisecond that rounding may add: nothing is to be sent before it is due.
@@ -60,6 +62,12 @@ class Subscriptions:
 
     def attached(self) -> Iterator[Attachment]:
         return iter(list(self._attached.values()))
+
+    def figures(self) -> PushFigures:
+        counts = self._counts
+        return PushFigures(
+            subscribers=len(self._attached), pushed=counts.pushed, acks=counts.acks, ended=dict(counts.ended)
+        )
 
     def find(self, name: str) -> Attachment | None:
         return self._attached.get(name)
@@ -107,6 +115,7 @@ class Subscriptions:
             encoder=self._encoders[wish.encoding],
             store=self.store,
             now_ms=self.now_ms,
+            counts=self._counts,
         )
         # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
         await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=attachment.keep_ms, terms=terms)
@@ -173,6 +182,7 @@ class Subscriptions:
     def _tell_detached(self, attachment: Attachment) -> None:
         ending = attachment.ending
         assert ending is not None  # `close` gives a reason where nobody else did
+        self._counts.end(ending.code)
         kind = "subscription.inactive" if ending.code == INACTIVE else "subscription.detached"
         self._node.events.tell(kind, subscription=attachment.wish.name, reason=ending.message)
 

@@ -1,0 +1,293 @@
+"""What /metrics says of queues and of push: the numbers are true."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import AcknowledgeType
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import Broker
+from penstock.node.queues.tally import Backlog, QueueFigures, Tallies
+from penstock.node.subscriptions.counts import PushFigures
+from penstock.queue import AckKind, Acquired
+from penstock.types import Offset, Term, TopicPartition
+from penstock.web import push
+from tests.clients.queues import configure, publish, take, worker
+from tests.web.pushing import subscriber
+from tests.web.workers import working
+
+from .fakes import FakeNode
+from .test_metrics import labelled, scrape
+
+PATIENCE_SECONDS = 30.0
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def samples(broker: Broker) -> Samples:
+    with urllib.request.urlopen(broker.http_url + "/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scraped_until(broker: Broker, enough: Callable[[Samples], bool]) -> Samples:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not enough(found := samples(broker)):
+        assert time.monotonic() < deadline, f"waited in vain; there were {found}"
+        time.sleep(0.02)
+    return found
+
+
+def ask(broker: Broker, method: str, path: str, body: Any = None) -> None:
+    request = urllib.request.Request(broker.http_url + path, method=method)
+    request.add_header("content-type", "application/json")
+    with urllib.request.urlopen(
+        request, None if body is None else json.dumps(body).encode(), timeout=30
+    ) as answer:
+        answer.read()
+
+
+def of(found: Samples, name: str, queue: str = "crew", topic: str = "jobs", **more: str) -> float:
+    return found[labelled(f"penstock_queue_{name}", queue=queue, topic=topic, **more)]
+
+
+# --- queues of a real broker
+
+
+def test_a_share_consumer_shows_in_every_number_of_its_queue(broker: Broker) -> None:
+    servers = broker.bootstrap_servers
+    configure(servers, "crew", share_auto_offset_reset="earliest", share_delivery_count_limit="2")
+    publish(servers, "jobs", [str(number) for number in range(10)])
+    with worker(servers, "crew", "jobs") as consumer:
+        messages = take(consumer, lambda got: len(got) == 10)
+        found = samples(broker)
+        assert (of(found, "available"), of(found, "leased")) == (0, 10)
+        assert (of(found, "workers"), of(found, "deliveries_total")) == (1, 10)
+        assert (of(found, "redeliveries_total"), of(found, "dead_letters_total")) == (0, 0)
+        kinds = [AcknowledgeType.ACCEPT] * 6 + [AcknowledgeType.RELEASE] * 3 + [AcknowledgeType.REJECT]
+        for message, kind in zip(messages, kinds, strict=True):
+            consumer.acknowledge(message, kind)
+        consumer.commit_sync()
+        again = take(consumer, lambda got: len(got) == 3)
+        for message in again:
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        consumer.commit_sync()
+        found = scraped_until(broker, lambda found: of(found, "dead_letters_total") == 1)
+    assert of(found, "settlements_total", outcome="accepted") == 9
+    assert of(found, "settlements_total", outcome="released") == 3
+    assert of(found, "settlements_total", outcome="rejected") == 1
+    assert (of(found, "deliveries_total"), of(found, "redeliveries_total")) == (13, 3)
+    assert (of(found, "available"), of(found, "leased"), of(found, "dying")) == (0, 0, 0)
+    scraped_until(broker, lambda found: of(found, "workers") == 0)
+
+
+def test_a_worker_over_websocket_shows_and_what_is_not_due_is_deferred(broker: Broker) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs", "lease_ms": 1000})
+    publish(broker.bootstrap_servers, "jobs", ["a", "b", "c", "d"])
+    with working(broker.http_url, "crew", "jobs", credit=4) as one:
+        jobs = one.jobs(4)
+        one.settle(jobs[:1], "retry", delay_ms=600_000)
+        one.say(type="credit", credit=0)
+        found = samples(broker)
+        assert (of(found, "workers"), of(found, "deferred")) == (1, 1)
+        assert of(found, "settlements_total", outcome="released") == 1
+        # Nobody settles the others: their leases run out.
+        found = scraped_until(broker, lambda found: of(found, "leased") == 0)
+        assert of(found, "expired_leases_total") == 3
+    found = scraped_until(broker, lambda found: of(found, "workers") == 0)
+    assert (of(found, "available"), of(found, "deferred")) == (3, 1)
+
+
+def test_jobs_that_nobody_has_begun_are_counted_as_returned(broker: Broker) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs"})
+    publish(broker.bootstrap_servers, "jobs", ["a", "b"])
+    with working(broker.http_url, "crew", "jobs", credit=2) as one:
+        jobs = one.jobs(2)
+        one.say(type="credit", credit=0)
+        one.settle(jobs, "return")
+        found = samples(broker)
+    assert (of(found, "returns_total"), of(found, "deliveries_total")) == (2, 2)
+    assert (of(found, "available"), of(found, "expired_leases_total")) == (2, 0)
+
+
+def test_partitions_of_a_topic_are_counted_together(broker: Broker) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs", "partitions": 4})
+    publish(broker.bootstrap_servers, "jobs", [str(number) for number in range(40)])
+    with working(broker.http_url, "crew", "jobs", credit=0) as one:
+        one.hear("working")
+        found = samples(broker)
+    assert (of(found, "available"), of(found, "workers")) == (40, 1)
+
+
+def test_a_topic_that_is_deleted_takes_its_queues_out_of_the_metrics(broker: Broker) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs"})
+    name = labelled("penstock_queue_available", queue="crew", topic="jobs")
+    assert name in samples(broker)
+    ask(broker, "DELETE", "/v1/topics/jobs")
+    found = scraped_until(broker, lambda found: name not in found)
+    assert labelled("penstock_queue_deliveries_total", queue="crew", topic="jobs") not in found
+
+
+# --- push of a real broker
+
+
+def test_a_subscriber_shows_with_what_it_was_pushed_and_acked(broker: Broker) -> None:
+    publish(broker.bootstrap_servers, "news", [str(number) for number in range(7)])
+    with subscriber(broker.http_url) as reader:
+        reader.subscribe("paper", "news", read_old=True)
+        messages = reader.take(7)
+        reader.ack_durably(messages[2])
+        reader.ack_durably(messages[6])
+        found = samples(broker)
+        assert found[labelled("penstock_push_subscribers")] == 1
+        assert found[labelled("penstock_push_messages_total")] == 7
+        assert found[labelled("penstock_push_acks_total")] == 2
+    found = scraped_until(broker, lambda found: found[labelled("penstock_push_subscribers")] == 0)
+    assert found[labelled("penstock_push_ended_total", reason="closed")] == 1
+
+
+def test_a_subscriber_that_does_not_ack_is_counted_as_inactive(broker: Broker) -> None:
+    publish(broker.bootstrap_servers, "news", ["a"])
+    with subscriber(broker.http_url) as reader:
+        reader.subscribe("paper", "news", read_old=True, ack_timeout_ms=100)
+        reader.hear_of("inactive")
+    name = labelled("penstock_push_ended_total", reason="inactive")
+    scraped_until(broker, lambda found: found[name] == 1)
+
+
+def test_a_subscriber_that_does_not_read_is_counted_as_too_slow(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "SLOW_SECONDS", 0.2)
+    publish(broker.bootstrap_servers, "news", ["x" * 200_000 for _ in range(60)])
+    with subscriber(broker.http_url, max_queue=1) as reader:
+        reader.subscribe("paper", "news", read_old=True, credit=100_000)
+        name = labelled("penstock_push_ended_total", reason="too_slow")
+        found = scraped_until(broker, lambda found: found[name] == 1)
+    assert found[labelled("penstock_push_subscribers")] == 0
+
+
+# --- how they are shown
+
+
+def figures(queue: str = "crew", backlog: Backlog | None = None) -> QueueFigures:
+    return QueueFigures(
+        group_id=queue,
+        topic="jobs",
+        backlog=backlog,
+        workers=2,
+        delivered=9,
+        redelivered=4,
+        expired=3,
+        returned=1,
+        dead=5,
+        settled={"accepted": 7, "released": 6, "rejected": 0, "gap": 0},
+    )
+
+
+def test_every_number_has_its_own_name() -> None:
+    node = FakeNode()
+    node.queues.held = [figures(backlog=Backlog(11, 12, 13, 14, 15))]
+    node.subscription_desk.shown = PushFigures(subscribers=21, pushed=22, acks=23, ended={"closed": 24})
+    found = scrape(node)
+    gauges = ("available", "leased", "deferred", "waiting", "dying", "workers")
+    assert [of(found, name) for name in gauges] == [11, 12, 13, 14, 15, 2]
+    counters = ("deliveries", "redeliveries", "returns", "expired_leases", "dead_letters")
+    assert [of(found, f"{name}_total") for name in counters] == [9, 4, 1, 3, 5]
+    assert of(found, "settlements_total", outcome="accepted") == 7
+    assert found[labelled("penstock_push_subscribers")] == 21
+    assert found[labelled("penstock_push_messages_total")] == 22
+    assert found[labelled("penstock_push_acks_total")] == 23
+    assert found[labelled("penstock_push_ended_total", reason="closed")] == 24
+
+
+def test_what_nobody_has_counted_is_left_out_and_not_shown_as_nothing() -> None:
+    node = FakeNode()
+    node.queues.held = [figures(backlog=None)]
+    found = scrape(node)
+    assert labelled("penstock_queue_available", queue="crew", topic="jobs") not in found
+    assert of(found, "deliveries_total") == 9
+
+
+# --- how they are counted
+
+
+class FakeLed:
+    def __init__(self, partition: int = 0) -> None:
+        self.name = TopicPartition("jobs", partition)
+        self.serves = True
+        self.term = Term(3)
+        self.high_watermark = Offset(100)
+
+
+def test_queues_beyond_the_limit_are_counted_together_under_no_name() -> None:
+    tallies = Tallies(most=2)
+    for number in range(4):
+        tallies.begin(f"queue-{number}", TopicPartition("jobs", 0)).handed_out([Acquired(0, 9, 1)])
+    counted = {tally.group_id: tally.delivered for tally in tallies}
+    assert counted == {"queue-0": 10, "queue-1": 10, "": 20}
+
+
+def test_a_queue_that_nobody_drives_makes_room_for_one_that_somebody_does() -> None:
+    tallies = Tallies(most=2)
+    first = tallies.begin("first", TopicPartition("jobs", 0))
+    tallies.begin("second", TopicPartition("jobs", 0))
+    tallies.end(first)
+    tallies.begin("third", TopicPartition("jobs", 0))
+    assert [tally.group_id for tally in tallies] == ["second", "third"]
+
+
+def test_partitions_share_a_tally_until_the_last_of_them_ends() -> None:
+    tallies = Tallies(most=1)
+    one = tallies.begin("crew", TopicPartition("jobs", 0))
+    assert tallies.begin("crew", TopicPartition("jobs", 1)) is one
+    tallies.end(one)
+    assert tallies.begin("other", TopicPartition("jobs", 0)).group_id == "", "crew is at work"
+
+
+def test_a_range_is_counted_by_its_kinds() -> None:
+    tally = Tallies().begin("crew", TopicPartition("jobs", 0))
+    tally.settled(0, 99, bytes([AckKind.ACCEPT]))
+    tally.settled(100, 102, bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW]))
+    assert tally.kinds[AckKind.ACCEPT] == 101
+    assert tally.kinds[AckKind.REJECT] == 1
+    assert tally.kinds[AckKind.RENEW] == 1
+
+
+def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_since() -> None:
+    tally, led = Tallies().begin("crew", TopicPartition("jobs", 0)), FakeLed()
+    tally.park(led, Backlog(available=5, deferred=2))
+    led.high_watermark = Offset(130)
+    [parked] = tally.parked.values()
+    assert parked.now == Backlog(available=35, deferred=2)
+
+
+def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> None:
+    tally, led, lost = Tallies().begin("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
+    tally.park(led, Backlog(available=5))
+    tally.park(lost, Backlog(available=5))
+    lost.term = Term(4)
+    tally.look_over()
+    assert list(tally.parked) == [0]
+
+
+def test_a_parked_queue_that_is_driven_again_is_not_counted_twice() -> None:
+    tallies = Tallies()
+    tally = tallies.begin("crew", TopicPartition("jobs", 0))
+    tally.park(FakeLed(), Backlog(available=5))
+    tallies.end(tally)
+    assert not tallies.begin("crew", TopicPartition("jobs", 0)).parked
