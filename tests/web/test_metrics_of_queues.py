@@ -1,5 +1,6 @@
 """What /metrics says of queues and of push: the numbers are true."""
 
+import asyncio
 import json
 import time
 import urllib.request
@@ -11,6 +12,7 @@ from confluent_kafka import AcknowledgeType
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Broker
+from penstock.node.queues import driver
 from penstock.node.queues.tally import Backlog, QueueFigures, Tallies
 from penstock.node.subscriptions.counts import PushFigures
 from penstock.queue import AckKind, Acquired
@@ -131,6 +133,24 @@ def test_partitions_of_a_topic_are_counted_together(broker: Broker) -> None:
         one.hear("working")
         found = samples(broker)
     assert (of(found, "available"), of(found, "workers")) == (40, 1)
+
+
+def test_a_backlog_without_consumers_stays_in_the_metrics(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs"})
+    publish(broker.bootstrap_servers, "jobs", ["a", "b", "c"])
+    node: Any = broker._thread.service.node
+    monkeypatch.setattr(driver, "IDLE_SECONDS", -1.0)
+    asyncio.run_coroutine_threadsafe(node.queues.tidy(), node.flusher._loop).result(PATIENCE_SECONDS)
+    monkeypatch.undo()
+    assert not list(node.queues.drivers()), "nobody drives it any more"
+    publish(broker.bootstrap_servers, "jobs", ["d"])
+    assert of(samples(broker), "available") == 4
+    with working(broker.http_url, "crew", "jobs", credit=1) as one:
+        one.jobs(1)
+        found = samples(broker)
+    assert (of(found, "available"), of(found, "leased")) == (3, 1)
 
 
 def test_a_topic_that_is_deleted_takes_its_queues_out_of_the_metrics(broker: Broker) -> None:
