@@ -12,6 +12,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from penstock import Broker
 from penstock.web import push, sockets
@@ -264,11 +265,11 @@ def test_a_page_of_another_site_may_not_subscribe(
     broker: Broker, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = push_url(broker.http_url)
-    with pytest.raises(InvalidStatus) as refused, connect(url, origin="http://elsewhere.example"):
+    with pytest.raises(InvalidStatus) as refused, connect(url, origin=Origin("http://elsewhere.example")):
         pass
     assert refused.value.response.status_code == 403
     assert json.loads(refused.value.response.body)["error"]["code"] == "foreign_origin"
-    with connect(url, origin=broker.http_url) as own:  # a page that this port has served itself
+    with connect(url, origin=Origin(broker.http_url)) as own:  # a page that this port has served itself
         own.send('{"type": "ping"}')
         assert json.loads(own.recv(10))["code"] == "not_subscribed"
     assert not [row for row in caplog.records if row.levelname == "ERROR"], "it is the page's mistake"
