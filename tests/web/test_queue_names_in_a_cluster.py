@@ -52,6 +52,21 @@ def test_a_queue_that_is_created_on_any_node_is_listed_once(
     assert listed(callers[node], name) == []
 
 
+def test_a_queue_that_is_created_again_is_listed_again(
+    trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique
+) -> None:
+    """On a node that leads nothing of it, and so did not hear of its deletion."""
+    topic, name = unique("mail"), unique("work")
+    wish = {"name": topic, "partitions": 1, "replication_factor": 3}
+    callers[1].post("/v1/topics", json=wish).raise_for_status()
+    trio.hand_over(topic, 2)
+    for _ in range(2):
+        callers[1].post("/v1/queues", json={"queue": name, "topic": topic}).raise_for_status()
+        assert listed(callers[1], name) == [("share", "Empty")]
+        assert callers[3].delete(f"/v1/queues/{name}").status_code == 204
+        assert listed(callers[1], name) == []
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_a_queue_that_begins_with_a_worker_of_any_node_is_listed_once(
     node: int, trio: WebTrio, callers: dict[int, httpx.Client], topic: str, unique: Unique

@@ -157,6 +157,17 @@ def test_a_queue_that_begins_again_after_its_deletion_is_listed_again(
     assert is_an_empty_share_group(client, queue)
 
 
+def test_a_group_whose_queue_went_with_its_topic_can_be_deleted_over_http(
+    http: httpx.Client, client: RawClient, queue: str
+) -> None:
+    assert http.delete(f"/v1/groups/{queue}").status_code == 404, "a queue is deleted as one"
+    assert http.delete(f"/v1/topics/{queue}").status_code == 204
+    assert http.get(f"/v1/queues/{queue}").status_code == 404
+    assert http.delete(f"/v1/groups/{queue}").status_code == 204
+    assert listed(client, queue) is None
+    assert http.delete(f"/v1/groups/{queue}").status_code == 404
+
+
 # --- one name, one kind
 
 

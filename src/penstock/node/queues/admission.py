@@ -52,9 +52,8 @@ class Admission:
             await self.begin(queue.group_id)
 
     async def begin(self, group_id: str) -> None:
-        """Returns when queues may begin under this name; POLICY_VIOLATION if they must not."""
-        if group_id in self._noted:
-            return
+        """Returns when queues may begin under this name; POLICY_VIOLATION if they must not. The coordinator is asked in
+        any case: of queues that are not at work here nobody says when they are deleted."""
         asking = self._ask(group_id)
         await asyncio.wait({asking}, timeout=WAIT_SECONDS)
         refusal = asking.result() if asking.done() and not asking.cancelled() else None
@@ -62,9 +61,11 @@ class Admission:
             raise refusal
 
     def look_after(self, group_ids: Iterable[str]) -> None:
-        """Now and then: these groups' queues are at work."""
+        """Now and then: queues of these groups are at work here, and of no others."""
         old = asyncio.get_running_loop().time() - FRESH_SECONDS
-        for group_id in dict.fromkeys(group_ids):
+        at_work = dict.fromkeys(group_ids)
+        self._noted = {one: when for one, when in self._noted.items() if one in at_work}
+        for group_id in at_work:
             if self._noted.get(group_id, old) <= old:
                 self._ask(group_id)
 

@@ -44,6 +44,7 @@ from penstock.web.api.routing import Call, NoParams, Operation
 from penstock.web.api.topics import TopicName
 
 COORDINATOR_KEY = 0
+SHARE = "share"
 NO_MEMBER, NO_GENERATION = "", -1
 """Who commits from outside: allowed while the group has no members."""
 
@@ -259,6 +260,14 @@ class Groups:
                 message = f"{group!r} is a queue: GET /v1/queues/{quote(group, safe='')} describes it"
         return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
 
+    async def _is_bare_share_group(self, group: str) -> bool:
+        """One that is listed and has no queue, since its topics are gone: it can be deleted here only."""
+        if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
+            return False
+        rows = await self._listed(self._client.coordinator_of(group))
+        is_share = any(row.group == group and row.type == SHARE for row in rows or ())
+        return is_share and not await self._client.node.queue_overview.pictures(group)
+
     async def _offsets(self, group: str) -> list[CommittedFacts]:
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
         answer = await self._client.ask_home(
@@ -285,7 +294,8 @@ class Groups:
 
     async def delete(self, call: Call[GroupParams, None]) -> None:
         group = call.params.group
-        if await self.described(group) is None:
+        is_consumers = await self.described(group) is not None
+        if not is_consumers and not await self._is_bare_share_group(group):
             raise await self._unknown(group)
         answer = await self._client.ask_home(
             lambda: self._client.coordinator_of(group),
