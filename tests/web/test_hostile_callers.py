@@ -241,11 +241,9 @@ def test_the_ledger_gives_back_what_was_taken() -> None:
 # --- answers
 
 
-def test_a_caller_that_does_not_read_its_answer_is_cut_off_and_its_memory_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(port, "IDLE_SECONDS", 1.0)
-    with Broker(limits=Limits(max_http_memory_bytes=12 * MEBIBYTE)) as broker:
+def test_a_caller_that_does_not_read_its_answer_is_cut_off_and_its_memory_freed() -> None:
+    limits = Limits(max_http_memory_bytes=12 * MEBIBYTE, http_idle_timeout_ms=1_000)
+    with Broker(limits=limits) as broker:
         url = broker.http_url
         wish = {"name": "large", "configs": {"max.message.bytes": 8 * MEBIBYTE}}
         httpx.post(f"{url}/v1/topics", json=wish).raise_for_status()

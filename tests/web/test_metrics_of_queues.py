@@ -12,12 +12,12 @@ from confluent_kafka import AcknowledgeType
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import Broker
+from penstock.config import Limits
 from penstock.node.queues import driver
 from penstock.node.queues.tally import Backlog, QueueFigures, Tallies
 from penstock.node.subscriptions.counts import PushFigures
 from penstock.queue import AckKind, Acquired
 from penstock.types import Offset, Term, TopicPartition
-from penstock.web import push
 from tests.clients.queues import configure, publish, take, worker
 from tests.web.pushing import subscriber
 from tests.web.workers import working
@@ -189,16 +189,16 @@ def test_a_subscriber_that_does_not_ack_is_counted_as_inactive(broker: Broker) -
     scraped_until(broker, lambda found: found[name] == 1)
 
 
-def test_a_subscriber_that_does_not_read_is_counted_as_too_slow(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(push, "SLOW_SECONDS", 0.2)
-    publish(broker.bootstrap_servers, "news", ["x" * 200_000 for _ in range(60)])
-    with subscriber(broker.http_url, max_queue=1) as reader:
+def test_a_subscriber_that_does_not_read_is_counted_as_too_slow() -> None:
+    with (
+        Broker(limits=Limits(slow_drain_timeout_ms=200)) as broker,
+        subscriber(broker.http_url, max_queue=1) as reader,
+    ):
+        publish(broker.bootstrap_servers, "news", ["x" * 200_000 for _ in range(60)])
         reader.subscribe("paper", "news", read_old=True, credit=100_000)
         name = labelled("penstock_push_ended_total", reason="too_slow")
         found = scraped_until(broker, lambda found: found[name] == 1)
-    assert found[labelled("penstock_push_subscribers")] == 0
+        assert found[labelled("penstock_push_subscribers")] == 0
 
 
 # --- how they are shown

@@ -157,11 +157,11 @@ def test_headers_that_never_end_are_refused_and_others_go_on() -> None:
     run(scenario)
 
 
-def test_a_connection_that_never_completes_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port, "IDLE_SECONDS", 0.1)
+def test_a_connection_that_never_completes_a_request_is_closed() -> None:
+    impatient = NodeConfig(limits=Limits(http_idle_timeout_ms=100))
 
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(FakeNode(config=impatient)) as number:
             silent, _ = await asyncio.open_connection("127.0.0.1", number)
             dripping, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET /health HT")

@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from penstock import Broker
+from penstock.config import Limits
 from penstock.web import push, sockets
 from tests.web.pushing import create, produce, push_url, subscriber, values
 
@@ -197,12 +198,13 @@ def test_a_flood_of_frames_is_read_slowly_and_the_others_are_served(
             one.hear_of("pong")
 
 
-def test_who_does_not_read_is_sent_away_after_a_while(
-    broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(push, "SLOW_SECONDS", 0.3)
-    name = unique("deaf")
-    with subscriber(broker.http_url, max_queue=1) as one:
+def test_who_does_not_read_is_sent_away_after_a_while() -> None:
+    name, topic = "deaf", "t"
+    with (
+        Broker(limits=Limits(slow_drain_timeout_ms=300)) as broker,
+        subscriber(broker.http_url, max_queue=1) as one,
+    ):
+        create(broker.bootstrap_servers, topic)
         one.subscribe(name, topic, credit=100_000)
         produce(broker.bootstrap_servers, topic, ["x" * 20_000] * 1000)
         while True:  # until it has gone, somebody else is refused

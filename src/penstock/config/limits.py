@@ -55,7 +55,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     slow_drain_timeout_ms: Annotated[
         int,
         Meta(
-            ge=1, description="A client that reads none of its answer for this long holds memory for nothing."
+            ge=1,
+            description="A client, or a WebSocket, that reads nothing of what it is sent for this long is ended.",
         ),
     ] = 60_000
     max_client_id_bytes: Annotated[
@@ -192,6 +193,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="Open connections on the HTTP port; at most an eighth of the files that the process may open.",
         ),
     ] = 4_096
+    http_idle_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="An HTTP connection without a request is closed; behind a proxy, let it be longer than there.",
+        ),
+    ] = 10_000
     max_http_body_bytes: Annotated[
         int,
         Meta(
@@ -210,6 +218,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="Bodies and answers of all HTTP callers together; past it they are told to come back.",
         ),
     ] = 256 * MEBIBYTE
+
+    max_credit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Messages that a push subscriber or worker may hold, whatever it asks for; each is remembered.",
+        ),
+    ] = 100_000
+    max_partitions_per_subscription: Annotated[
+        int,
+        Meta(ge=1, description="Of one push subscriber: each costs a long poll and a few kilobytes."),
+    ] = 2_000
 
     def validate(self) -> None:
         """Raises ConfigError for a limit outside its range, or for two that do not go together."""

@@ -6,14 +6,14 @@ does not wake up ten times a second to look whether it should stop, and it does 
 What a caller may do to us, and the limit:
     many connections            limits.max_http_connections, and an eighth of the process' files; the next one takes
                                 the place of the oldest that is idle, and is closed at once when all are being answered
-    a connection without a word IDLE_SECONDS, also when it drips bytes and never completes a request
+    a connection without a word limits.http_idle_timeout_ms, also when it drips bytes and never completes a request
     headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
     a body                      read only where one is wanted, up to a size and a time (`api.bodies`, `cluster`);
                                 uvicorn stops reading from the socket at 64 KB. What is too large is thrown away for a
                                 few seconds, so that its sender gets to read why
     two lengths                 refused (`app.OneLength`)
-    an answer that is not read  DRAIN_BYTES_MIN in IDLE_SECONDS, or the connection is ended; large answers wait outside
-                                the socket's buffer, where they are counted (`api.routing`)
+    an answer that is not read  DRAIN_BYTES_MIN in the same time, or the connection is ended; large answers wait
+                                outside the socket's buffer, where they are counted (`api.routing`)
     a WebSocket                 counts as a connection; for the rest see `sockets`
 
 Connections are told to the status log as those of the Kafka port are. One that becomes a WebSocket ends as an HTTP
@@ -28,6 +28,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
+from math import ceil
 from typing import Any
 
 import h11
@@ -43,9 +44,8 @@ FILES_SHARE = 8
 """The Kafka port takes three quarters of the process' files, this one an eighth: logs must always find one."""
 FILES_MIN = 64
 MAX_HEADER_BYTES = 16 * 1024
-IDLE_SECONDS = 10.0
 DRAIN_BYTES_MIN = 64 * 1024
-"""What a caller must have taken of its answer in IDLE_SECONDS: less holds memory that others need."""
+"""What a caller must have taken of its answer in the time that it may be idle: less holds memory that others need."""
 STOP_SECONDS = 2
 """How long an answer that is under way may delay the stop."""
 
@@ -56,7 +56,10 @@ class WebPort:
     def __init__(self, listener: socket.socket, source: Source) -> None:
         self._listener = listener
         most = min(source.config.limits.max_http_connections, _files_for_connections())
-        protocol: Any = partial(BoundedProtocol, max_connections=most, events=source.events)
+        idle_seconds = source.config.limits.http_idle_timeout_ms / 1000
+        protocol: Any = partial(
+            BoundedProtocol, max_connections=most, idle_seconds=idle_seconds, events=source.events
+        )
         socket_protocol: Any = partial(sockets.BoundedSocket, events=source.events)
         self._app = build_app(source)
         config = uvicorn.Config(
@@ -70,7 +73,7 @@ class WebPort:
             server_header=False,
             date_header=False,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            timeout_keep_alive=int(IDLE_SECONDS),
+            timeout_keep_alive=ceil(idle_seconds),
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         self._server = _GuestServer(config)
@@ -125,9 +128,12 @@ _arrivals = itertools.count()
 class BoundedProtocol(H11Protocol):
     """One HTTP connection, with an end to its patience."""
 
-    def __init__(self, *args: Any, max_connections: int, events: EventSink, **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, max_connections: int, idle_seconds: float, events: EventSink, **settings: Any
+    ) -> None:
         super().__init__(*args, **settings)
         self._max_connections = max_connections
+        self._idle_seconds = idle_seconds
         self._events = events
         self._is_told = False
         """Whether the status log knows that it is open."""
@@ -188,7 +194,7 @@ class BoundedProtocol(H11Protocol):
         self._requests_seen = self.cycle
         self._unsent_seen = self.transport.get_write_buffer_size()
         self._drained = False
-        self._patience = self.loop.call_later(IDLE_SECONDS, self._lose_patience)
+        self._patience = self.loop.call_later(self._idle_seconds, self._lose_patience)
 
     def _lose_patience(self) -> None:
         """Closes the connection unless a request came since the last look, or one is being answered to somebody who

@@ -5,7 +5,8 @@ One task sends and one listens, for each subscriber. Limits, beside those of eve
     no first frame              FIRST_FRAME_SECONDS
     frames without a pause      FRAMES_PER_SECOND are read; a subscriber that sends more waits, as TCP makes it wait
     not reading what is pushed  the subscriber's own pages and the socket's buffer fill up, nothing else; after
-                                SLOW_SECONDS without any progress it is sent away
+                                limits.slow_drain_timeout_ms without any progress it is sent away
+    holding a great deal        limits.max_credit, however much it asks for
     a page of somebody else     a browser that opens a socket says which site the page is from: only this one's own
 """
 
@@ -51,7 +52,6 @@ PATH = "/v1/push"
 FIRST_FRAME_SECONDS = 10.0
 FRAMES_PER_SECOND = 2_000
 """Some tenth of the event loop. An ack is for all that was pushed before it, so nobody needs as many."""
-SLOW_SECONDS = 60.0
 FAREWELL_SECONDS = 2.0
 
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -138,6 +138,8 @@ class _Connection:
         self._subscriptions = subscriptions
         self._socket = socket
         self._pace = Pace(FRAMES_PER_SECOND)
+        self._slow_seconds = node.config.limits.slow_drain_timeout_ms / 1000
+        self._max_credit = node.config.limits.max_credit
 
     async def serve(self) -> None:
         try:
@@ -173,6 +175,7 @@ class _Connection:
                 "positions": [place_told(place) for place in attachment.core.places()],
             }
         )
+        attachment.set_credit(min(attachment.wish.settings.credit, self._max_credit))
         pump = asyncio.ensure_future(attachment.run(self._send))
         ears = asyncio.ensure_future(self._listen(attachment))
         told = asyncio.ensure_future(attachment.told_to_end())
@@ -188,7 +191,7 @@ class _Connection:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         if any(_is_too_slow(outcome) for outcome in outcomes):
-            attachment.end(Ending("too_slow", f"it took nothing for {SLOW_SECONDS:.0f} seconds"))
+            attachment.end(Ending("too_slow", f"it took nothing for {self._slow_seconds:g} seconds"))
         ending = await self._let_go(attachment)
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
@@ -229,7 +232,7 @@ class _Connection:
                     message = f"offset {offset} of {topic}-{partition} was not sent, so it cannot be acked"
                     raise Problem(400, "not_sent", message, "offset")
             case CreditFrame(credit=credit):
-                attachment.set_credit(credit)
+                attachment.set_credit(min(credit, self._max_credit))
             case Ping():
                 attachment.tell({"type": "pong"})
             case Unsubscribe():
@@ -251,7 +254,7 @@ class _Connection:
     async def _send(self, what: bytes | Notice) -> None:
         """WebSocketDisconnect if the subscriber has gone, or does not read."""
         frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
-        await self._socket.send({"type": "websocket.send", READY: frame, PATIENCE: SLOW_SECONDS})
+        await self._socket.send({"type": "websocket.send", READY: frame, PATIENCE: self._slow_seconds})
 
     async def _send_to(self, node_id: int, name: str) -> None:
         url = home_url(self._node, node_id)

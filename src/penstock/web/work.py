@@ -7,7 +7,7 @@ WebSocket (`sockets`):
     no first frame              FIRST_FRAME_SECONDS
     frames without a pause      FRAMES_PER_SECOND are read; a worker that sends more waits, as TCP makes it wait
     settling without reading    UNANSWERED_MAX frames; then no more are read until answers have been sent
-    not reading its jobs        SLOW_SECONDS, then it is sent away and what it held goes to others
+    not reading its jobs        limits.slow_drain_timeout_ms, then it is sent away and what it held goes to others
     a page of somebody else     as for push: only this site's own
 
 What a worker is handed is decided in `worker`.
@@ -34,7 +34,6 @@ from penstock.web.worker import PATH, Ended, Worker
 FIRST_FRAME_SECONDS = 10.0
 FRAMES_PER_SECOND = 5_000
 """Some quarter of the event loop. A frame settles whole ranges, so a worker that needs more does something wrong."""
-SLOW_SECONDS = 60.0
 FAREWELL_SECONDS = 2.0
 CLOSE_CODES = {"unavailable": 1013, "unknown_topic": 4404, "held": 4409, "too_slow": 4408}
 MISTAKE = 4400
@@ -145,7 +144,7 @@ class _Connection:
 
     async def _send(self, frame: bytes) -> None:
         try:
-            async with asyncio.timeout(SLOW_SECONDS):
+            async with asyncio.timeout(self._node.config.limits.slow_drain_timeout_ms / 1000):
                 await self._socket.send({"type": "websocket.send", READY: frame})
         except TimeoutError:
             raise WebSocketDisconnect(1006, "too slow") from None

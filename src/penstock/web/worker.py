@@ -63,7 +63,8 @@ class Worker:
         self._batches = batches
         self.consumer = f"work-{uuid4().hex}"
         self._who = f"{wish.name or self.consumer} at {peer}"
-        self._credit = wish.credit
+        self._max_credit = node.config.limits.max_credit
+        self._credit = min(wish.credit, self._max_credit)
         self._held = 0
         """Jobs in its hands, and those that are being settled: they free their credit when that is durable."""
         self._settling = 0
@@ -142,7 +143,7 @@ class Worker:
         self.tell({"type": "pong"})
 
     def set_credit(self, credit: int) -> None:
-        self._credit = credit
+        self._credit = min(credit, self._max_credit)
         self._bell.set()
 
     def tell(self, notice: Notice) -> None:

@@ -28,8 +28,6 @@ from penstock.types import TopicPartition
 if TYPE_CHECKING:
     from penstock.node import Node
 
-MAX_PARTITIONS = 2_000
-"""Of one subscriber: each costs a long poll and a few kilobytes."""
 PATIENCE_SECONDS = 5.0
 """How long a home is looked for: an election with the usual settings, and then some."""
 LOOK_AGAIN_SECONDS = 0.05
@@ -210,8 +208,9 @@ class Subscriptions:
                 raise Refused("unknown_topic", f"there is no topic {name!r}: create it before you subscribe")
             found.append(topic)
         count = sum(topic.partitions for topic in found)
-        if count > MAX_PARTITIONS:
-            message = f"{count} partitions: expected at most {MAX_PARTITIONS} in one subscription"
+        most = self._node.config.limits.max_partitions_per_subscription
+        if count > most:
+            message = f"{count} partitions: expected at most {most} (limits.max_partitions_per_subscription)"
             raise Refused("too_many_partitions", message)
         return found
 
