@@ -60,6 +60,19 @@ def test_a_kafka_client_is_told_with_its_protocol(watched: Broker) -> None:
     events_until(watched.bootstrap_servers, has("connection.closed", client=name, protocol="kafka"))
 
 
+def test_a_kafka_client_that_the_broker_sends_away_is_told_with_the_reason() -> None:
+    with Broker(status_topic=TOPIC, limits=Limits(max_request_bytes=65536)) as broker:
+        host, port = broker.bootstrap_servers.split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            name = name_of(client)
+            client.sendall((2**30).to_bytes(4, "big"))
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        events = events_until(broker.bootstrap_servers, has("connection.closed", client=name))
+    [closed] = told(events, "connection.closed", client=name)
+    assert str(2**30) in closed["reason"]
+
+
 def test_an_http_caller_is_told_when_it_comes_and_when_it_goes(watched: Broker) -> None:
     name = ask_once(watched)
     events = events_until(watched.bootstrap_servers, has("connection.closed", client=name))

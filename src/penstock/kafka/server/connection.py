@@ -88,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         "closed",
         "last_active",
         "peer",
+        "why_closed",
     )
 
     def __init__(self, listener: "KafkaListener") -> None:
@@ -106,6 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.last_active = listener.now
         self.peer = "?"
+        self.why_closed: str | None = None
+        """Where the broker ended it because of what the client did."""
         self.client_software = ""
 
     # --- the socket's side
@@ -186,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed and self._transport is not None:
             log.warning("closing %s: %s", self.peer, reason)
             self.closed = True
+            self.why_closed = reason
             self._queue.clear()
             self.abort()
 

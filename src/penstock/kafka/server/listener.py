@@ -102,7 +102,8 @@ class KafkaListener:
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self.node.events.tell("connection.closed", client=connection.peer, protocol="kafka")
+            facts = {"client": connection.peer, "protocol": "kafka", "reason": connection.why_closed}
+            self.node.events.tell("connection.closed", **facts)
         self.metrics.connections = len(self._connections)
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
