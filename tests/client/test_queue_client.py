@@ -211,6 +211,18 @@ def test_a_topic_that_does_not_exist_is_an_error_and_not_a_wait(client: Client, 
         queue.receive(SOON)
 
 
+def test_a_name_that_a_subscription_has_is_refused_and_not_waited_for(
+    client: Client, topic: str, group: str
+) -> None:
+    client.publish(topic, b"1")
+    with client.subscribe(topic, name=group, read_old=True) as subscription:
+        next(iter(subscription)).ack()
+    with client.queue(topic, group=group) as queue, pytest.raises(Denied) as refused:
+        queue.receive(SOON)
+    assert refused.value.code == "refused"
+    assert group in str(refused.value)
+
+
 def test_a_queue_for_one_consumer_sends_the_second_one_away_or_lets_it_stand_by(
     client: Client, topic: str, group: str
 ) -> None:

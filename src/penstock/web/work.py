@@ -35,7 +35,7 @@ FIRST_FRAME_SECONDS = 10.0
 FRAMES_PER_SECOND = 5_000
 """Some quarter of the event loop. A frame settles whole ranges, so a worker that needs more does something wrong."""
 FAREWELL_SECONDS = 2.0
-CLOSE_CODES = {"unavailable": 1013, "unknown_topic": 4404, "held": 4409, "too_slow": 4408}
+CLOSE_CODES = {"unavailable": 1013, "unknown_topic": 4404, "held": 4409, "refused": 4409, "too_slow": 4408}
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 

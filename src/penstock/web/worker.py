@@ -314,7 +314,7 @@ class Worker:
                 driver = task.result()
             except KafkaError as refused:
                 if refused.code == ErrorCode.POLICY_VIOLATION:
-                    raise Ended("unavailable", refused.message) from None
+                    raise Ended("refused", refused.message) from None
                 self._look_soon(LOOK_SOON_SECONDS)
         return None if driver is None or driver.ended else driver
 
