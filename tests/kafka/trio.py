@@ -155,8 +155,14 @@ class Trio:
     # --- looking inside
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it on the nodes' loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
+        """Runs it on the nodes' loop. One that does not end is told with what every task there waits for."""
+        outcome = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return outcome.result(PATIENCE_SECONDS)
+        except TimeoutError:
+            for task in asyncio.all_tasks(self._loop):
+                task.print_stack()
+            raise
 
     def call(self, question: Callable[[], T]) -> T:
         """Asks on the nodes' loop, between two of its turns."""

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.queue import AckKind
 from penstock.web.api.jobs import OpenedBatches
@@ -237,3 +238,24 @@ def test_a_worker_that_does_not_take_its_answers_is_not_heard_any_further(trio: 
         return before, one_more.done()
 
     assert trio.run(scene()) == (False, True)
+
+
+def test_a_partition_that_cannot_hand_out_now_costs_its_node_nothing(
+    trio: WebTrio, callers: dict[int, httpx.Client], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a leader does not know whether it still leads. All nodes here share one loop: whoever does not let go
+    of it would stop them all."""
+    refused: list[int] = []
+
+    def refuse(driver: QueueDriver, *args: Any, **more: Any) -> None:
+        refused.append(driver.partition.name.partition)
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not now")
+
+    with working(trio.url(1), queue, queue, credit=5) as worker:
+        worker.hear("working")
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueDriver, "deliver", refuse)
+            publish(callers[2], queue, 0)
+            assert trio.eventually(lambda: len(refused) >= 3)
+            callers[1].get(f"/v1/queues/{queue}").raise_for_status()
+        assert [job["value"] for job in worker.jobs(1)] == [0]

@@ -201,7 +201,8 @@ class Worker:
         try:
             delivery = driver.deliver(self.consumer, min(room, FRAME_JOBS), FRAME_BYTES, who=self._who)
         except (KafkaError, StorageError, CorruptLog):
-            self._look_soon(LOOK_SOON_SECONDS)
+            # Nobody knows when this passes, so nobody rings: it is looked at again after a moment, and not before.
+            self._look_at = min(self._look_at, self._loop.time() + LOOK_SOON_SECONDS)
             return b""
         if not delivery.acquired:
             return b""
@@ -229,7 +230,9 @@ class Worker:
         self._held = leased + self._settling
 
     async def _pause(self) -> None:
-        """Until something may have changed."""
+        """Until something may have changed. Others have their turn in any case: waiting for a bell that has rung
+        already would not let them."""
+        await asyncio.sleep(0)
         has_room = self._credit > self._held
         if not has_room and self._credit > 0:
             self._recount()
