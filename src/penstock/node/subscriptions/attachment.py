@@ -108,6 +108,8 @@ class Attachment:
                     await asyncio.sleep(0)
             elif self.ending is None:
                 self._set_due_timer()
+                if self._awake.is_set():
+                    await asyncio.sleep(0)  # a page of which nothing is to be sent; there may be many in a row
                 await self._awake.wait()
         return self.ending
 
