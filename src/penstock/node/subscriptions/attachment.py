@@ -109,7 +109,9 @@ class Attachment:
             elif self.ending is None:
                 self._set_due_timer()
                 if self._awake.is_set():
-                    await asyncio.sleep(0)  # a page of which nothing is to be sent; there may be many in a row
+                    await asyncio.sleep(
+                        0
+                    )  # a page of which nothing is to be sent; there may be many in a row
                 await self._awake.wait()
         return self.ending
 
