@@ -23,9 +23,10 @@ from penstock.node.queues.desk_words import (
     Verdicts,
     Wish,
 )
-from penstock.node.queues.driver import Acknowledgement, Consumer, NotLeased, QueueDriver
+from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.shelf import QueueKey
+from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
 from penstock.types import NodeId, Offset
 
 WAIT_MS_MAX = 5_000

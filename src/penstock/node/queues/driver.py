@@ -17,39 +17,33 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
-from penstock.batch import iter_headers
 from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock
 from penstock.node.partition import Partition
+from penstock.node.queues.beginning import first_offset, is_of_another_log, settings_of
 from penstock.node.queues.exclusive import Holder, Seat
-from penstock.node.queues.notes import read_notes
 from penstock.node.queues.patience import Patience
+from penstock.node.queues.reading import LogReader
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
 from penstock.node.queues.tally import Backlog, Tally
-from penstock.node.waiter import FetchWaiter
-from penstock.queue import (
-    HEAD_SUFFIX,
-    AckKind,
-    Acquired,
-    DeadLetter,
-    QueuePartition,
-    QueueSettings,
-    RetryBackoff,
-    decode_head,
-    reach,
+from penstock.node.queues.values import (
+    NOTHING,
+    Acknowledgement,
+    Consumer,
+    Delivery,
+    as_kafka_error,
+    not_leased,
+    unknown_queue,
 )
-from penstock.types import NO_EVENTS, EventSink, Offset, Term
+from penstock.node.waiter import FetchWaiter
+from penstock.queue import HEAD_SUFFIX, AckKind, DeadLetter, QueuePartition
+from penstock.types import NO_EVENTS, EventSink, Term
 
 log = logging.getLogger("penstock.queues")
 
-READ_AHEAD_BYTES = 1024 * 1024
-"""What is read from the log at once to learn which records there are."""
-EXTENDS_PER_TURN = 16
-"""Reads in one turn of the loop: a long stretch of deferred or deleted records must not hold up everybody else."""
 READ_ON_RECORDS = 100_000
 """Available records that are known of before nothing more is read for somebody who only looks."""
 IDLE_SECONDS = 300.0
@@ -57,39 +51,6 @@ IDLE_SECONDS = 300.0
 
 Bury = Callable[["QueueDriver", DeadLetter], Awaitable[None]]
 """Copies what died to where dead letters go; PenstockError if that cannot be done now."""
-
-
-class Acknowledgement(NamedTuple):
-    """What a consumer says of a range: one kind for all of it, or one for each offset. A release may come with the
-    time after which it is to be tried again."""
-
-    first: int
-    last: int
-    kinds: bytes
-    delay_ms: int | None = None
-
-
-class NotLeased(KafkaError):
-    """Ranges that are not, or no more, in the hands of whoever spoke of them. All others were taken, and are durable
-    when this is raised."""
-
-    def __init__(self, code: ErrorCode, message: str, ranges: Sequence[tuple[int, int]]) -> None:
-        super().__init__(code, message)
-        self.ranges = list(ranges)
-
-
-class Delivery(NamedTuple):
-    """Stored batches, and which of their records this consumer has got, with the number of deliveries."""
-
-    records: bytes
-    acquired: list[Acquired]
-
-
-NOTHING = Delivery(b"", [])
-
-
-class Consumer(asyncio.Event):
-    """A request for records that waits until there may be some."""
 
 
 class QueueDriver:
@@ -141,8 +102,6 @@ class QueueDriver:
         self._acks: dict[asyncio.Future[None], KafkaError | None] = {}
         """Acknowledgements that wait for a save, and what to say of them then."""
         self._bell = _Bell(self._rung)
-        self._record_bytes = 1024
-        """The usual size of a record here, so that no more is read than will be sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = self._loop.create_task(self._open())
 
@@ -176,7 +135,7 @@ class QueueDriver:
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key.group_id!r} was reconfigured"))
             return
         self.config = config
-        self.core.configure(_settings(config))
+        self.core.configure(settings_of(config))
 
     # --- life
 
@@ -195,63 +154,36 @@ class QueueDriver:
             await self._restore(dict(parts))
             self._check_leads()
         except PenstockError as trouble:
-            self.end(_as_kafka(trouble))
-            raise _as_kafka(trouble) from trouble
+            self.end(as_kafka_error(trouble))
+            raise as_kafka_error(trouble) from trouble
+        self._log = LogReader(self.core, self.partition, with_keys=self.config.key_ordered)
         self.core.trimmed(self.now_ms, self.partition.start_offset)
         self.partition.add_waiter(self._bell)
         self._after()
 
     async def _restore(self, parts: dict[bytes, bytes]) -> None:
         """From what is stored; GROUP_ID_NOT_FOUND if that is nothing, and this is no time to begin."""
-        if parts and not self._is_of_another_log(parts):
-            self.core = QueuePartition.restore(_settings(self.config), term=self.term, records=parts)
+        if parts and not is_of_another_log(self.partition, parts):
+            self.core = QueuePartition.restore(settings_of(self.config), term=self.term, records=parts)
         elif parts:
             name = self.partition.name
             log.warning("%s on %s begins anew, as the log has", self.key.group_id, name)
             await self._begin(self.partition.start_offset, [part for part in parts if part != HEAD_SUFFIX])
             self._tell("queue.reset", first_offset=self.core.start_offset, reason="its log has begun anew")
         elif self.may_begin:
-            await self._begin(await self._first_offset(), ())
+            first = await first_offset(self.key, self.partition, self._store, self.config, self._clock)
+            await self._begin(first, ())
             self._tell("queue.created", first_offset=self.core.start_offset)
         else:
             raise unknown_queue(self.key.group_id)
 
     async def _begin(self, start_offset: int, gone: Sequence[bytes]) -> None:
         """`gone` are parts of the state of which nothing is true any more."""
-        self.core = QueuePartition(_settings(self.config), term=self.term, start_offset=start_offset)
+        self.core = QueuePartition(settings_of(self.config), term=self.term, start_offset=start_offset)
         changes = self.core.take_changes()
         if changes is not None:
             await self._save([*changes.records, *((part, None) for part in gone)])
             self.core.saved(changes.number)
-
-    def _is_of_another_log(self, parts: dict[bytes, bytes]) -> bool:
-        """Whether this was stored of a log that is gone: a topic in memory begins at 0 again when its node does. Terms
-        do not, and the head names that of who stored the state. What such a leader knew of lies before where the terms
-        after its own begin: in a log that has nothing of its term or an earlier one, at the start."""
-        if not self.partition.config.memory or HEAD_SUFFIX not in parts:
-            return False
-        stored = self.partition.log
-        end = stored.offset_at(stored.end_of_term_index(decode_head(parts[HEAD_SUFFIX]).term))
-        return reach(parts) > end
-
-    async def _first_offset(self) -> int:
-        wanted = self._offset_by_settings()  # before anything is waited for: what comes from now on is wanted
-        if self.config.auto_offset_reset == "earliest":
-            return wanted
-        if self.key.partition >= await self._store.first_partitions(self.key):
-            # The topic has got this partition since the queue is on it: all of it is new.
-            return self.partition.start_offset
-        return wanted
-
-    def _offset_by_settings(self) -> int:
-        reset = self.config.auto_offset_reset
-        if reset == "earliest":
-            return self.partition.start_offset
-        if reset == "latest":
-            return self.partition.high_watermark
-        since_ms = self._clock.wall_ms() - self.config.auto_offset_reset_ms
-        found = self.partition.log.find_timestamp(since_ms, self.partition.high_watermark)
-        return self.partition.high_watermark if found is None else found[1]
 
     def end(self, why: KafkaError) -> None:
         """No more is decided here. Whoever waits is told so."""
@@ -309,13 +241,13 @@ class QueueDriver:
         if self.config.exclusive and not self._take_seat(member, who, now_ms, seat_ms):
             return NOTHING
         others = len(self._waiting)
-        self._read_ahead(now_ms, max_records * (others + 1))
+        self._log.ahead(now_ms, max_records * (others + 1))
         fair = max(1, -(-self.core.available_count // (others + 1)))
         acquired = self.core.acquire(now_ms, member, min(max_records, fair))
         if not acquired:
             self._after()
             return NOTHING
-        delivery = self._fetch(
+        delivery = self._log.fetch(
             now_ms, member, acquired, max_bytes, whole_batches=whole_batches and not others
         )
         self.tally.handed_out(delivery.acquired)
@@ -341,7 +273,7 @@ class QueueDriver:
                 refused.append((result.error, batch))
             else:
                 self.tally.settled(batch.first, batch.last, batch.kinds)
-        wrong = _refused(refused) if refused else None
+        wrong = not_leased(refused) if refused else None
         if waits:
             self._acks[future] = wrong
             future.add_done_callback(lambda done: self._acks.pop(done, None))
@@ -367,7 +299,7 @@ class QueueDriver:
             before = self.core.next_offset
             if before > offset:
                 return
-            self._read_ahead(self.now_ms, self.config.max_record_locks)
+            self._log.ahead(self.now_ms, self.config.max_record_locks)
             if self.core.next_offset == before:
                 return
             await asyncio.sleep(0)
@@ -378,7 +310,7 @@ class QueueDriver:
         while self._loop.time() < deadline:
             self._check_leads()
             before = self.core.next_offset
-            self._read_ahead(self.now_ms, READ_ON_RECORDS, reads=1)  # nobody waits for it: others first
+            self._log.ahead(self.now_ms, READ_ON_RECORDS, reads=1)  # nobody waits for it: others first
             self._after()
             if self.core.next_offset == before:
                 return
@@ -464,61 +396,6 @@ class QueueDriver:
 
     # --- inside
 
-    def _read_ahead(self, now_ms: int, wanted: int, *, reads: int = EXTENDS_PER_TURN) -> None:
-        """Learns of more records, as long as there are some and too few are available."""
-        core, partition = self.core, self.partition
-        for _ in range(reads):
-            if core.available_count >= wanted or not core.wants_more(wanted):
-                return
-            if core.next_offset < partition.start_offset:
-                core.trimmed(now_ms, partition.start_offset)
-            if core.next_offset >= partition.high_watermark:
-                return
-            data = partition.read(Offset(core.next_offset), READ_AHEAD_BYTES, at_least_one=True)
-            if not data:  # compaction took all that was left
-                return
-            end, notes = read_notes(data, core.next_offset, keys=self.config.key_ordered)
-            records = max(1, end - core.next_offset)
-            self._record_bytes = max(32, len(data) // records)
-            core.extend(now_ms, end, notes)
-
-    def _fetch(
-        self, now_ms: int, member: str, acquired: list[Acquired], max_bytes: int, *, whole_batches: bool
-    ) -> Delivery:
-        """The batches that hold what was acquired. What does not fit goes back as if it had not been handed out."""
-        parts: list[bytes] = []
-        room = max_bytes
-        covered = 0
-        kept: list[Acquired] = []
-        for given in acquired:
-            at = max(given.first, covered)
-            while at <= given.last and (room > 0 or not parts):
-                data = self._read(at, given.last, room, at_least_one=not parts)
-                if not data:
-                    break
-                parts.append(data)
-                room -= len(data)
-                at = covered = _next_offset(data)
-            last = min(given.last, at - 1)
-            if last >= given.first:
-                kept.append(Acquired(given.first, last, given.deliveries))
-            if last < given.last:
-                self.core.hand_back(now_ms, member, max(given.first, last + 1), given.last)
-        if whole_batches and kept and covered - 1 > kept[-1].last:
-            kept += self.core.acquire(now_ms, member, covered - 1 - kept[-1].last, below=covered)
-        return Delivery(b"".join(parts), kept)
-
-    def _read(self, first: int, last: int, room: int, *, at_least_one: bool) -> bytes:
-        """Batches from the one that holds `first`, none that begins behind `last`."""
-        wanted = min(room, (last - first + 1) * self._record_bytes * 2 + 4096)
-        data = self.partition.read(Offset(first), max(1, wanted), at_least_one=at_least_one)
-        if not data and wanted < room:  # a batch larger than usual
-            data = self.partition.read(Offset(first), room, at_least_one=False)
-        for position, header in iter_headers(data):
-            if header.base_offset > last:
-                return data[:position]
-        return data
-
     def _after(self) -> None:
         """What follows from any change: saves, burials, the alarm, and those who wait."""
         self._start_saving()
@@ -598,7 +475,7 @@ class QueueDriver:
             await self._save(records)
         except PenstockError as trouble:
             log.warning("%s on %s begins anew: %s", self.key.group_id, self.partition.name, trouble)
-            self.end(_as_kafka(trouble))
+            self.end(as_kafka_error(trouble))
             return
         finally:
             self._saving = False
@@ -661,59 +538,9 @@ class _Bell(FetchWaiter):
         self._ring()
 
 
-def unknown_queue(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no queue {group_id!r} here, or no more")
-
-
-def _next_offset(data: bytes) -> int:
-    end = 0
-    for _, header in iter_headers(data):
-        end = header.next_offset
-    return end
-
-
 def _answer(future: asyncio.Future[None], wrong: KafkaError | None) -> None:
     if wrong is None:
         future.set_result(None)
     else:
         future.set_exception(wrong)
         future.exception()
-
-
-def _refused(refused: Sequence[tuple[ErrorCode, Acknowledgement]]) -> NotLeased:
-    code, first = refused[-1]
-    if code == ErrorCode.INVALID_REQUEST:
-        message = (
-            f"{first.first} to {first.last}: expected a range, and for it one kind of 0 to 4 or one for each"
-        )
-    else:
-        message = f"{first.first} to {first.last} are not, or no more, leased to this consumer"
-    return NotLeased(code, message, [(batch.first, batch.last) for _, batch in refused])
-
-
-def _settings(config: GroupConfig) -> QueueSettings:
-    return QueueSettings(
-        lease_ms=config.record_lock_duration_ms,
-        delivery_limit=config.delivery_count_limit,
-        max_leased=config.max_record_locks,
-        key_ordered=config.key_ordered,
-        strict=config.exclusive,
-        dead_letters=config.dead_letters,
-        retry_backoff=_backoff(config),
-    )
-
-
-def _backoff(config: GroupConfig) -> RetryBackoff | None:
-    if config.retry_backoff_ms <= 0:
-        return None
-    return RetryBackoff(
-        first_ms=config.retry_backoff_ms,
-        factor=config.retry_backoff_factor,
-        max_ms=max(config.retry_backoff_ms, config.retry_backoff_max_ms),
-    )
-
-
-def _as_kafka(trouble: PenstockError) -> KafkaError:
-    if isinstance(trouble, KafkaError):
-        return trouble
-    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble))

@@ -11,11 +11,12 @@ from penstock.node.clock import Clock
 from penstock.node.partition import Partition
 from penstock.node.queues.admission import Admission, Note
 from penstock.node.queues.burial import Graveyard
-from penstock.node.queues.driver import QueueDriver, unknown_queue
+from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.shelf import QueueKey
 from penstock.node.queues.store import QueueStore
 from penstock.node.queues.tally import Backlog, QueueFigures, Tallies, Tally, figures_of
+from penstock.node.queues.values import unknown_queue
 from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")
