@@ -5,7 +5,8 @@ from uuid import uuid4
 
 import httpx
 
-from penstock.web.api.queue_jobs import RECEIPT_VERSION, Receipt
+from penstock.node.queues.desk_words import HandedOut
+from penstock.web.api.queue_jobs import RECEIPT_VERSION, JobReceipt
 
 Unique = Callable[[str], str]
 
@@ -18,7 +19,9 @@ def test_a_receipt_of_a_topic_that_is_not_here_is_told_from_one_without_a_leader
     http.post(f"/v1/topics/{queue}/records", json={"records": [{"value": 1}]}).raise_for_status()
     [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()["jobs"]
     http.delete(f"/v1/topics/{queue}").raise_for_status()
-    of_another_cluster = Receipt(RECEIPT_VERSION, "somebody", uuid4().bytes, 0, 0).encode()
+    of_another_cluster = JobReceipt(
+        RECEIPT_VERSION, queue, "somebody", uuid4().bytes, 0, 0, HandedOut(b"", 1)
+    ).encode()
     answer = http.post(f"/v1/queues/{queue}/settle", json={"accept": [job["receipt"], of_another_cluster]})
     assert answer.status_code == 207
     assert [row["error"]["code"] for row in answer.json()["refused"]] == ["unknown_topic_id"] * 2

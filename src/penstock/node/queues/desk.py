@@ -220,7 +220,7 @@ class QueueDesk:
             mine, surplus = _split(row.acquired, left)
             left -= sum(last - first + 1 for first, last, _ in mine)
             if mine:
-                kept.append(Taken(row.place, row.records, mine, row.lease_ms))
+                kept.append(Taken(row.place, row.records, mine, row.lease_ms, row.life))
             if surplus:
                 back = Returned(wish.group_id, wish.consumer, row.place, surplus)
                 await self._hand_back(back)

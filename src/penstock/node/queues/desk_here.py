@@ -138,7 +138,7 @@ class DeskHere:
                 continue  # it has just ended: the next look finds who leads now
             if delivery.acquired:
                 acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
-                taken.append(Taken(place, delivery.records, acquired, driver.lease_ms))
+                taken.append(Taken(place, delivery.records, acquired, driver.lease_ms, driver.life))
                 left -= taken[-1].count
                 room -= len(delivery.records)
         return taken
@@ -171,28 +171,34 @@ class DeskHere:
         except KafkaError as refused:
             if refused.code != ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
-            message = "the queue was deleted, and all leases with it"
+            message = (
+                f"there is no queue {verdicts.group_id!r} on this topic, or no more: all its leases are over"
+            )
             return [(row.offset, ErrorCode.INVALID_RECORD_STATE, message) for row in verdicts.rows]
+        rows, late = _in_hand(driver, verdicts, verdicts.rows)
+        if not rows:
+            return late
         try:
-            await driver.acknowledge(verdicts.consumer, list(_ranges(verdicts.rows)))
+            await driver.acknowledge(verdicts.consumer, list(_ranges(rows)))
         except NotLeased as refused:
             wrong = {offset for first, last in refused.ranges for offset in range(first, last + 1)}
-            rows = [row for row in verdicts.rows if row.offset in wrong]
+            rows = [row for row in rows if row.offset in wrong]
         else:
-            return []
-        return await self._settle_singly(driver, verdicts.consumer, rows)
+            return late
+        return [*late, *await self._settle_singly(driver, verdicts, rows)]
 
     async def _settle_singly(
-        self, driver: QueueDriver, consumer: str, rows: Sequence[Verdict]
+        self, driver: QueueDriver, verdicts: Verdicts, rows: Sequence[Verdict]
     ) -> list[tuple[int, int, str]]:
         """A range is taken as a whole or not at all: what of these is the consumer's must be found one by one."""
+        rows, late = _in_hand(driver, verdicts, rows)  # again: others had their turn since
         single = [_acknowledgement(row, row.offset) for row in rows]
         try:
-            await driver.acknowledge(consumer, single)
+            await driver.acknowledge(verdicts.consumer, single)
         except NotLeased as refused:
             message = "it is not, or no more, leased to this consumer"
-            return [(first, refused.code, message) for first, _ in refused.ranges]
-        return []
+            return [*late, *((first, refused.code, message) for first, _ in refused.ranges)]
+        return late
 
     async def peek(self, sender: NodeId, look: Look) -> Seen:
         topic = self._state.topic_by_id(UUID(bytes=look.place.topic_id))
@@ -288,6 +294,25 @@ def _undone(driver: QueueDriver | None, first: int, end: int, most: int) -> Iter
 
 def _rest(run: SeenRun) -> tuple[str, int, str | None, int | None]:
     return run.state, run.deliveries, run.consumer, run.until_ms
+
+
+def _in_hand(
+    driver: QueueDriver, verdicts: Verdicts, rows: Sequence[Verdict]
+) -> tuple[list[Verdict], list[tuple[int, int, str]]]:
+    """What is the consumer's by the delivery that it speaks of, and what to say of the rest: a name alone does not tell
+    a lease from an earlier one of the same message. To be acknowledged before anybody else has a turn."""
+    by = verdicts.by
+    if by is None:
+        return list(rows), []
+    mine: list[Verdict] = []
+    late: list[tuple[int, int, str]] = []
+    for row in rows:
+        if by.life == driver.life and driver.has_delivery(verdicts.consumer, row.offset, by.deliveries):
+            mine.append(row)
+        else:
+            message = f"delivery {by.deliveries} of it is over: it is settled, waits, or was handed out again"
+            late.append((row.offset, ErrorCode.INVALID_RECORD_STATE, message))
+    return mine, late
 
 
 def _ranges(rows: Sequence[Verdict]) -> Iterable[Acknowledgement]:

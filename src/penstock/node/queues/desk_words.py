@@ -31,12 +31,14 @@ class Wish(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """Stored batches of one partition, and what of them was handed out: first, last, deliveries."""
+    """Stored batches of one partition, and what of them was handed out: first, last, deliveries. `life` is that of the
+    driver which did (`QueueDriver.life`)."""
 
     place: At
     records: bytes
     acquired: list[tuple[int, int, int]]
     lease_ms: int
+    life: bytes = b""
 
     @property
     def count(self) -> int:
@@ -58,11 +60,21 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     delay_ms: int | None = None
 
 
+class HandedOut(msgspec.Struct, frozen=True, array_like=True):
+    """One delivery of a message: the how manieth it was in the life of a driver."""
+
+    life: bytes
+    deliveries: int
+
+
 class Verdicts(msgspec.Struct, frozen=True, array_like=True):
+    """`by`: the delivery that is spoken of. None: whatever the consumer holds now."""
+
     group_id: str
     consumer: str
     place: At
     rows: list[Verdict]
+    by: HandedOut | None = None
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True):

@@ -17,6 +17,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
 
 from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
@@ -73,6 +74,8 @@ class QueueDriver:
         self.key = key
         self.partition = partition
         self.term: Term = partition.term
+        self.life = uuid4().bytes
+        """Tells its leases from those of the drivers before and after it, which may count the same deliveries again."""
         self.config = config
         self.may_begin = may_begin
         """Whether the queue may begin here if nothing is stored of it. Who only speaks of it does not bring it back."""
@@ -315,6 +318,12 @@ class QueueDriver:
             if self.core.next_offset == before:
                 return
             await asyncio.sleep(0)
+
+    def has_delivery(self, member: str, offset: int, deliveries: int) -> bool:
+        """Whether the member has this message in its hands by this very delivery, and not by an earlier or later one. A
+        count that has reached its maximum (255) no longer tells the next delivery from the last."""
+        runs = self.core.peek(offset, offset)
+        return any(run.member == member and run.deliveries == deliveries for run in runs)
 
     def held_by(self, member: str) -> int:
         """How many messages are in its hands."""

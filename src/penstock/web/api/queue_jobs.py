@@ -1,8 +1,8 @@
 """Work from a queue, one request at a time: receive jobs, then say what became of each.
 
-A job comes with a *receipt*: what settles it, on any node. It is good until its lease ends, and of no use to anybody
-else. Whoever receives has no connection that could end, so jobs come back by time only; `/v1/work` is for those who
-want more than that.
+A job comes with a *receipt*: what settles it, on any node. It is good until its lease ends, for the queue and the
+delivery that it came by and no other, also if the same consumer is handed the same job again. Whoever receives has no
+connection that could end, so jobs come back by time only; `/v1/work` is for those who want more than that.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.queues.desk_words import At, Taken, Verdict, Verdicts, Wish
+from penstock.node.queues.desk_words import At, HandedOut, Taken, Verdict, Verdicts, Wish
 from penstock.queue import AckKind
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
@@ -32,10 +32,11 @@ MAX_JOBS = 1_000
 MAX_BYTES = 1024 * 1024
 MAX_PLACES = 10_000
 MAX_DELAY_MS = 7 * 24 * 3600 * 1000
-RECEIPT_VERSION = 1
+RECEIPT_VERSION = 2
 
 ConsumerName = Annotated[str, Meta(min_length=1, max_length=249)]
-ReceiptText = Annotated[str, Meta(min_length=1, max_length=1_000)]
+ReceiptText = Annotated[str, Meta(min_length=1, max_length=3_000)]
+"""Two names of 249 characters, of up to four bytes each, in base64."""
 Receipts = Annotated[list[ReceiptText], Meta(max_length=MAX_JOBS)]
 
 
@@ -96,14 +97,16 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     refused: list[RefusedReceipt]
 
 
-class Receipt(msgspec.Struct, frozen=True, array_like=True):
+class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
     """What is in one."""
 
     version: int
+    queue: str
     consumer: str
     topic_id: bytes
     partition: int
     offset: int
+    by: HandedOut
 
     @property
     def place(self) -> At:
@@ -207,8 +210,14 @@ class QueueJobs:
             await self._settle_unreadable(asked, row.place, AckKind.REJECT, opened.unreadable)
             await self._settle_unreadable(asked, row.place, AckKind.GAP, opened.missing)
             for record, deliveries in opened.jobs:
-                receipt = Receipt(
-                    RECEIPT_VERSION, asked.consumer, row.place.topic_id, row.place.partition, record.offset
+                receipt = JobReceipt(
+                    RECEIPT_VERSION,
+                    asked.group_id,
+                    asked.consumer,
+                    row.place.topic_id,
+                    row.place.partition,
+                    record.offset,
+                    HandedOut(row.life, deliveries),
                 )
                 jobs.append(
                     JobOut(
@@ -234,25 +243,31 @@ class QueueJobs:
     async def settle(self, call: Call[QueueParams, SettleJobs]) -> Answer:
         queue = call.params.queue
         told = _verdicts(call.body)
-        groups: dict[tuple[str, At], dict[int, tuple[str, Verdict]]] = {}
+        groups: dict[JobReceipt, dict[int, tuple[str, Verdict]]] = {}
         for text, receipt, kind, delay_ms in told:
-            offsets = groups.setdefault((receipt.consumer, receipt.place), {})
+            offsets = groups.setdefault(msgspec.structs.replace(receipt, offset=0), {})
             if receipt.offset in offsets:
                 raise wrong("accept", f"receipt {text} is there more than once")
             offsets[receipt.offset] = text, Verdict(receipt.offset, kind, delay_ms)
-        work = (self._settle_some(queue, consumer, place, rows) for (consumer, place), rows in groups.items())
+        work = (self._settle_some(queue, like, rows) for like, rows in groups.items())
         refused = [row for rows in await asyncio.gather(*work) for row in rows]
         answer = Settled(settled=len(told) - len(refused), refused=refused)
         return Answer(207 if refused else 200, answer)
 
     async def _settle_some(
-        self, queue: str, consumer: str, place: At, rows: dict[int, tuple[str, Verdict]]
+        self, queue: str, like: JobReceipt, rows: dict[int, tuple[str, Verdict]]
     ) -> list[RefusedReceipt]:
-        verdicts = Verdicts(queue, consumer, place, [verdict for _, verdict in rows.values()])
+        """Receipts that differ in their offset alone."""
+        if like.queue != queue:
+            facts = ErrorFacts(code="wrong_queue", message=await self._wrong_queue(queue, like.queue))
+            return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
+        said = [verdict for _, verdict in rows.values()]
         try:
-            refused = await self._node.queue_desk.settle(verdicts)
+            refused = await self._node.queue_desk.settle(
+                Verdicts(queue, like.consumer, like.place, said, like.by)
+            )
         except PenstockError as trouble:
-            facts = _unsettled(trouble, self._is_known(place))
+            facts = _unsettled(trouble, self._is_known(like.place))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
         return [
             RefusedReceipt(
@@ -260,6 +275,12 @@ class QueueJobs:
             )
             for offset, error in sorted(refused.items())
         ]
+
+    async def _wrong_queue(self, queue: str, rightly: str) -> str:
+        message = f"this receipt is of queue {rightly!r}, not of {queue!r}"
+        return (
+            message if await self._node.queue_overview.pictures(queue) else f"{message}, which is not there"
+        )
 
     def _is_known(self, place: At) -> bool:
         """Whether this node knows such a partition. It may not have heard of a new one yet, so it is asked only to
@@ -280,7 +301,7 @@ def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
     return ErrorFacts(code="outcome_unknown", message=message)
 
 
-def _verdicts(body: SettleJobs) -> list[tuple[str, Receipt, AckKind, int | None]]:
+def _verdicts(body: SettleJobs) -> list[tuple[str, JobReceipt, AckKind, int | None]]:
     rows: list[tuple[str, AckKind, int | None, str]]
     rows = [(text, AckKind.ACCEPT, None, f"accept[{at}]") for at, text in enumerate(body.accept)]
     rows += [
@@ -294,10 +315,10 @@ def _verdicts(body: SettleJobs) -> list[tuple[str, Receipt, AckKind, int | None]
     return [(text, _receipt(text, field), kind, delay_ms) for text, kind, delay_ms, field in rows]
 
 
-def _receipt(text: str, field: str) -> Receipt:
+def _receipt(text: str, field: str) -> JobReceipt:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        receipt = msgspec.msgpack.decode(data, type=Receipt)
+        receipt = msgspec.msgpack.decode(data, type=JobReceipt)
         UUID(bytes=receipt.topic_id)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise wrong(field, "not a receipt: give back what `receive` gave") from None

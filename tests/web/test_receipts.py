@@ -1,0 +1,110 @@
+"""A receipt is of one queue and one delivery, whoever holds it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def topic(http: httpx.Client, unique: Unique) -> str:
+    name = unique("work")
+    http.post("/v1/topics", json={"name": name, "partitions": 1}).raise_for_status()
+    return name
+
+
+def create(http: httpx.Client, queue: str, topic: str, **settings: Any) -> str:
+    http.post("/v1/queues", json={"queue": queue, "topic": topic, **settings}).raise_for_status()
+    return queue
+
+
+def publish(http: httpx.Client, topic: str, *values: str) -> None:
+    body = {"records": [{"value": value} for value in values]}
+    http.post(f"/v1/topics/{topic}/records", json=body).raise_for_status()
+
+
+def receive(http: httpx.Client, queue: str) -> list[dict[str, Any]]:
+    answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000, "consumer": "ann"})
+    answer.raise_for_status()
+    jobs: list[dict[str, Any]] = answer.json()["jobs"]
+    return jobs
+
+
+def refused(http: httpx.Client, queue: str, **verdicts: Any) -> list[dict[str, Any]]:
+    answer = http.post(f"/v1/queues/{queue}/settle", json=verdicts).json()
+    rows: list[dict[str, Any]] = answer["refused"]
+    return [row["error"] for row in rows]
+
+
+def undone(http: httpx.Client, queue: str) -> int:
+    [row] = http.get(f"/v1/queues/{queue}").json()["partitions"]
+    count: int = row["undone"]
+    return count
+
+
+def test_the_receipt_of_a_lease_that_is_over_does_not_settle_the_next_one_of_the_same_consumer(
+    http: httpx.Client, topic: str
+) -> None:
+    queue = create(http, topic, topic, lease_ms=1_000)
+    publish(http, topic, "slow", "too")
+    first = receive(http, queue)
+    second = receive(http, queue)
+    assert [job["deliveries"] for job in second] == [2, 2]
+    for verdict in ("accept", "reject", "renew"):
+        [one, two] = refused(http, queue, **{verdict: [job["receipt"] for job in first]})
+        assert one["code"] == two["code"] == "lease_over"
+        assert "delivery 1" in one["message"]
+    assert undone(http, queue) == 2
+    [error] = refused(http, queue, accept=[first[0]["receipt"], *(job["receipt"] for job in second)])
+    assert error["code"] == "lease_over"
+    assert undone(http, queue) == 0, "beside an old one the new ones are good"
+
+
+def test_a_receipt_stays_good_when_its_lease_is_renewed(http: httpx.Client, topic: str) -> None:
+    queue = create(http, topic, topic)
+    publish(http, topic, "a", "b")
+    [one, other] = receive(http, queue)
+    assert refused(http, queue, renew=[one["receipt"]]) == []
+    assert refused(http, queue, accept=[one["receipt"], other["receipt"]]) == []
+    assert undone(http, queue) == 0
+
+
+def test_a_queue_that_begins_anew_under_its_name_does_not_know_the_receipts_of_the_old_one(
+    http: httpx.Client, topic: str
+) -> None:
+    queue = create(http, topic, topic, start="earliest")
+    publish(http, topic, "a")
+    [old] = receive(http, queue)
+    http.delete(f"/v1/queues/{queue}").raise_for_status()
+    create(http, topic, topic, start="earliest")
+    [new] = receive(http, queue)
+    assert (old["offset"], old["deliveries"]) == (new["offset"], new["deliveries"])
+    assert [error["code"] for error in refused(http, queue, accept=[old["receipt"]])] == ["lease_over"]
+    assert refused(http, queue, accept=[new["receipt"]]) == []
+
+
+def test_a_receipt_settles_nothing_in_another_queue_and_is_told_whose_it_is(
+    http: httpx.Client, topic: str, unique: Unique
+) -> None:
+    mine, other = (create(http, unique("queue"), topic) for _ in range(2))
+    publish(http, topic, "a")
+    [job], _ = receive(http, mine), receive(http, other)
+    [error] = refused(http, other, accept=[job["receipt"]])
+    assert error["code"] == "wrong_queue"
+    assert error["message"] == f"this receipt is of queue {mine!r}, not of {other!r}"
+    assert undone(http, other) == 1
+    assert refused(http, mine, accept=[job["receipt"]]) == []
+
+
+def test_a_receipt_at_a_queue_that_is_not_there_is_told_so(
+    http: httpx.Client, topic: str, unique: Unique
+) -> None:
+    queue, absent = create(http, topic, topic), unique("absent")
+    publish(http, topic, "a")
+    [job] = receive(http, queue)
+    [error] = refused(http, absent, accept=[job["receipt"]])
+    assert error["code"] == "wrong_queue"
+    assert f"not of {absent!r}, which is not there" in error["message"]
