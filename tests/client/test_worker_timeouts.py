@@ -144,7 +144,7 @@ def test_a_worker_with_too_many_threads_that_hang_ends(
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), timedelta(0)])
 def test_times_that_cannot_be_meant_are_refused(client: Client, timeout: float) -> None:
-    with pytest.raises(ValueError, match=r"timeout=.*: expected more than 0 seconds"):
+    with pytest.raises(ValueError, match=r"timeout=.*: expected"):
         client.worker("orders", group="workers", timeout=timeout)(print)
 
 

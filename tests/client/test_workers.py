@@ -265,9 +265,11 @@ def test_a_handler_that_exits_ends_the_run_and_keeps_nothing(client: Client, top
 
     @client.worker(topic, group=group)
     def handle(job: Job) -> None:
-        raise SystemExit
+        raise SystemExit(3)
 
-    assert client.run(signals=False)
+    with pytest.raises(SystemExit) as exit_:
+        client.run(signals=False)
+    assert exit_.value.code == 3
     with client.queue(topic, group=group) as other:
         job = other.receive(SOON)
         assert job is not None

@@ -17,15 +17,32 @@ TTL: Final = "penstock-ttl-ms"
 
 MAX_ID_BYTES: Final = 256
 """Topics that deduplicate refuse longer ones."""
+LONGEST_SECONDS: Final = 1e17
+RETRY_SECONDS_MAX: Final = 7 * 24 * 3600.0
+"""Brokers take no longer delay."""
 
 
-def as_seconds(amount: Seconds) -> float:
-    return amount.total_seconds() if isinstance(amount, timedelta) else float(amount)
+def as_seconds(name: str, amount: Seconds) -> float:
+    """TypeError or ValueError name what is no time at all; it may be negative."""
+    if isinstance(amount, timedelta):
+        return amount.total_seconds()
+    if not isinstance(amount, (float, int)):
+        raise TypeError(f"{name}={amount!r}: expected seconds, or a timedelta")
+    if amount != amount:
+        raise ValueError(f"{name}={amount!r}: expected seconds, or a timedelta")
+    # An integer may be larger than any float: a billion years are as good.
+    return float(max(-LONGEST_SECONDS, min(amount, LONGEST_SECONDS)))
+
+
+def retry_seconds(delay: Seconds) -> float:
+    """A delay as brokers take it. One that is computed is easily a little below 0, or grows too long; a job must not
+    suffer for that, so the nearest that is possible counts."""
+    return min(max(as_seconds("delay", delay), 0.0), RETRY_SECONDS_MAX)
 
 
 def as_ms(name: str, amount: Seconds) -> int:
     """ValueError names what is negative."""
-    seconds = as_seconds(amount)
+    seconds = as_seconds(name, amount)
     if not 0 <= seconds < 1e12:
         raise ValueError(f"{name}={amount!r}: expected seconds, at least 0, or a timedelta")
     return round(seconds * 1000)

@@ -9,15 +9,13 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self
 
 from penstock.batch import Record
-from penstock.client.amounts import Seconds, as_ms
+from penstock.client.amounts import Seconds, retry_seconds
 from penstock.client.feed_session import FeedSession
 from penstock.client.received import Place, Received
 from penstock.client.session import Item
 from penstock.client.threads import Settlement, ThreadDriver
 from penstock.client.work_session import Verdict, WorkSession
 
-RETRY_SECONDS_MAX: Final = 7 * 24 * 3600
-"""Brokers take no longer delay."""
 FAREWELL_SECONDS: Final = 10.0
 """How long closing waits for the answers to what was said."""
 
@@ -81,7 +79,8 @@ class Job(Received):
         return self._settle("accept")
 
     def retry(self, delay: Seconds | None = None) -> Settlement:
-        """It is to be delivered again after so many seconds; None: as the queue's settings say."""
+        """It is to be delivered again after so many seconds, from 0 to seven days (the nearest of them counts); None:
+        as the queue's settings say."""
         return self._settle("retry", retry_delay_ms(delay))
 
     def reject(self) -> Settlement:
@@ -200,9 +199,4 @@ class Subscription(Stream[Message]):
 
 
 def retry_delay_ms(delay: Seconds | None) -> int | None:
-    if delay is None:
-        return None
-    ms = as_ms("delay", delay)
-    if ms > RETRY_SECONDS_MAX * 1000:
-        raise ValueError(f"delay={delay!r}: at most seven days; publish it anew with deliver_at for longer")
-    return ms
+    return None if delay is None else round(retry_seconds(delay) * 1000)

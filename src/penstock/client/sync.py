@@ -60,7 +60,7 @@ class Client:
         self._streams: list[Queue | Subscription] = []
         self._lock = threading.Lock()
         self._plans: list[WorkerPlan] = []
-        self._events: standard_queue.SimpleQueue[ClientError | None] = standard_queue.SimpleQueue()
+        self._events: standard_queue.SimpleQueue[BaseException | None] = standard_queue.SimpleQueue()
         self.admin = Admin(self._workshop.kafka_admin, self._workshop.find_urls)
         """Topics, queues and groups."""
 
@@ -226,9 +226,9 @@ class Client:
         """
         policy = WorkerPolicy(
             max_attempts=max_attempts,
-            backoff_s=as_seconds(backoff),
+            backoff_s=as_seconds("backoff", backoff),
             backoff_factor=backoff_factor,
-            max_backoff_s=as_seconds(max_backoff),
+            max_backoff_s=as_seconds("max_backoff", max_backoff),
             jitter=jitter,
         )
 
@@ -251,13 +251,14 @@ class Client:
     def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True) -> bool:
         """Runs all workers until `stop` is called, or SIGTERM or Ctrl-C comes; then finishes what is in hand, for
         `grace` seconds at most, and gives the rest back. Whether all was finished. Raises what workers cannot go on
-        after, such as a topic that does not exist. Nodes that are away are waited for."""
+        after, such as a topic that does not exist, or the SystemExit of a handler. Nodes that are away are waited for.
+        """
         if not self._plans:
             raise ClientError("no workers: decorate a handler with @client.worker(...) first")
         if signals:
             with stopping_on_signals(self.stop):
-                return self._run(as_seconds(grace))
-        return self._run(as_seconds(grace))
+                return self._run(as_seconds("grace", grace))
+        return self._run(as_seconds("grace", grace))
 
     def stop(self) -> None:
         """Asks `run` to end; returns at once. From any thread, and from a signal handler. Before `run`: it ends as soon
@@ -276,6 +277,7 @@ class Client:
                 pool.drain()
             finished = [pool.close(deadline) for pool in pools]
             self._events = standard_queue.SimpleQueue()
+        problem = problem or _first_failure(events)
         if problem is not None:
             raise problem
         return all(finished)
@@ -328,3 +330,12 @@ class Client:
         with self._lock:
             if stream in self._streams:
                 self._streams.remove(stream)
+
+
+def _first_failure(events: "standard_queue.SimpleQueue[BaseException | None]") -> BaseException | None:
+    """What went wrong during a graceful end. That a broker went away does not count then: its jobs are with others."""
+    while not events.empty():
+        problem = events.get()
+        if problem is not None and not isinstance(problem, ClientError):
+            return problem
+    return None

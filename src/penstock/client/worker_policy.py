@@ -1,12 +1,15 @@
 """What workers do with a job when its handler has ended: the decision, for threads and for coroutines alike."""
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from random import Random
 from typing import Final, NamedTuple
 
-from penstock.client.amounts import Seconds, as_seconds
+from penstock.client.amounts import RETRY_SECONDS_MAX, Seconds, as_seconds, retry_seconds
 from penstock.client.errors import ClientError
 from penstock.client.work_session import Credit, Verdict
 
@@ -19,9 +22,14 @@ TIMEOUT_SECONDS_MAX: Final = 365 * 24 * 3600.0
 
 class Retry(Exception):
     """Raise it in a handler: the job is to come again, after so many seconds (None: as the worker's backoff says).
-    It is an attempt like any other: past max_attempts the job is rejected."""
+    Less than 0 counts as 0, more than seven days as seven days. It is an attempt like any other: past max_attempts the
+    job is rejected."""
 
     def __init__(self, message: str = "", *, delay: Seconds | None = None) -> None:
+        if isinstance(message, (int, float, timedelta)):
+            raise TypeError(f"Retry({message!r}): expected a message; say Retry(delay={message!r})")
+        if delay is not None:
+            as_seconds("delay", delay)
         super().__init__(message)
         self.delay = delay
 
@@ -51,11 +59,11 @@ class WorkerPolicy:
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ValueError(f"max_attempts={self.max_attempts}: expected at least 1, or None")
-        if (
-            self.backoff_s < 0
-            or self.max_backoff_s < 0
-            or self.backoff_factor < 1
-            or not 0 <= self.jitter <= 1
+        if not (
+            self.backoff_s >= 0
+            and self.max_backoff_s >= 0
+            and self.backoff_factor >= 1
+            and 0 <= self.jitter <= 1
         ):
             raise ValueError(
                 f"{self}: expected times of at least 0, a factor of at least 1 and a jitter of 0 to 1"
@@ -70,13 +78,19 @@ class WorkerPolicy:
         if self.max_attempts is not None and deliveries >= self.max_attempts:
             return Decision("reject")
         if isinstance(problem, Retry) and problem.delay is not None:
-            return Decision("retry", as_seconds(problem.delay))
+            with suppress(
+                TypeError, ValueError
+            ):  # checked when it was made, but a subclass can do as it likes
+                return Decision("retry", retry_seconds(problem.delay))
         return Decision("retry", self._delay_s(deliveries, random))
 
     def _delay_s(self, deliveries: int, random: Random) -> float:
-        # Past 1,000 doublings a float is no more; any maximum is reached long before.
-        grown = self.backoff_s * self.backoff_factor ** min(max(deliveries, 1) - 1, 100)
-        return min(grown, self.max_backoff_s) * (1 - self.jitter * random.random())
+        longest_s = min(self.max_backoff_s, RETRY_SECONDS_MAX)
+        try:
+            grown = self.backoff_s * float(self.backoff_factor) ** (max(deliveries, 1) - 1)
+        except OverflowError:  # longer than any maximum
+            grown = longest_s if self.backoff_s else 0.0
+        return min(grown, longest_s) * (1 - self.jitter * random.random())
 
 
 def too_many_stuck(plan: "WorkerPlan") -> ClientError:
@@ -99,7 +113,7 @@ class WorkerPlan:
 
     def late(self) -> TimeoutError:
         """What is the matter with a job whose handler took longer."""
-        goes_on = "" if inspect.iscoroutinefunction(self.handler) else "; its thread goes on"
+        goes_on = "" if is_coroutine_function(self.handler) else "; its thread goes on"
         return TimeoutError(f"the handler was not done within {self.timeout_s:g} s{goes_on}")
 
 
@@ -113,12 +127,14 @@ def plan_worker(
     policy: WorkerPolicy,
     standby: bool,
     timeout: Seconds | None = None,
+    may_await: bool = False,
 ) -> WorkerPlan:
     """By default with a job in reserve for each that is worked on: the next one is there when a handler is done, and
     little is kept from other workers. Without, in a queue for one consumer: it would overtake one that fails."""
+    _check_handler(handler, may_await)
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: expected at least 1")
-    timeout_s = None if timeout is None else as_seconds(timeout)
+    timeout_s = None if timeout is None else as_seconds("timeout", timeout)
     if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_SECONDS_MAX:
         raise ValueError(f"timeout={timeout!r}: expected more than 0 seconds, at most a year, or None")
     credit = Credit(2 * concurrency, concurrency)
@@ -134,3 +150,41 @@ def plan_worker(
         standby=standby,
         timeout_s=timeout_s,
     )
+
+
+def is_coroutine_function(handler: Callable[..., object]) -> bool:
+    """Also of objects that are called, and of what functools.partial has wrapped."""
+    return any(inspect.iscoroutinefunction(one) for one in _bodies(handler))
+
+
+def discarded(result: object) -> TypeError | None:
+    """What is wrong with a handler of which nothing has run: its result would have to be awaited, or iterated over.
+    Nobody will, so it is closed."""
+    if isinstance(result, Coroutine):
+        result.close()
+        return TypeError(f"the handler returned a coroutine, which nobody awaits: {USE_ASYNC}")
+    if inspect.isawaitable(result):
+        return TypeError(f"the handler returned {result!r}, which nobody awaits: {USE_ASYNC}")
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return TypeError("the handler returned a generator, of which nothing has run: it must not yield")
+    return None
+
+
+USE_ASYNC: Final = "use penstock.client.AsyncClient for coroutines"
+
+
+def _bodies(handler: Callable[..., object]) -> tuple[Callable[..., object], ...]:
+    """What is run when it is called: itself, or its `__call__`."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return handler, type(handler).__call__
+
+
+def _check_handler(handler: Callable[..., object], may_await: bool) -> None:
+    """TypeError for one that would never run, although its jobs would be acked."""
+    if not callable(handler):
+        raise TypeError(f"{handler!r} is no handler: expected a function that takes a job")
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _bodies(handler)):
+        raise TypeError(f"{handler!r} is a generator function, of which nothing would run: it must not yield")
+    if not may_await and is_coroutine_function(handler):
+        raise TypeError(f"{handler!r} is a coroutine function, which Client cannot await: {USE_ASYNC}")

@@ -10,10 +10,17 @@ from random import Random
 from typing import Protocol
 
 from penstock.client.amounts import Seconds
-from penstock.client.errors import ClientError
 from penstock.client.lateness import Watch
 from penstock.client.streams import Job, Queue
-from penstock.client.worker_policy import STUCK_MAX, Reject, Retry, WorkerPlan, WorkerPolicy, too_many_stuck
+from penstock.client.worker_policy import (
+    STUCK_MAX,
+    Reject,
+    Retry,
+    WorkerPlan,
+    WorkerPolicy,
+    discarded,
+    too_many_stuck,
+)
 
 log = logging.getLogger("penstock.client.workers")
 
@@ -24,7 +31,7 @@ class WorkerPool:
     """One handler in `concurrency` threads that share a queue."""
 
     def __init__(
-        self, plan: WorkerPlan, open_queue: OpenQueue, on_end: Callable[[ClientError | None], None]
+        self, plan: WorkerPlan, open_queue: OpenQueue, on_end: Callable[[BaseException | None], None]
     ) -> None:
         self.plan = plan
         self._on_end = on_end
@@ -64,17 +71,15 @@ class WorkerPool:
         return done
 
     def _work(self) -> None:
-        ended: ClientError | None = None
+        ended: BaseException | None = None
         has_successor = False
         try:
             for job in self._queue:
                 if not self._handle(job):
                     has_successor = True
                     break
-        except ClientError as problem:
+        except BaseException as problem:  # noqa: BLE001 - SystemExit, or a bug of ours: `run` raises it
             ended = problem
-        except SystemExit:
-            pass  # said in a handler: all are to end
         finally:
             with self._changed:
                 self._active.discard(threading.current_thread())
@@ -88,7 +93,7 @@ class WorkerPool:
         problem: Exception | None = None
         self._watch.begin(job)
         try:
-            self.plan.handler(job)
+            problem = discarded(self.plan.handler(job))
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is about the job, not about the worker
             problem = raised
         except BaseException:
@@ -103,9 +108,11 @@ class WorkerPool:
 
     def _late(self, job: Job, thread: threading.Thread) -> None:
         """Gives the job to others, and the place of the thread to another one."""
-        if job.settled:
-            log.warning("%r: settled, but %s", job, self.plan.late())
-        conclude(job, self.plan.late(), self.plan.policy, self._random)
+        try:
+            self._give_up(job)
+        except Exception as bug:  # noqa: BLE001 - it would end the watch without a word
+            self._on_end(bug)
+            return
         with self._changed:
             self._active.discard(thread)
             self._stuck.add(thread)
@@ -115,6 +122,11 @@ class WorkerPool:
             self._on_end(too_many_stuck(self.plan))
         else:
             self._begin_thread()
+
+    def _give_up(self, job: Job) -> None:
+        if job.settled:
+            log.warning("%r: settled, but %s", job, self.plan.late())
+        conclude(job, self.plan.late(), self.plan.policy, self._random)
 
 
 class Workable(Protocol):

@@ -55,8 +55,10 @@ class AsyncClient:
         self._workshop = Workshop(bootstrap_servers, http=http, kafka=kafka, patience_s=patience_s)
         self._streams: list[AsyncQueue | AsyncSubscription] = []
         self._plans: list[WorkerPlan] = []
-        self._stop: asyncio.Future[ClientError | None] | None = None
+        self._stop: asyncio.Future[BaseException | None] | None = None
         self._is_stop_asked = False
+        self._failures: list[BaseException] = []
+        """Bugs, and what handlers have raised to exit, when the end had begun already."""
         self.admin = AsyncAdmin(Admin(self._workshop.kafka_admin, self._workshop.find_urls))
         """Topics, queues and groups."""
 
@@ -210,13 +212,14 @@ class AsyncClient:
         timeout: Seconds | None = None,
     ) -> Callable[[Handler], Handler]:
         """Registers a handler for `run`: see `Client.worker`. A coroutine function is awaited; any other is called in a
-        thread, and may raise Retry or Reject but not settle the job itself. `timeout`: a coroutine that takes longer is
-        cancelled, which is a failure like any other; a thread goes on, without its job."""
+        thread, and may raise Retry or Reject but not settle the job itself; if it returns something to be awaited, that
+        is done. `timeout`: a coroutine that takes longer is cancelled, which is a failure like any other; a thread goes
+        on, without its job."""
         policy = WorkerPolicy(
             max_attempts=max_attempts,
-            backoff_s=as_seconds(backoff),
+            backoff_s=as_seconds("backoff", backoff),
             backoff_factor=backoff_factor,
-            max_backoff_s=as_seconds(max_backoff),
+            max_backoff_s=as_seconds("max_backoff", max_backoff),
             jitter=jitter,
         )
 
@@ -230,6 +233,7 @@ class AsyncClient:
                 policy=policy,
                 standby=standby,
                 timeout=timeout,
+                may_await=True,
             )
             self._plans.append(plan)
             return handler
@@ -238,7 +242,8 @@ class AsyncClient:
 
     async def run(self, *, grace: Seconds = GRACE_SECONDS, signals: bool = True) -> bool:
         """Runs all workers until `stop` is called, SIGTERM or Ctrl-C comes, or it is cancelled; then finishes what is
-        in hand, for `grace` seconds at most, and gives the rest back. Whether all was finished."""
+        in hand, for `grace` seconds at most, and gives the rest back. Whether all was finished. Raises what
+        `Client.run` raises."""
         if not self._plans:
             raise ClientError("no workers: decorate a handler with @client.worker(...) first")
         self._stop = asyncio.get_running_loop().create_future()
@@ -247,8 +252,8 @@ class AsyncClient:
         try:
             if signals:
                 with stopping_on_signals(self.stop):
-                    return await self._run(self._stop, as_seconds(grace))
-            return await self._run(self._stop, as_seconds(grace))
+                    return await self._run(self._stop, as_seconds("grace", grace))
+            return await self._run(self._stop, as_seconds("grace", grace))
         finally:
             self._stop, self._is_stop_asked = None, False
 
@@ -257,7 +262,8 @@ class AsyncClient:
         self._is_stop_asked = True
         self._end_run(None)
 
-    async def _run(self, stop: "asyncio.Future[ClientError | None]", grace_s: float) -> bool:
+    async def _run(self, stop: "asyncio.Future[BaseException | None]", grace_s: float) -> bool:
+        self._failures.clear()
         pools = [AsyncWorkerPool(plan, self._open_worker_queue, self._end_run) for plan in self._plans]
         try:
             problem = await stop
@@ -266,13 +272,16 @@ class AsyncClient:
             for pool in pools:
                 pool.drain()
             done = all(await asyncio.gather(*(pool.close(deadline) for pool in pools)))
+        problem = problem or next(iter(self._failures), None)
         if problem is not None:
             raise problem
         return done
 
-    def _end_run(self, problem: ClientError | None) -> None:
+    def _end_run(self, problem: BaseException | None) -> None:
         if self._stop is not None and not self._stop.done():
             self._stop.set_result(problem)
+        elif problem is not None and not isinstance(problem, ClientError):
+            self._failures.append(problem)
 
     def _open_worker_queue(self, plan: WorkerPlan) -> AsyncQueue:
         return self._open_queue(

@@ -73,7 +73,8 @@ class AsyncJob(Received):
         return self._settle("accept")
 
     def retry(self, delay: Seconds | None = None) -> Settlement:
-        """It is to be delivered again after so many seconds; None: as the queue's settings say."""
+        """It is to be delivered again after so many seconds, from 0 to seven days (the nearest of them counts); None:
+        as the queue's settings say."""
         return self._settle("retry", retry_delay_ms(delay))
 
     def reject(self) -> Settlement:

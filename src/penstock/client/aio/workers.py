@@ -10,8 +10,13 @@ from contextvars import copy_context
 from random import Random
 
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
-from penstock.client.errors import ClientError
-from penstock.client.worker_policy import STUCK_MAX, WorkerPlan, too_many_stuck
+from penstock.client.worker_policy import (
+    STUCK_MAX,
+    WorkerPlan,
+    discarded,
+    is_coroutine_function,
+    too_many_stuck,
+)
 from penstock.client.workers import conclude
 
 
@@ -22,7 +27,7 @@ class AsyncWorkerPool:
         self,
         plan: WorkerPlan,
         open_queue: Callable[[WorkerPlan], AsyncQueue],
-        on_end: Callable[[ClientError | None], None],
+        on_end: Callable[[BaseException | None], None],
     ) -> None:
         self.plan = plan
         self._on_end = on_end
@@ -49,12 +54,14 @@ class AsyncWorkerPool:
         return not late
 
     async def _work(self) -> None:
-        ended: ClientError | None = None
+        ended: BaseException | None = None
         try:
             async for job in self._queue:
                 await self._handle(job)
-        except ClientError as problem:
-            ended = problem
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:  # noqa: BLE001 - SystemExit, or a bug of ours: `run` raises it
+            ended = problem  # not from here: it would stop the loop, and nothing would be given back
         finally:
             self._on_end(ended)
 
@@ -63,7 +70,7 @@ class AsyncWorkerPool:
         limit = asyncio.timeout(self.plan.timeout_s)
         try:
             async with limit:
-                await self._call(job)
+                problem = discarded(await self._call(job))
         except TimeoutError as late:
             problem = late
             if limit.expired():
@@ -71,46 +78,55 @@ class AsyncWorkerPool:
                 problem.__cause__ = late  # shows where it hung
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is about the job, not about the worker
             problem = raised
+        except (SystemExit, KeyboardInterrupt):
+            if not job.settled:
+                job.retry()
+            raise
         conclude(job, problem, self.plan.policy, self._random)
 
-    async def _call(self, job: AsyncJob) -> None:
-        if inspect.iscoroutinefunction(self.plan.handler):
-            await self.plan.handler(job)
+    async def _call(self, job: AsyncJob) -> object:
+        if is_coroutine_function(self.plan.handler):
+            result = self.plan.handler(job)
         elif self.plan.timeout_s is None:
-            await asyncio.to_thread(self.plan.handler, job)
+            result = await asyncio.to_thread(self.plan.handler, job)
         else:
-            await self._call_aside(job)
+            result = await self._call_aside(job)
+        # A plain function may have wrapped a coroutine function: what it returns belongs to this loop.
+        return await result if inspect.isawaitable(result) else result
 
-    async def _call_aside(self, job: AsyncJob) -> None:
+    async def _call_aside(self, job: AsyncJob) -> object:
         """In a thread of its own: one that hangs must not keep a place of the loop's few threads, nor the process from
         ending. What comes of it when nobody waits any more is dropped."""
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[BaseException | None] = loop.create_future()
+        outcome: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
         context = copy_context()
 
-        def tell(problem: BaseException | None) -> None:
+        def tell(result: object, problem: BaseException | None) -> None:
             if outcome.done():
                 self._stuck -= 1
+                discarded(result)
             else:
-                outcome.set_result(problem)
+                outcome.set_result((result, problem))
 
         def call() -> None:
+            result: object = None
             problem: BaseException | None = None
             try:
-                context.run(self.plan.handler, job)
+                result = context.run(self.plan.handler, job)
             except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
                 problem = raised
             with suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(tell, problem)
+                loop.call_soon_threadsafe(tell, result, problem)
 
         threading.Thread(target=call, name=f"penstock-worker-{self.plan.group}", daemon=True).start()
         try:
-            problem = await outcome
+            result, problem = await outcome
         finally:
             if outcome.cancelled():
                 self._leave_behind()
         if problem is not None:
             raise problem
+        return result
 
     def _leave_behind(self) -> None:
         self._stuck += 1
