@@ -76,6 +76,16 @@ def test_an_unknown_setting_is_named(cli: Cli, unique: Unique) -> None:
     assert "no.such.setting" in result.stderr
 
 
+def test_a_setting_that_there_is_not_cannot_be_unset(cli: Cli, unique: Unique) -> None:
+    name = unique("orders")
+    succeeded(cli("topics", "create", name))
+    refused = cli("topics", "alter", name, "--set", "retention.ms=1000", "--unset", "retention.msx")
+    assert refused.exit_code == 1
+    assert "unknown config retention.msx; did you mean retention.ms?" in refused.stderr
+    [described] = json.loads(succeeded(cli("topics", "describe", name, "--json")).stdout)
+    assert described["configs"] == {}, "and nothing changed"
+
+
 def test_internal_topics_are_listed_only_when_asked(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
     succeeded(cli("produce", name, "--acks", "1", stdin="x\n"))

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from penstock import Broker
+from penstock.config import Limits
 
 from .workers import working
 
@@ -117,3 +118,54 @@ def test_a_queue_does_not_get_its_own_topic_for_dead_letters_later(
     refused = http.patch(f"/v1/queues/{queue}", json={"dead_letter_topic": queue})
     assert refused.status_code == 400
     assert refused.json()["error"]["field"] == "dead_letter_topic"
+
+
+# --- what is refused leaves nothing behind
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"configs": {"foo": "bar"}},
+        {"configs": {"share.record.lock.duration.ms": "1"}},
+        {"retry_backoff_ms": 5_000, "retry_backoff_max_ms": 1_000},
+        {"replication_factor": 7},
+    ],
+)
+def test_a_queue_that_is_refused_for_its_settings_leaves_no_topic_and_no_group(
+    wish: dict[str, Any], http: httpx.Client, unique: Unique
+) -> None:
+    queue = unique("work")
+    assert http.post("/v1/queues", json={"queue": queue, "partitions": 2, **wish}).status_code == 400
+    assert http.get(f"/v1/topics/{queue}").status_code == 404
+    assert queue not in [row["group"] for row in http.get("/v1/groups").json()["groups"]]
+
+
+def test_a_queue_that_is_one_too_many_leaves_no_topic() -> None:
+    one_each = Limits(max_groups=1)  # for each partition of the groups' topic
+    with Broker(limits=one_each) as broker, httpx.Client(base_url=broker.http_url) as http:
+        names = (f"work-{number}" for number in range(1_000))
+        refused = next(name for name in names if http.post("/v1/queues", json={"queue": name}).is_error)
+        answer = http.post("/v1/queues", json={"queue": refused})
+        assert answer.status_code == 409
+        assert "max_groups" in answer.json()["error"]["message"]
+        assert http.get(f"/v1/topics/{refused}").status_code == 404
+
+
+# --- what cannot be unset
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("share.delivery.count.limits", "did you mean share.delivery.count.limit?"),
+        ("lease", "there are penstock.dead.letter.enable,"),
+    ],
+)
+def test_a_setting_that_there_is_not_cannot_be_unset(
+    name: str, told: str, http: httpx.Client, create: Create
+) -> None:
+    answer = http.patch(f"/v1/queues/{create()}", json={"lease_ms": 5_000, "configs": {name: None}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["field"]) == (400, "configs")
+    assert f"unknown config {name}; {told}" in error["message"]

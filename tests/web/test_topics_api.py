@@ -184,3 +184,16 @@ def test_a_wrong_method_is_told_the_right_ones(http: httpx.Client) -> None:
     assert refused.status_code == 405
     assert set(refused.headers["allow"].replace(" ", "").split(",")) == {"GET", "HEAD", "DELETE"}
     assert refused.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_a_config_that_there_is_not_cannot_be_unset(http: httpx.Client, unique: Unique) -> None:
+    topic = unique("orders")
+    http.post("/v1/topics", json={"name": topic}).raise_for_status()
+    changes = {"set": {"retention.ms": 1_000}, "unset": ["retention.msx"]}
+    answer = http.patch(f"/v1/topics/{topic}/configs", json=changes)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["field"]) == (400, "unset")
+    assert error["message"] == "unknown config retention.msx; did you mean retention.ms?"
+    assert http.get(f"/v1/topics/{topic}").json()["configs"]["retention.ms"]["inherited"], (
+        "and nothing changed"
+    )

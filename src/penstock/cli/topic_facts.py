@@ -77,6 +77,11 @@ def _partition(partition: Any, start: int, end: int) -> dict[str, Any]:
     }
 
 
+def config_names(connection: Connection, admin: AdminClient, topic: str) -> list[str]:
+    """Of all settings that the broker knows."""
+    return list(_configs(connection, admin, topic, everything=True))
+
+
 def _configs(
     connection: Connection, admin: AdminClient, topic: str, everything: bool
 ) -> dict[str, str | None]:

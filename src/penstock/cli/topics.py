@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +21,9 @@ from penstock.cli import topic_facts
 from penstock.cli.connection import Connection, connects, json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json, table
+from penstock.cli.problem import Problem
+from penstock.config import TOPIC_CONFIGS
+from penstock.config.overrides import nearest
 
 BROKERS_CHOICE = -1
 """In CreateTopics: "as many as the broker's configuration says"."""
@@ -201,6 +204,8 @@ def alter(
         *(_entry(key, None, AlterConfigOpType.DELETE) for key in removals),
     ]
     admin = connection.admin()
+    if removals:
+        _check_known(name, removals, topic_facts.config_names(connection, admin, name))
     if entries:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         asked = partial(_only, admin.incremental_alter_configs, resource)
@@ -209,6 +214,14 @@ def alter(
         asked = partial(_only, admin.create_partitions, NewPartitions(name, partitions))
         connection.change(asked, f"adding partitions to {name}")
     note(f"changed {name}")
+
+
+def _check_known(topic: str, removals: Iterable[str], known: Collection[str]) -> None:
+    """Brokers let unknown settings be unset, for tools that clean up; a person has mistyped it."""
+    for name in removals:
+        if name not in known and name not in TOPIC_CONFIGS:
+            hint = f"`penstock topics describe {topic} --all-configs` shows what there is"
+            raise Problem(f"--unset: unknown config {name}{nearest(name, dict.fromkeys(known))}", hint)
 
 
 def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:

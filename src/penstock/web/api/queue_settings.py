@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.config import GROUP_CONFIGS
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.incremental_alter_configs import (
@@ -32,7 +33,7 @@ from penstock.web.api.queue_shapes import (
 )
 from penstock.web.api.queues import GROUP_RESOURCE, Queues
 from penstock.web.api.routing import Call, Operation
-from penstock.web.api.topics import APPLIED_SECONDS, ConfigText, TopicName
+from penstock.web.api.topics import APPLIED_SECONDS, ConfigText, TopicName, check_known
 
 AnyConfigs = Annotated[
     dict[Annotated[str, Meta(max_length=255)], ConfigText | int | bool | None], Meta(max_length=100)
@@ -96,6 +97,7 @@ class QueueSettings:
         queue, changes = call.params.queue, call.body.group_configs()
         if not changes:
             raise Problem(400, "invalid_body", "nothing to change: expected at least one setting")
+        check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
         described = Call(call.params, None, None, call.request, call.holding)
         before = await self._queues.describe(described)
         check_dead_letter_topic(changes, {row.topic for row in before.partitions})

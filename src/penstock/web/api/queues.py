@@ -256,15 +256,12 @@ class Queues:
         check_dead_letter_topic(wish.group_configs(), [name])
         if not existing:
             await self._check_name(wish.queue)
-        topic = await self._topic(call, name)
+        await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs(), validate_only=True)
+        topic = await self._topic(wish, name)
         await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs())
         starts = dict.fromkeys(range(topic.partitions), 0)
         if wish.start == "latest":
             starts = await self._ends(name, range(topic.partitions))
-        try:
-            await self._node.queues.begin(wish.queue)
-        except KafkaError as taken:
-            raise refused(taken.code, taken.message, "queue") from None
         await self._begin(wish.queue, topic, starts)
         self._node.events.tell("queue.created", group=wish.queue, topic=name, partitions=len(starts))
         return await self._facts(wish.queue)
@@ -280,28 +277,39 @@ class Queues:
             taken = name_taken(queue)
             raise refused(taken.code, taken.message, "queue")
 
-    async def _topic(self, call: Call[NoParams, NewQueue], name: str) -> Topic:
-        wish = call.body
+    async def _topic(self, wish: NewQueue, name: str) -> Topic:
+        """The topic, made if there is none; but not before it is known that the queue may begin on it."""
         topics = self._node.metadata.state.topics
         if name not in topics:
-            made = NewTopic(
+            new = NewTopic(
                 name=_as_topic(name),
                 partitions=1 if wish.point_to_point else wish.partitions,
                 replication_factor=wish.replication_factor,
                 configs={EXCLUSIVE_PRODUCER: True} if wish.point_to_point else {},
             )
-            await self._topics.create(call._replace(body=made))  # type: ignore[arg-type]
+            await self._topics.make(new, validate_only=True)
+            await self._admit(wish.queue)
+            await self._topics.create(new)
             return topics[name]
         topic = topics[name]
         if wish.point_to_point and topic.partitions != 1:
             message = f"topic {name} has {topic.partitions} partitions: point-to-point needs one that has 1"
             raise Problem(409, "topic_unfit", message, "topic")
+        await self._admit(wish.queue)
         if wish.point_to_point:
             await self._alter(TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
         return topic
 
-    async def _alter(self, kind: int, name: str, configs: Mapping[str, str | None]) -> None:
-        """Sets them; those without a value are unset."""
+    async def _admit(self, queue: str) -> None:
+        try:
+            await self._node.queues.begin(queue)
+        except KafkaError as refusal:
+            raise refused(refusal.code, refusal.message, "queue") from None
+
+    async def _alter(
+        self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Sets them; those without a value are unset. `validate_only`: or says why it would be refused."""
         changes = [
             AlterableConfig(name=config, config_operation=UNSET if value is None else SET, value=value)
             for config, value in configs.items()
@@ -309,7 +317,7 @@ class Queues:
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
         answer = await self._client.ask(
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
-            IncrementalAlterConfigsRequest(resources=[resource]),
+            IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
             IncrementalAlterConfigsResponse,
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")

@@ -1,11 +1,14 @@
 """Topics: list, create, describe, delete, configs, partitions."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from penstock.config import TOPIC_CONFIGS
+from penstock.config.overrides import nearest
 from penstock.errors import ErrorCode, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
@@ -171,7 +174,7 @@ class Topics:
                 path="/v1/topics",
                 name="createTopic",
                 summary="Create a topic",
-                handler=self.create,
+                handler=self.create_one,
                 params=NoParams,
                 body=NewTopic,
                 status=201,
@@ -274,8 +277,16 @@ class Topics:
 
     # --- what is to change
 
-    async def create(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
-        wish = call.body
+    async def create_one(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
+        return await self.create(call.body)
+
+    async def create(self, wish: NewTopic) -> TopicSummary:
+        made = await self.make(wish)
+        await self._heard(wish.name, made.partitions)
+        return made
+
+    async def make(self, wish: NewTopic, *, validate_only: bool = False) -> TopicSummary:
+        """Problem if it is refused. `validate_only`: or would be, and nothing is made."""
         topic = CreatableTopic(
             name=wish.name,
             num_partitions=DEFAULT if wish.partitions is None else wish.partitions,
@@ -285,10 +296,9 @@ class Topics:
                 for name, value in wish.configs.items()
             ],
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=ANSWER_MS)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=ANSWER_MS, validate_only=validate_only)
         [made] = (await self._client.ask(ApiKey.CREATE_TOPICS, request, CreateTopicsResponse)).topics
         check(made.error_code, made.error_message, _CREATION_FIELDS.get(made.error_code))
-        await self._heard(wish.name, made.num_partitions)
         return TopicSummary(
             name=wish.name,
             topic_id=str(made.topic_id),
@@ -308,6 +318,7 @@ class Topics:
         name, wish = call.params.topic, call.body
         if not wish.set and not wish.unset:
             raise wrong("set", "nothing to change: expected `set` or `unset` with at least one config")
+        check_known("unset", wish.unset, TOPIC_CONFIGS)
         changes = [
             AlterableConfig(name=config, config_operation=SET, value=_config_text(value))
             for config, value in wish.set.items()
@@ -367,6 +378,14 @@ _CREATION_FIELDS: dict[int, str] = {
     ErrorCode.INVALID_REPLICATION_FACTOR: "replication_factor",
     ErrorCode.INVALID_CONFIG: "configs",
 }
+
+
+def check_known(field: str, unset: Iterable[str], known: Mapping[str, object]) -> None:
+    """Kafka's handlers let unknown configs be unset, as its tools do with what they find; here it is a slip."""
+    for name in unset:
+        if name not in known:
+            told = nearest(name, known) or f"; there are {', '.join(sorted(known))}"
+            raise wrong(field, f"unknown config {name}{told}")
 
 
 def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
