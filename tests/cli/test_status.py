@@ -12,10 +12,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import Broker
+from penstock.cli import status as module
 from penstock.cli.app import penstock
 from penstock.cli.status import line_of
 from tests.node.processes import BrokerProcess
-from tests.node.status_events import PATIENCE_SECONDS, TOPIC, events_until, has, told
+from tests.node.status_events import PATIENCE_SECONDS, TOPIC, Event, events_until, has, told
 
 from .conftest import Cli, succeeded
 
@@ -69,14 +70,43 @@ def test_the_last_ones_of_a_kind_are_found_however_far_back_they_are(status: Cli
     ]
 
 
+def kinds_of(out: str) -> set[str]:
+    return {line.split()[2].split(".")[0] for line in out.splitlines()}
+
+
+def test_it_does_not_show_its_own_coming_and_going_but_what_happened(status: Cli, watched: Broker) -> None:
+    def is_buried(events: list[Event]) -> bool:
+        since = [event["kind"] for event in events[-20:]]
+        return len(since) == 20 and all(kind.startswith("connection") for kind in since)
+
+    status()
+    events_until(watched.bootstrap_servers, is_buried)
+    assert kinds_of(status().stdout) == {"topic"}
+    assert not kinds_of(status("--kind", "!topic.*").stdout) & {"connection", "connections"}
+
+
+def test_connections_are_shown_to_those_who_ask(status: Cli) -> None:
+    assert kinds_of(status("--kind", "connection.*").stdout) == {"connection"}
+    assert {"connection", "topic"} <= kinds_of(status("--connections", "--since", "1h").stdout)
+
+
+def test_what_is_wanted_is_found_behind_any_number_of_other_events(
+    status: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WINDOW", 1)
+    assert topics_of(status("--kind", "topic.created", "-n", "30", "--json").stdout)[0] == "topic-0"
+    assert len(status("--kind", "broker.*").stdout.splitlines()) == 2
+
+
 def test_kinds_can_be_left_out(status: Cli) -> None:
-    out = status("--kind", "!connection*", "--kind", "!topic.*", "--kind", "!group.*").stdout
+    out = status("--kind", "!topic.*", "--kind", "!group.*").stdout
     assert {line.split()[2].split(".")[0] for line in out.splitlines()} == {"broker"}
 
 
 def test_since_shows_everything_from_then_on(status: Cli) -> None:
     assert topics_of(status("--since", "1h", "--kind", "topic.*", "--json").stdout)[-1] == "topic-29"
-    assert len(status("--since", "1h").stdout.splitlines()) > 60
+    assert len(status("--since", "1h", "--connections").stdout.splitlines()) > 60
+    assert len(status("--since", "1h").stdout.splitlines()) > 30
     assert status("--since", "0s", "--kind", "topic.*").stdout == ""
 
 

@@ -75,6 +75,7 @@ class Reader:
     def read_from(self, starts: topic_facts.Partitions) -> None:
         """Reads just these partitions, from these offsets."""
         self._assigned = {partition for _, partition in starts}
+        self._at_end.clear()
         self._consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -1,7 +1,8 @@
 """`penstock status`: the status log, as it is and as it grows.
 
 It reads the topic like any client, so it shows what any node of the cluster told, and also what a broker said that is
-no longer there.
+no longer there. Like any client it connects, several times, which the log tells: so who comes and goes is shown only to
+those who ask for it, or each run would show the one before and nothing else.
 """
 
 import json
@@ -31,6 +32,9 @@ DEFAULT_LAST = 20
 KIND_WIDTH = 22
 """The longest of the usual kinds."""
 EXCEPT = "!"
+CONNECTIONS = "connection*"
+WINDOW = 2_000
+"""So many events are looked through first; ten times as many if what is wanted is not among them, and so on."""
 NEVER = -1
 """In ListOffsets: there is nothing that new."""
 
@@ -59,6 +63,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     kinds: tuple[str, ...]
     """Patterns. One that begins with EXCEPT says which kinds are not shown."""
+    connections: bool = False
+    """Whether those who come and go are shown, also if no pattern asks for them."""
     since_ms: int | None
     """Milliseconds since 1970."""
     last: int | None
@@ -73,13 +79,15 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         unwanted = [glob.removeprefix(EXCEPT) for glob in self.kinds if glob.startswith(EXCEPT)]
         if any(fnmatchcase(kind, glob) for glob in unwanted):
             return False
+        if fnmatchcase(kind, CONNECTIONS) and not wanted:
+            return self.connections
         return not wanted or any(fnmatchcase(kind, glob) for glob in wanted)
 
 
 @click.command(
     epilog=examples(
         "penstock status",
-        "penstock status --follow --kind '!connection*'",
+        "penstock status --follow --connections",
         "penstock status --since 2h --kind 'group.*' --kind 'queue.*'",
         "penstock status --follow -n 0 --kind error --json",
     )
@@ -101,6 +109,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     metavar="GLOB",
     help="Only such events (or with ! before it: all others), as often as needed.",
 )
+@click.option("--connections", is_flag=True, help="Show who connects and disconnects, too.")
 @click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="Where the broker writes it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, as it is in the topic.")
 @connects
@@ -110,19 +119,24 @@ def status(
     last: int | None,
     since: int | None,
     kinds: tuple[str, ...],
+    connections: bool,
     topic: str,
     as_json: bool,
 ) -> None:
-    """Show what happened on the broker: connections, topics, groups, queues, leaders, errors."""
+    """Show what happened on the broker: topics, groups, queues, leaders, errors.
+
+    Who connects and disconnects is shown with --connections, or with a --kind that fits: this command itself does so
+    some twenty times.
+    """
     if last is None and since is None:
         last = DEFAULT_LAST
     since_ms = None if since is None else int(time.time() * 1000) - since
-    selection = Selection(topic=topic, kinds=kinds, since_ms=since_ms, last=last)
+    selection = Selection(topic=topic, kinds=kinds, connections=connections, since_ms=since_ms, last=last)
     _run(connection, selection, follow=follow, as_json=as_json)
 
 
 def _run(connection: Connection, selection: Selection, *, follow: bool, as_json: bool) -> None:
-    starts, ends = _bounds(connection, selection)
+    firsts, ends = _bounds(connection, selection)
     plan = Plan(
         topic=selection.topic,
         group=None,
@@ -135,8 +149,7 @@ def _run(connection: Connection, selection: Selection, *, follow: bool, as_json:
     reader = Reader(connection, plan)
     try:
         with stop_on_signals() as stop:
-            reader.read_from(starts)
-            past = _past(reader, selection, starts, ends, stop)
+            past = _past(reader, selection, firsts, ends, stop)
             _show(past, as_json=as_json)
             while follow and not stop:
                 _show(_events(reader.next(CHUNK), selection), as_json=as_json)
@@ -147,7 +160,7 @@ def _run(connection: Connection, selection: Selection, *, follow: bool, as_json:
 def _bounds(
     connection: Connection, selection: Selection
 ) -> tuple[topic_facts.Partitions, topic_facts.Partitions]:
-    """Where to begin to read, and where what is there now ends."""
+    """Where what is meant begins at the earliest, and where what is there now ends."""
     admin = connection.admin()
     if selection.topic not in topic_facts.all_topics(connection):
         raise Problem(
@@ -161,20 +174,37 @@ def _bounds(
         since = OffsetSpec.for_timestamp(max(selection.since_ms, 0))
         found = topic_facts.offsets_at(connection, admin, where, since)
         return {each: ends[each] if at == NEVER else at for each, at in found.items()}, ends
-    firsts = topic_facts.offsets_at(connection, admin, where, OffsetSpec.earliest())
-    if selection.kinds or selection.last is None:
-        return firsts, ends
-    return {each: max(firsts[each], ends[each] - selection.last) for each in where}, ends
+    return topic_facts.offsets_at(connection, admin, where, OffsetSpec.earliest()), ends
 
 
 def _past(
+    reader: Reader,
+    selection: Selection,
+    firsts: topic_facts.Partitions,
+    ends: topic_facts.Partitions,
+    stop: Stop,
+) -> list[Event]:
+    """The events that are there already: from further and further back, until there are as many as are wanted."""
+    last = selection.last
+    if last is None:
+        return _since(reader, selection, firsts, ends, stop)
+    window = max(last, WINDOW) if last else 0
+    while True:
+        starts = {each: max(first, ends[each] - window) for each, first in firsts.items()}
+        found = _since(reader, selection, starts, ends, stop)
+        if len(found) >= last or starts == firsts or stop:
+            return found
+        window *= 10
+
+
+def _since(
     reader: Reader,
     selection: Selection,
     starts: topic_facts.Partitions,
     ends: topic_facts.Partitions,
     stop: Stop,
 ) -> list[Event]:
-    """The events that are there already."""
+    reader.read_from(starts)
     unread = {number for (_, number), end in ends.items() if starts[selection.topic, number] < end}
     found: deque[Event] = deque(maxlen=selection.last)
     while unread and not stop and not reader.finished:
