@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.client import late_acks
 from penstock.client.errors import Closed, Denied, LeaseLost
 from penstock.client.feed_session import FeedSession
 from penstock.client.received import Received
@@ -157,6 +158,128 @@ def test_a_message_that_is_acked_already_never_acks_one_before_it(session: "Feed
     session.received(2, messages(4, 5), 3.0)  # 4 was deferred, and is due now
     assert offsets(take_all(session)) == [4, 5]
     assert said(step(session, 3.0), "ack") == []
+
+
+def welcome(session: "FeedSession[Received]", link: int, now: float, **said: object) -> None:
+    """The next link, begun as the broker says."""
+    step(session, now)
+    session.found([A], now)
+    while not dialled(step(session, now)):
+        now += 0.1
+    session.connected(link, now)
+    told = {"subscription": "billing/eu", "positions": [], "resumed": True, **said}
+    session.received(link, frame("subscribed", **told), now)
+    step(session, now)
+
+
+def take_one(session: "FeedSession[Received]") -> Received:
+    item = session.take()
+    assert item is not None
+    return item
+
+
+def test_an_ack_counts_however_many_links_later_it_comes(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2), 1.0)
+    slow = take_one(session)
+    for link in (2, 3, 4):
+        session.lost(link - 1, GONE, float(link))
+        attach(session, link, float(link))
+        session.received(link, messages(1, 2), float(link))  # nobody takes the copies
+    session.ack(slow, None)
+    assert [one["offset"] for one in said(step(session, 5.0), "ack")] == [1]
+    assert offsets(take_all(session)) == [2]
+
+
+def test_an_ack_between_two_links_counts_over_the_next(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2), 1.0)
+    slow = take_one(session)
+    session.lost(1, GONE, 2.0)
+    attach(session, 2, 2.0)
+    session.received(2, messages(1, 2), 2.0)
+    session.lost(2, GONE, 3.0)
+    session.ack(slow, None)
+    attach(session, 3, 3.0)
+    session.received(3, messages(1, 2), 4.0)
+    assert [one["offset"] for one in said(step(session, 4.0), "ack")] == [1]
+    assert offsets(take_all(session)) == [2]
+
+
+def test_a_late_ack_is_not_for_what_came_after_its_message(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(1, 2, 3), 1.0)
+    first = take_one(session)
+    take_one(session)
+    session.lost(1, GONE, 2.0)
+    attach(session, 2, 2.0)
+    session.ack(first, None)
+    session.received(2, messages(1, 2, 3), 3.0)
+    assert offsets(take_all(session)) == [2, 3]
+
+
+def test_what_follows_a_late_message_is_acked_when_that_one_is(session: "FeedSession[Received]") -> None:
+    session.received(1, messages(5), 1.0)
+    session.ack(take_one(session), None)
+    session.lost(1, GONE, 2.0)
+    attach(session, 2, 2.0)
+    session.received(2, messages(4, 5, 6), 3.0)  # 4 was deferred, and is due now
+    session.ack(take_one(session), None)
+    assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [5]
+    assert offsets(take_all(session)) == [6]
+
+
+def test_another_message_at_the_same_offset_is_handed_out(session: "FeedSession[Received]") -> None:
+    """The topic was deleted and made again while the ack was late."""
+    session.received(1, messages(1), 1.0)
+    late = take_one(session)
+    session.lost(1, GONE, 2.0)
+    attach(session, 2, 2.0)
+    session.ack(late, None)
+    session.received(2, messages(1, stamp=7_000), 3.0)
+    assert offsets(take_all(session)) == [1]
+    assert said(step(session, 3.0), "ack") == []
+
+
+@pytest.mark.parametrize(
+    "said_", [{"resumed": False}, {"positions": [{"topic": "orders", "partition": 0, "offset": 0}]}]
+)
+def test_where_it_begins_anew_all_is_handed_out_again(
+    session: "FeedSession[Received]", said_: dict[str, object]
+) -> None:
+    session.received(1, messages(1, 2), 1.0)
+    first, second = take_all(session)
+    session.ack(first, None)
+    session.received(1, acked(2), 1.0)
+    session.ack(second, None)
+    session.lost(1, GONE, 2.0)
+    welcome(session, 2, 2.0, **said_)
+    session.received(2, messages(1, 2), 3.0)
+    assert offsets(take_all(session)) == [1, 2]
+
+
+def test_what_is_remembered_of_links_that_are_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_acks, "REMEMBERED_MAX", 3)
+    session = new_session()
+    attach(session, 1, 0.0)
+    old: list[Received] = []
+    for link in (1, 2, 3):
+        session.received(link, messages(2 * link, 2 * link + 1), float(link))
+        old += take_all(session)
+        session.lost(link, GONE, float(link))
+        attach(session, link + 1, float(link))
+    for item in old:
+        session.ack(item, None)
+    session.received(4, messages(2, 3, 4, 5, 6, 7), 5.0)
+    assert offsets(take_all(session)) == [
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]  # the oldest are forgotten, and acks are never past them
+    session.lost(4, GONE, 6.0)
+    attach(session, 5, 6.0)
+    session.received(5, messages(5, 6, 7, 8), 7.0)
+    assert offsets(take_all(session)) == [8]
 
 
 def test_it_follows_the_home_of_its_subscription() -> None:

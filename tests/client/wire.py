@@ -8,7 +8,7 @@ from typing import Any
 from penstock.batch import Record, build_batch
 from penstock.client.errors import ClientError
 from penstock.client.received import Received
-from penstock.client.session import Dial, Effect, Send, Session
+from penstock.client.session import Dial, Effect, Resolve, Send, Session
 
 A, B = "http://a:8080", "http://b:8080"
 
@@ -47,10 +47,11 @@ def batch(
     topic: str = "orders",
     partition: int = 0,
     held: list[int] | None = None,
+    stamp: int = 1_000,
     **head: Any,
 ) -> bytes:
     """A binary frame with these offsets; the batch holds `held`, if that is more or less."""
-    records = [Record(offset, 1_000 + offset, b"k", b"v%d" % offset) for offset in held or wanted]
+    records = [Record(offset, stamp + offset, b"k", b"v%d" % offset) for offset in held or wanted]
     text = json.dumps({"topic": topic, "partition": partition, **head}).encode()
     return pack(">I", len(text)) + text + build_batch(records, base_offset=records[0].offset)
 
@@ -76,7 +77,7 @@ def said(effects: list[Effect], kind: str | None = None) -> list[dict[str, Any]]
 def settle_all(effects: list[Effect]) -> None:
     """Does what a driver does with answers."""
     for effect in effects:
-        if hasattr(effect, "token"):
+        if isinstance(effect, Resolve):
             effect.token.resolve(effect.error)
 
 

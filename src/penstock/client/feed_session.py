@@ -3,15 +3,16 @@
 An ack is for a message and for all that came before it of the same partition. Acks are gathered until the driver asks
 for effects, and only the last of each partition is sent.
 
-When a link is gone, the next one begins behind what was acked durably. What was taken from the old one may be acked
-meanwhile: such acks are remembered, and the same messages, when they come again, are acked at once and not handed out a
-second time. This is why slow work costs no duplicates in a process that lives on.
+When a link is gone, the next one begins behind what was acked durably. What was taken from an old one, however many
+links ago, may be acked later (late_acks.py remembers it), and is then acked over the link that is there now, or over
+the next one, and not handed out a second time. This is why slow work costs no duplicates in a process that lives on.
+What is still in hand and not acked when its copy comes is handed out again to who asks for more: nobody can tell work
+that is slow from a message that was dropped.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final
 from urllib.parse import quote
 
 from penstock.client.errors import Closed, Garbled, LeaseLost
@@ -28,12 +29,10 @@ from penstock.client.frames import (
     Unsubscribed,
     compose,
 )
-from penstock.client.received import Place, Received, records_within
+from penstock.client.late_acks import Came, LateAcks
+from penstock.client.received import Place, records_within
 from penstock.client.session import HOPS_MAX, Item, Link, Loss, Resolve, Session, Token, base_of
 from penstock.errors import BatchError
-
-REMEMBERED_MAX: Final = 100_000
-"""Acks of messages whose link was gone, of all partitions: no more than the largest credit."""
 
 MakeMessage = Callable[..., Item]
 
@@ -69,18 +68,16 @@ class FeedSession(Session[Item]):
         }
         self._take_over = take_over
         self._hops = 0
-        self._served: int | None = None
-        """The last link over which it was served."""
+        self._was_served = False
         self._current: Link | None = None
         """The link over which the subscription is served now."""
-        self._acks: dict[Place, Item] = {}
+        self._acks: dict[Place, Came] = {}
         """To be sent: the latest of each partition."""
-        self._waiting: dict[Place, list[tuple[int, Token | None]]] = {}
+        self._waiting: dict[Place, list[tuple[Came, Token | None]]] = {}
         """Sent, or to be sent, and not durable yet."""
-        self._unacked: dict[tuple[int, Place], deque[int]] = {}
-        """What came over a link and is not acked, in the order in which it came."""
-        self._remembered: set[tuple[Place, int]] = set()
-        """Acked, but not durably: not to be handed out again."""
+        self._unacked: dict[Place, deque[Came]] = {}
+        """What came over the current link and is not acked, in the order in which it came."""
+        self._late = LateAcks()
         self._unsubscribing: Token | None = None
         self.resumed = False
         self.times_inactive = 0
@@ -94,24 +91,40 @@ class FeedSession(Session[Item]):
                 token, Closed(f"{item!r}: the subscription was closed; the message will come again")
             )
         elif not self.holds(item):
-            self._remember(item.place, self._done_with(item))
+            self._late.ack(item)
             self._resolve(
                 token, LeaseLost(f"{item!r}: its connection ended before the ack: it may come again")
             )
+            self._catch_up(item.place)
         else:
-            latest = self._acks.get(item.place)
-            if latest is None or latest.order < item.order:
-                self._acks[item.place] = item
-            waiting = self._waiting.setdefault(item.place, [])
-            waiting.extend((offset, None) for offset in self._done_with(item))
-            waiting.append((item.offset, token))
+            self._ack_up_to(item.place, Came.of(item))
+            self._waiting[item.place].append((Came.of(item), token))
+            self._catch_up(item.place)
 
-    def take(self) -> Item | None:
-        while (item := super().take()) is not None:
-            if not self._is_remembered(item):
-                return item
-            self.ack(item, None)
-        return None
+    def _ack_up_to(self, place: Place, came: Came) -> None:
+        """For this one and all before it that came over the current link."""
+        latest = self._acks.get(place)
+        if latest is None or latest.order < came.order:
+            self._acks[place] = came
+        unacked = self._unacked.get(place, deque())
+        waiting = self._waiting.setdefault(place, [])
+        while unacked and unacked[0].order <= came.order:
+            waiting.append((unacked.popleft(), None))
+
+    def _catch_up(self, place: Place) -> None:
+        """Acks over the current link what was acked before it came again, and takes it from who has not seen it.
+
+        Only up to the first that was not acked, which a deferred message can be: an ack is for that as well.
+        """
+        done = None
+        for came in self._unacked.get(place, ()):
+            if not self._late.was_acked(place, came):
+                break
+            done = came
+        if done is None or self._current is None:
+            return
+        self._ack_up_to(place, done)
+        self.ready = deque(item for item in self.ready if item.place != place or item.order > done.order)
 
     def unsubscribe(self, token: Token) -> None:
         """Forgets the subscription for good, places and all."""
@@ -146,7 +159,7 @@ class FeedSession(Session[Item]):
 
     def _opening(self, link: Link) -> str:
         # A broker may not have noticed yet that our last connection is gone: it was ours, so it is taken over.
-        take_over = self._take_over or self._served is not None
+        take_over = self._take_over or self._was_served
         return compose(
             "subscribe", subscription=self._name, encoding="batch", take_over=take_over, **self._wish
         )
@@ -161,7 +174,10 @@ class FeedSession(Session[Item]):
             case Subscribed():
                 self._welcomed(link)
                 self._hops, self._current, self.resumed = 0, link, said.resumed
-                self._begin(link)
+                self._was_served = True
+                self._late.resume(
+                    {Place(one.topic, one.partition): one for one in said.positions}, is_same=said.resumed
+                )
             case Elsewhere():
                 self._bases.appendleft(base_of(said.url))
             case Inactive():
@@ -173,11 +189,6 @@ class FeedSession(Session[Item]):
                 self._end(Closed("the subscription was ended"))
             case _:
                 pass  # a queue's
-
-    def _begin(self, link: Link) -> None:
-        """Only of the link before this one may something be acked that has not come again."""
-        self._unacked = {key: unacked for key, unacked in self._unacked.items() if key[0] == self._served}
-        self._served = link.number
 
     def _reroute(self, link: Link, loss: Loss, now: float) -> None:
         if loss.redirect is not None:
@@ -191,12 +202,13 @@ class FeedSession(Session[Item]):
     def _forget(self, link: Link, loss: Loss | None) -> None:
         if link is self._current:
             self._current = None
+            self._keep_taken(link)
         reason = "the connection ended" if loss is not None else "it was closed"
         for place, waiting in self._waiting.items():
-            self._remember(place, [offset for offset, _token in waiting])
-            for offset, token in waiting:
+            self._late.remember(place, [came for came, _token in waiting])
+            for came, token in waiting:
                 error = LeaseLost(
-                    f"{place.topic}-{place.partition} at {offset}: {reason} before its ack was durable"
+                    f"{place.topic}-{place.partition} at {came.offset}: {reason} before its ack was durable"
                 )
                 self._resolve(token, error)
         self._waiting.clear()
@@ -205,15 +217,23 @@ class FeedSession(Session[Item]):
             self._resolve(self._unsubscribing, LeaseLost(f"{reason} before the subscription was forgotten"))
             self._unsubscribing = None
 
+    def _keep_taken(self, link: Link) -> None:
+        """What nobody has taken can never be acked, for it is not handed out any more; the rest may be, late."""
+        waits_since = next((item.order for item in self.ready if item.link == link.number), None)
+        for place, unacked in self._unacked.items():
+            taken = [one for one in unacked if waits_since is None or one.order < waits_since]
+            self._late.keep(link.number, place, taken)
+        self._unacked.clear()
+
     # --- messages
 
     def _take_in(self, link: Link, batches: Batches) -> None:
         place = Place(batches.head.topic, batches.head.partition)
-        unacked = self._unacked.setdefault((link.number, place), deque())
+        unacked = self._unacked.setdefault(place, deque())
         try:
             for _which, record in records_within(batches.data, batches.head.offsets):
                 item = self._make(place, record, link=link.number, order=self._next_order())
-                unacked.append(record.offset)
+                unacked.append(Came.of(item))
                 self.ready.append(item)
         except BatchError as problem:
             at = f"{place.topic}-{place.partition} from {batches.head.offsets[0][0]}"
@@ -221,42 +241,17 @@ class FeedSession(Session[Item]):
                 Garbled(f"{at}: records that cannot be read: {problem}: move the group's offset behind them")
             )
             return
-        while self.ready and self._is_remembered(self.ready[0]):
-            self.ack(self.ready.popleft(), None)
-
-    def _done_with(self, item: Received) -> list[int]:
-        """The offsets that an ack of this message is for: its own, and what came before it."""
-        unacked = self._unacked.get((item.link, item.place), deque())
-        if item.offset not in unacked:
-            return []
-        done: list[int] = []
-        while not done or done[-1] != item.offset:
-            done.append(unacked.popleft())
-        return done
-
-    def _remember(self, place: Place, offsets: list[int]) -> None:
-        room = REMEMBERED_MAX - len(self._remembered)
-        self._remembered.update((place, offset) for offset in offsets[:room])
-
-    def _is_remembered(self, item: Received) -> bool:
-        """Whether it was acked before it came again, so that it can be acked now instead of being handed out.
-
-        Not if something before it is not acked, which a deferred message can be: an ack is for that as well.
-        """
-        key = item.place, item.offset
-        if key not in self._remembered:
-            return False
-        self._remembered.discard(key)
-        return self._unacked[item.link, item.place][0] == item.offset
+        self._catch_up(place)
 
     def _became_durable(self, position: Position) -> None:
         place = Place(position.topic, position.partition)
+        self._late.became_durable(place, position)
         later = []
-        for offset, token in self._waiting.pop(place, []):
-            if position.covers(offset):
+        for came, token in self._waiting.pop(place, []):
+            if position.covers(came.offset):
                 self._resolve(token, None)
             else:
-                later.append((offset, token))
+                later.append((came, token))
         if later:
             self._waiting[place] = later
 
@@ -264,8 +259,8 @@ class FeedSession(Session[Item]):
         if self._current is None:
             return
         acks, self._acks = self._acks, {}
-        for place, item in acks.items():
-            frame = compose("ack", topic=place.topic, partition=place.partition, offset=item.offset)
+        for place, came in acks.items():
+            frame = compose("ack", topic=place.topic, partition=place.partition, offset=came.offset)
             self._send(self._current, frame)
 
     def _resolve(self, token: Token | None, error: Closed | LeaseLost | None) -> None:

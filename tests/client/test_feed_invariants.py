@@ -1,0 +1,138 @@
+"""A subscriber under any order of events: what was acked is not handed out again, and nothing is left out."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from penstock.client.feed_session import FeedSession
+from penstock.client.received import Received
+from penstock.client.session import Dial, Find, HangUp, Loss, Resolve, Send
+from tests.client.wire import A, Token, chance, frame, messages, said
+
+
+class Pusher(RuleBasedStateMachine):
+    """A broker that pushes from the durable place, loses connections, and makes acks durable when it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = FeedSession[Received](
+            "billing",
+            ["orders"],
+            make=Received,
+            random=chance(),
+            credit=10,
+            read_old=True,
+            take_over=False,
+            ack_timeout_ms=1_000,
+            ttl_ms=60_000,
+        )
+        self.now = 0.0
+        self.dialling: list[int] = []
+        self.open: int | None = None
+        self.durable = 0
+        self.next_offset = 0
+        """What the open link is sent next."""
+        self.heard = 0
+        """Behind the highest ack over the open link."""
+        self.in_hand: list[Received] = []
+        self.taken: dict[int, list[int]] = {}
+        """By link, in order."""
+        self.done: set[int] = set()
+        self.tokens: list[Token] = []
+
+    def act(self) -> None:
+        for effect in self.session.take_effects(self.now):
+            match effect:
+                case Find():
+                    self.session.found([A], self.now)
+                case Dial(link=link):
+                    self.dialling.append(link)
+                case Send(link=link):
+                    assert link == self.open, "said to nobody"
+                    for one in said([effect], "ack"):
+                        assert set(range(self.durable, one["offset"] + 1)) <= self.done, (
+                            "acked in nobody's name"
+                        )
+                        self.heard = max(self.heard, one["offset"] + 1)
+                case HangUp():
+                    self.open = None
+                case Resolve(token=token, error=error):
+                    token.resolve(error)
+
+    @rule(seconds=st.floats(0, 20))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.act()
+
+    @precondition(lambda self: self.dialling)
+    @rule(works=st.booleans())
+    def a_link_is_made_or_not(self, works: bool) -> None:
+        link = self.dialling.pop(0)
+        if works:
+            self.open, self.next_offset, self.heard = link, self.durable, self.durable
+            self.session.connected(link, self.now)
+            position = {"topic": "orders", "partition": 0, "offset": self.durable}
+            told = frame("subscribed", positions=[position], resumed=link > 1)
+            self.session.received(link, told, self.now)
+        else:
+            self.session.lost(link, Loss("refused"), self.now)
+        self.act()
+
+    @precondition(lambda self: self.open is not None)
+    @rule(count=st.integers(1, 4))
+    def messages_come(self, count: int) -> None:
+        assert self.open is not None
+        pushed = range(self.next_offset, self.next_offset + count)
+        self.next_offset += count
+        self.session.received(self.open, messages(*pushed), self.now)
+
+    @rule()
+    def a_message_is_taken(self) -> None:
+        item = self.session.take()
+        if item is not None:
+            assert item.link == self.open
+            assert item.offset not in self.done, "handed out although it was acked"
+            assert set(range(item.offset)) <= self.done | set(self.taken.get(item.link, [])), (
+                "one was left out"
+            )
+            self.taken.setdefault(item.link, []).append(item.offset)
+            self.in_hand.append(item)
+
+    @precondition(lambda self: self.in_hand)
+    @rule(data=st.data())
+    def a_message_is_acked(self, data: st.DataObject) -> None:
+        item = data.draw(st.sampled_from(self.in_hand))
+        came = self.taken[item.link]
+        self.done.update(came[: came.index(item.offset) + 1])
+        self.tokens.append(Token())
+        self.session.ack(item, self.tokens[-1])
+
+    @precondition(lambda self: self.open is not None and self.heard > self.durable)
+    @rule()
+    def acks_become_durable(self) -> None:
+        assert self.open is not None
+        self.durable = self.heard
+        position = {"topic": "orders", "partition": 0, "offset": self.durable}
+        self.session.received(self.open, frame("acked", positions=[position]), self.now)
+        self.act()
+
+    @precondition(lambda self: self.open is not None)
+    @rule(is_kept=st.booleans())
+    def the_link_is_lost(self, is_kept: bool) -> None:
+        """Perhaps after the last acks were stored, of which nobody hears."""
+        assert self.open is not None
+        self.durable = self.heard if is_kept else self.durable
+        link, self.open = self.open, None
+        self.session.lost(link, Loss("cut"), self.now)
+        self.act()
+
+    def teardown(self) -> None:
+        self.act()
+        self.session.end()
+        self.act()
+        assert all(token.is_done for token in self.tokens), "somebody would wait for ever"
+        assert self.session.is_settled
+
+
+TestSubscribers = Pusher.TestCase
+TestSubscribers.settings = settings(max_examples=100, stateful_step_count=40)
