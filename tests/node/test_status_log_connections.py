@@ -114,7 +114,7 @@ def test_a_websocket_where_there_is_none_is_told_as_refused(watched: Broker) -> 
         connect(push_url(watched, "/v1/nothing"))
     events_until(
         watched.bootstrap_servers,
-        has("connection.refused", protocol="websocket", reason="403 Forbidden"),
+        has("connection.refused", protocol="websocket", reason="404 Not Found"),
     )
 
 

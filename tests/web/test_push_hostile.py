@@ -16,7 +16,7 @@ from websockets.typing import Origin
 
 from penstock import Broker
 from penstock.config import Limits
-from penstock.web import push, sockets
+from penstock.web import push, socket_talk, sockets
 from tests.web.pushing import create, produce, push_url, subscriber, values
 
 Unique = Callable[[str], str]
@@ -89,7 +89,7 @@ def test_a_binary_frame_is_refused(broker: Broker) -> None:
 
 
 def test_who_says_nothing_is_sent_away(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "FIRST_FRAME_SECONDS", 0.2)
+    monkeypatch.setattr(socket_talk, "FIRST_FRAME_SECONDS", 0.2)
     with subscriber(broker.http_url) as one:
         assert one.hear()["code"] == "no_frame"
 

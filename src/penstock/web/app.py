@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.node import Node
@@ -23,6 +23,7 @@ from penstock.web.api import api_routes
 from penstock.web.cluster import ClusterPages
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.push import push_routes
+from penstock.web.socket_talk import refuse_path
 from penstock.web.source import Source, take_snapshot
 from penstock.web.work import work_routes
 
@@ -52,6 +53,7 @@ def build_app(source: Source) -> Starlette:
     ]
     if isinstance(source, Node):  # what is figures only, in a test, cannot be asked
         routes += [*api_routes(source), *push_routes(source), *work_routes(source)]
+    routes.append(WebSocketRoute("/{path:path}", refuse_path))
     handlers = {HTTPException: explain, Exception: explain_bug}
     app = Starlette(routes=routes, middleware=[Middleware(OneLength)], exception_handlers=handlers)
     app.state.stopping = asyncio.Event()

@@ -2,7 +2,7 @@
 
 One task sends and one listens, for each subscriber. Limits, beside those of every WebSocket (`sockets`):
 
-    no first frame              FIRST_FRAME_SECONDS
+    no first frame              `socket_talk`.FIRST_FRAME_SECONDS
     frames without a pause      FRAMES_PER_SECOND are read; a subscriber that sends more waits, as TCP makes it wait
     not reading what is pushed  the subscriber's own pages and the socket's buffer fill up, nothing else; after
                                 limits.slow_drain_timeout_ms without any progress it is sent away
@@ -12,15 +12,14 @@ One task sends and one listens, for each subscriber. Limits, beside those of eve
 
 import asyncio
 from contextlib import suppress
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock.config import Address
 from penstock.errors import KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
@@ -38,23 +37,22 @@ from penstock.types import TopicPartition
 from penstock.web.api.problems import Problem
 from penstock.web.push_frames import (
     ENCODERS,
+    FRAMES,
     AckFrame,
+    AnyFrame,
     CreditFrame,
     Ping,
     Subscribe,
     Unsubscribe,
-    decode_frame,
 )
 from penstock.web.push_reader import InnerReader
+from penstock.web.socket_talk import Ears, endpoint_url, refuse_socket, upgrade_required
 from penstock.web.sockets import PATIENCE, READY, text_frame
 
 PATH = "/v1/push"
-FIRST_FRAME_SECONDS = 10.0
 FRAMES_PER_SECOND = 2_000
 """Some tenth of the event loop. An ack is for all that was pushed before it, so nobody needs as many."""
 FAREWELL_SECONDS = 2.0
-
-WILDCARDS = ("", "0.0.0.0", "::")
 
 CLOSE_CODES = {
     "closed": 1000,
@@ -96,9 +94,7 @@ class PushEndpoint:
         return self._subscriptions
 
     async def explain(self, request: Request) -> Response:
-        message = f"{PATH} is for WebSockets: see docs/push.md"
-        facts = {"error": {"code": "upgrade_required", "message": message, "field": None}}
-        return JSONResponse(facts, 426, {"upgrade": "websocket", "connection": "upgrade"})
+        return upgrade_required(PATH, "docs/push.md")
 
     async def serve(self, socket: WebSocket) -> None:
         refusal = self._refusal(socket)
@@ -118,7 +114,7 @@ class PushEndpoint:
         home = self._home(name) if name else None
         if home is None or home == self._node.node_id or name is None:
             return None
-        url = home_url(self._node, home)
+        url = endpoint_url(self._node, home, PATH)
         return None if url is None else Response(status_code=307, headers={"location": _named(url, name)})
 
     def _home(self, name: str) -> int | None:
@@ -137,7 +133,7 @@ class _Connection:
         self._node = node
         self._subscriptions = subscriptions
         self._socket = socket
-        self._pace = Pace(FRAMES_PER_SECOND)
+        self._ears: Ears[AnyFrame] = Ears(socket, FRAMES, FRAMES_PER_SECOND)
         self._slow_seconds = node.config.limits.slow_drain_timeout_ms / 1000
         self._max_credit = node.config.limits.max_credit
 
@@ -155,15 +151,11 @@ class _Connection:
             await self._serve(attachment, resumed)
 
     async def _first_frame(self) -> Subscribe:
-        try:
-            async with asyncio.timeout(FIRST_FRAME_SECONDS):
-                frame = decode_frame(await self._receive())
-        except TimeoutError:
-            raise Problem(
-                400, "no_frame", f"no first frame within {FIRST_FRAME_SECONDS:.0f} seconds"
-            ) from None
-        if not isinstance(frame, Subscribe):
-            raise Problem(400, "not_subscribed", "expected a frame of type subscribe first")
+        frame = await self._ears.first(Subscribe, "not_subscribed")
+        named = self._socket.query_params.get("subscription")
+        if named and named != frame.subscription:
+            message = f"subscription: the address says {named!r}, and the frame {frame.subscription!r}"
+            raise Problem(400, "invalid_field", message, "subscription")
         return frame
 
     async def _serve(self, attachment: Attachment, resumed: bool) -> None:
@@ -217,16 +209,14 @@ class _Connection:
         """Returns when the subscriber has gone, or is to go."""
         try:
             while attachment.ending is None:
-                text = await self._receive()
-                await self._pace.keep()
-                self._hear(attachment, text)
+                self._hear(attachment, await self._ears.next())
         except Problem as problem:
             attachment.end(Ending(problem.code, problem.message))
         except WebSocketDisconnect:
             attachment.end(Ending("closed", "the connection has ended"))
 
-    def _hear(self, attachment: Attachment, text: str | None) -> None:
-        match decode_frame(text):
+    def _hear(self, attachment: Attachment, frame: AnyFrame) -> None:
+        match frame:
             case AckFrame(topic=topic, partition=partition, offset=offset):
                 if attachment.ack(TopicPartition(topic, partition), offset) is Ack.NOT_SENT:
                     message = f"offset {offset} of {topic}-{partition} was not sent, so it cannot be acked"
@@ -242,13 +232,6 @@ class _Connection:
                     400, "already_subscribed", "one connection has one subscription: open another one"
                 )
 
-    async def _receive(self) -> str | None:
-        message = await self._socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
-        text: str | None = message.get("text")
-        return text
-
     # --- what it is told
 
     async def _send(self, what: bytes | Notice) -> None:
@@ -257,7 +240,7 @@ class _Connection:
         await self._socket.send({"type": "websocket.send", READY: frame, PATIENCE: self._slow_seconds})
 
     async def _send_to(self, node_id: int, name: str) -> None:
-        url = home_url(self._node, node_id)
+        url = endpoint_url(self._node, node_id, PATH)
         if url is None:
             message = f"node {node_id} is at home for this subscription, and has no HTTP port (serve --http)"
             await self._end("unavailable", message)
@@ -277,54 +260,10 @@ class _Connection:
                 await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)
 
 
-class Pace:
-    """Lets through so much in a second, and makes wait what comes beyond it."""
-
-    def __init__(self, per_second: int) -> None:
-        self._per_second = per_second
-        self._left = float(per_second)
-        self._loop = asyncio.get_running_loop()
-        self._at = self._loop.time()
-
-    async def keep(self) -> None:
-        now = self._loop.time()
-        self._left = min(self._per_second, self._left + (now - self._at) * self._per_second) - 1
-        self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._per_second)
-
-
 def _is_too_slow(outcome: object) -> bool:
     """Whether sending was given up: to whom it was sent, ASGI tells like any lost connection."""
     return isinstance(outcome, WebSocketDisconnect) and isinstance(outcome.__context__, TimeoutError)
 
 
-def home_url(node: Node, node_id: int) -> str | None:
-    """Where another node's endpoint is, if it has an HTTP port."""
-    known = node.metadata.state.nodes.get(node_id)
-    if known is None or known.http is None:
-        return None
-    # A port that is open on all addresses is reached where clients reach the node.
-    host = known.kafka.host if known.http.host in WILDCARDS else known.http.host
-    return f"ws://{Address(host, known.http.port)}{PATH}"
-
-
-def refuse_socket(node: Node, socket: WebSocket) -> Response | None:
-    """What is to be said before the upgrade of any WebSocket: not now, or not for you."""
-    if not node.ready:
-        return _denied(503, "not_ready", "this node is starting or stopping; ask another one")
-    origin = socket.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
-        message = (
-            f"a page of {origin} may not subscribe here: let it ask its own server, or put both behind one"
-        )
-        return _denied(403, "foreign_origin", message)
-    return None
-
-
 def _named(url: str, name: str) -> str:
     return f"{url}?subscription={quote(name, safe='')}"
-
-
-def _denied(status: int, code: str, message: str) -> Response:
-    return JSONResponse({"error": {"code": code, "message": message, "field": None}}, status)

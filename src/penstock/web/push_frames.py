@@ -12,8 +12,8 @@ from penstock.node.subscriptions import Encoder, Rows, Wish
 from penstock.queue.subscription import SubscriberSettings
 from penstock.types import TopicPartition
 from penstock.web.api.payloads import Encoding, record_out
-from penstock.web.api.problems import Problem, misfit
 from penstock.web.api.topics import TopicName
+from penstock.web.socket_talk import Frames
 from penstock.web.sockets import binary_frame, text_frame
 
 MAX_FRAME_BYTES = 512 * 1024
@@ -75,30 +75,7 @@ class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
 
 
 AnyFrame = Subscribe | AckFrame | CreditFrame | Unsubscribe | Ping
-
-_decoder = msgspec.json.Decoder(AnyFrame)
-
-
-def decode_frame(text: str | None) -> AnyFrame:
-    """Problem says what is wrong with it."""
-    if text is None:
-        raise Problem(400, "invalid_frame", "a binary frame: expected JSON as text")
-    if len(text) > MAX_FRAME_BYTES:
-        raise Problem(400, "frame_too_large", f"a frame of {len(text)} characters: at most {MAX_FRAME_BYTES}")
-    try:
-        frame: AnyFrame = _decoder.decode(text)
-        return frame
-    except msgspec.ValidationError as trouble:
-        problem = misfit(trouble)
-        code = problem.code if problem.field else "invalid_frame"
-        raise Problem(
-            400, code, f"{problem.field or 'the frame'}: {problem.message}", problem.field
-        ) from None
-    except (msgspec.DecodeError, UnicodeError) as trouble:
-        raise Problem(400, "invalid_frame", f"not JSON: {trouble}") from None
-    except RecursionError:
-        raise Problem(400, "invalid_frame", "nested too deeply") from None
-
+FRAMES: Frames[AnyFrame] = Frames(AnyFrame, MAX_FRAME_BYTES)
 
 # --- messages
 

@@ -87,7 +87,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         elif message["type"] == "websocket.http.response.start":
             status = HTTPStatus(message["status"])
             self._tell("refused", f"{status.value} {status.phrase}")
-        else:  # uvicorn makes this of a path that there is none of
+        else:  # closed before it was accepted: this is what uvicorn makes of that
             self._tell("refused", "403 Forbidden")
 
     def _tell(self, what: str, reason: str | None = None) -> None:

@@ -4,7 +4,7 @@ A worker gets what the partitions have that this node leads, and is told where t
 tells, one listens. What a worker holds is bounded by its credit; what it may do to us, beside the limits of every
 WebSocket (`sockets`):
 
-    no first frame              FIRST_FRAME_SECONDS
+    no first frame              `socket_talk`.FIRST_FRAME_SECONDS
     frames without a pause      FRAMES_PER_SECOND are read; a worker that sends more waits, as TCP makes it wait
     settling without reading    UNANSWERED_MAX frames; then no more are read until answers have been sent
     not reading its jobs        limits.slow_drain_timeout_ms, then it is sent away and what it held goes to others
@@ -19,23 +19,22 @@ from contextlib import suppress
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
-from penstock.web.push import Pace, refuse_socket
+from penstock.web.socket_talk import Ears, refuse_socket, upgrade_required
 from penstock.web.sockets import READY, text_frame
-from penstock.web.work_frames import CreditFrame, Ping, Settle, Work, decode_frame
+from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, Ping, Settle, Work
 from penstock.web.worker import PATH, Ended, Worker
 
-FIRST_FRAME_SECONDS = 10.0
 FRAMES_PER_SECOND = 5_000
 """Some quarter of the event loop. A frame settles whole ranges, so a worker that needs more does something wrong."""
 FAREWELL_SECONDS = 2.0
-CLOSE_CODES = {"unavailable": 1013, "unknown_topic": 4404, "held": 4409, "refused": 4409, "too_slow": 4408}
+CLOSE_CODES = {"unknown_topic": 4404, "held": 4409, "refused": 4409}
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 
@@ -53,9 +52,7 @@ class WorkEndpoint:
         self._batches = OpenedBatches()
 
     async def explain(self, request: Request) -> Response:
-        message = f"{PATH} is for WebSockets: see docs/queues.md"
-        facts = {"error": {"code": "upgrade_required", "message": message, "field": None}}
-        return JSONResponse(facts, 426, {"upgrade": "websocket", "connection": "upgrade"})
+        return upgrade_required(PATH, "docs/queues.md")
 
     async def serve(self, socket: WebSocket) -> None:
         refusal = refuse_socket(self._node, socket)
@@ -74,11 +71,11 @@ class _Connection:
         self._node = node
         self._socket = socket
         self._batches = batches
-        self._pace = Pace(FRAMES_PER_SECOND)
+        self._ears: Ears[AnyFrame] = Ears(socket, FRAMES, FRAMES_PER_SECOND)
 
     async def serve(self) -> None:
         try:
-            wish = await self._first_frame()
+            wish = await self._ears.first(Work, "not_working")
         except Problem as problem:
             await self._end(problem.code, problem.message)
             return
@@ -104,24 +101,11 @@ class _Connection:
             if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
                 raise outcome
 
-    async def _first_frame(self) -> Work:
-        try:
-            async with asyncio.timeout(FIRST_FRAME_SECONDS):
-                frame = decode_frame(await self._receive())
-        except TimeoutError:
-            message = f"no first frame within {FIRST_FRAME_SECONDS:.0f} seconds"
-            raise Problem(400, "no_frame", message) from None
-        if not isinstance(frame, Work):
-            raise Problem(400, "not_working", "expected a frame of type work first")
-        return frame
-
     async def _listen(self, worker: "Worker") -> None:
         """Hears the worker until it goes, or says something that cannot be meant."""
         try:
             while True:
-                text = await self._receive()
-                await self._pace.keep()
-                match decode_frame(text):
+                match await self._ears.next():
                     case Settle() as frame:
                         await worker.settle(frame)
                     case CreditFrame(credit=credit):
@@ -134,13 +118,6 @@ class _Connection:
                         )
         except Problem as problem:
             raise Ended(problem.code, problem.message) from None
-
-    async def _receive(self) -> str | None:
-        message = await self._socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
-        text: str | None = message.get("text")
-        return text
 
     async def _send(self, frame: bytes) -> None:
         try:

@@ -12,8 +12,10 @@ from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Job
 from penstock.web.api.payloads import Encoding, record_out
-from penstock.web.api.problems import Problem, misfit
+from penstock.web.api.problems import Problem
+from penstock.web.api.queue_shapes import MAX_DURATION_MS
 from penstock.web.api.topics import TopicName
+from penstock.web.socket_talk import Frames
 from penstock.web.sockets import MAX_MESSAGE_BYTES, binary_frame, text_frame
 
 MAX_TOPICS = 1_000
@@ -21,7 +23,6 @@ MAX_CREDIT = 100_000
 MAX_RANGES = 20_000
 """In one frame; as many as fit its bytes."""
 MAX_RANGE = 1_000_000
-MAX_DELAY_MS = 7 * 24 * 3600 * 1000
 
 LENGTH = Struct(">I")
 
@@ -49,7 +50,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
     partition: Number
     accept: Ranges = []
     retry: Ranges = []
-    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
     reject: Ranges = []
     renew: Ranges = []
     unbegun: Ranges = msgspec.field(default_factory=list, name="return")
@@ -95,26 +96,7 @@ class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
 
 
 AnyFrame = Work | Settle | CreditFrame | Ping
-
-_decoder: msgspec.json.Decoder[AnyFrame] = msgspec.json.Decoder(AnyFrame)
-
-
-def decode_frame(text: str | None) -> AnyFrame:
-    """Problem says what is wrong with it."""
-    if text is None:
-        raise Problem(400, "invalid_frame", "a binary frame: expected JSON as text")
-    if len(text) > MAX_MESSAGE_BYTES:
-        raise Problem(
-            400, "frame_too_large", f"a frame of {len(text)} characters: at most {MAX_MESSAGE_BYTES}"
-        )
-    try:
-        return _decoder.decode(text)
-    except msgspec.ValidationError as trouble:
-        raise misfit(trouble) from None
-    except (msgspec.DecodeError, UnicodeError) as trouble:
-        raise Problem(400, "invalid_frame", f"not JSON: {trouble}") from None
-    except RecursionError:
-        raise Problem(400, "invalid_frame", "nested too deeply") from None
+FRAMES: Frames[AnyFrame] = Frames(AnyFrame, MAX_MESSAGE_BYTES)
 
 
 def _checked(given: tuple[int, int]) -> tuple[int, int]:

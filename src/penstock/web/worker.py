@@ -13,7 +13,6 @@ from uuid import uuid4
 import msgspec
 
 from penstock.batch import build_batch, iter_headers
-from penstock.config import Address
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
@@ -21,7 +20,7 @@ from penstock.node.queues.desk_here import held_by_other
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
-from penstock.web.push import WILDCARDS
+from penstock.web.socket_talk import endpoint_url
 from penstock.web.sockets import text_frame
 from penstock.web.work_frames import Settle, Work, batch_frame, jobs_frame
 
@@ -290,7 +289,7 @@ class Worker:
                 if leader == self._node.node_id:
                     led.append(TopicPartition(name, index))
                 else:
-                    url = work_url(self._node, leader)
+                    url = endpoint_url(self._node, leader, PATH)
                     elsewhere.append({"topic": name, "partition": index, "node_id": leader, "url": url})
         return led, elsewhere
 
@@ -397,16 +396,6 @@ def _not_leased(ranges: Sequence[Range]) -> NotLeased:
     first, last = ranges[-1]
     message = f"{first} to {last} are not, or no more, leased to this consumer"
     return NotLeased(ErrorCode.INVALID_RECORD_STATE, message, ranges)
-
-
-def work_url(node: Node, node_id: int) -> str | None:
-    """Where another node's endpoint is, if it has an HTTP port."""
-    known = node.metadata.state.nodes.get(node_id)
-    if known is None or known.http is None:
-        return None
-    # A port that is open on all addresses is reached where clients reach the node.
-    host = known.kafka.host if known.http.host in WILDCARDS else known.http.host
-    return f"ws://{Address(host, known.http.port)}{PATH}"
 
 
 def _told_of(trouble: BaseException) -> dict[str, Any]:

@@ -131,7 +131,9 @@ class QueueManager:
         for driver in self.drivers():
             if driver.is_open and driver.is_idle:
                 driver.tally.park(driver.partition, driver.backlog)
-                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue; ask again"))
+                driver.end(
+                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody has used the queue for a while")
+                )
         self._admission.look_after(one.key.group_id for one in self.drivers() if one.may_begin)
         for tally in self._tallies:
             tally.look_over()

@@ -22,7 +22,7 @@ from penstock.node.queues.desk_words import At, Look, Seen
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, Operation, aside
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
 from penstock.web.api.topics import TopicName
 
 KEEPER = "penstock.dead-letters"
@@ -182,6 +182,7 @@ class DeadLetters:
                 params=QueueParams,
                 body=SendBack,
                 answer=SendBackDone,
+                other_answers={207: SendBackDone},
                 refusals=(404, 409),
                 tag="queues",
             ),
@@ -282,7 +283,7 @@ class DeadLetters:
 
     # --- the way back
 
-    async def send_back(self, call: Call[QueueParams, SendBack]) -> SendBackDone:
+    async def send_back(self, call: Call[QueueParams, SendBack]) -> Answer:
         queue, wish = call.params.queue, call.body
         if bool(wish.letters) == wish.all:
             raise wrong("letters", "expected `letters`, or `all`")
@@ -301,7 +302,8 @@ class DeadLetters:
                 refused.append(NotSentBack(letter=place, error=problem.facts))
             except PenstockError as trouble:
                 refused.append(NotSentBack(letter=place, error=as_problem(trouble).facts))
-        return SendBackDone(queue=queue, sent_back=sent, refused=refused, more=more)
+        done = SendBackDone(queue=queue, sent_back=sent, refused=refused, more=more)
+        return Answer(207 if refused else 200, done)
 
     async def _all(self, call: Call[QueueParams, SendBack], queue: str) -> tuple[list[Letter], bool]:
         found: list[Letter] = []

@@ -41,7 +41,7 @@ from penstock.types import TopicPartition
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.web.api.problems import as_problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams, Operation
-from penstock.web.api.topics import TopicName
+from penstock.web.api.topics import TopicName, known_topic
 
 COORDINATOR_KEY = 0
 SHARE = "share"
@@ -326,7 +326,7 @@ class Groups:
     def _chosen(self, wish: Reset) -> list[int]:
         if (wish.to is None) == (wish.timestamp_ms is None):
             raise wrong("to", "expected either `to` or `timestamp_ms`")
-        count = self._client.topic_of(wish.topic, 0).partitions
+        count = known_topic(self._client.node, wish.topic).partitions
         partitions = sorted(set(range(count) if wish.partitions is None else wish.partitions))
         if partitions[-1] >= count:
             raise wrong("partitions", f"{partitions[-1]}: expected 0 to {count - 1}")

@@ -11,11 +11,13 @@ not plain. `field` names what is wrong in the request, where it is one thing: `r
 """
 
 import re
+from typing import Any
 
 import msgspec
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import NoAnswer
+from penstock.web.api.expected import expected_of
 
 RETRY_AFTER_SECONDS = 1
 """An election takes a second or two; whoever comes back earlier is told the same again."""
@@ -71,6 +73,7 @@ _HINTS = {
 _FIELDS = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "topic", ErrorCode.GROUP_ID_NOT_FOUND: "group"}
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_VAGUE = re.compile(r"^Invalid enum value|matching regex")
 _NAMED = re.compile(r"(?:missing required|contains unknown) field `(.*)`")
 
 
@@ -136,12 +139,14 @@ def outcome_unknown(reason: str) -> Problem:
     return Problem(503, "outcome_unknown", message)
 
 
-def misfit(trouble: Exception) -> Problem:
-    """What msgspec says of a request that does not fit its struct, with the field that it speaks of."""
+def misfit(trouble: Exception, wanted: Any) -> Problem:
+    """What msgspec says of a request that does not fit what is `wanted`, with the field that it speaks of."""
     told = str(trouble)
     place = _PLACE.search(told)
     said = _PLACE.sub("", told)
     field = place.group(1) if place else ""
+    if _VAGUE.search(said) and (expected := expected_of(wanted, field)):
+        said = f"expected {expected}"
     if named := _NAMED.search(said):
         field = f"{field}.{named.group(1)}" if field else named.group(1)
     return Problem(400, "invalid_field" if field else "invalid_body", said, field or None)

@@ -128,7 +128,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorFacts | None = None
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedRecords(msgspec.Struct, frozen=True, kw_only=True):
     """One entry for each record, in the order of the request."""
 
     topic: str
@@ -164,8 +164,8 @@ class Publishing:
                 params=PublishParams,
                 body=Publication,
                 takes_binary=True,
-                answer=Receipt,
-                other_answers={207: Receipt},
+                answer=PublishedRecords,
+                other_answers={207: PublishedRecords},
                 refusals=(404,),
                 tag="records",
             )
@@ -301,7 +301,7 @@ def _receipt(topic: str, rows: Sequence[_Row], outcomes: dict[int, Outcome]) -> 
     problems = [outcome for outcome in outcomes.values() if isinstance(outcome, Problem)]
     if len(problems) == len(outcomes):
         raise problems[0]
-    return Answer(207 if problems else 200, Receipt(topic=topic, records=records))
+    return Answer(207 if problems else 200, PublishedRecords(topic=topic, records=records))
 
 
 # --- records

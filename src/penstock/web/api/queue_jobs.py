@@ -23,6 +23,7 @@ from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
+from penstock.web.api.queue_shapes import MAX_DURATION_MS
 from penstock.web.api.queues import unknown_queue
 from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
 from penstock.web.api.routing import Answer, Call, Operation, aside
@@ -31,7 +32,6 @@ from penstock.web.api.topics import TopicName
 MAX_JOBS = 1_000
 MAX_BYTES = 1024 * 1024
 MAX_PLACES = 10_000
-MAX_DELAY_MS = 7 * 24 * 3600 * 1000
 RECEIPT_VERSION = 2
 
 ConsumerName = Annotated[str, Meta(min_length=1, max_length=249)]
@@ -73,7 +73,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """`delay_ms`: by default what the queue's settings say."""
 
     receipt: ReceiptText
-    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
+    delay_ms: Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)] | None = None
 
 
 class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

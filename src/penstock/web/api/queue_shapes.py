@@ -12,6 +12,7 @@ from penstock.web.api.problems import wrong
 from penstock.web.api.topics import Configs, Count, TopicName
 
 MAX_DURATION_MS = 7 * 24 * 3600 * 1000
+"""Of every delay before a message is tried again, as in the group configs."""
 PEEKED_MAX = 1_000
 SCHEDULED_MAX = 1_000
 

@@ -23,11 +23,12 @@ from penstock.kafka.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
 from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
-from penstock.web.api.topics import TopicName
+from penstock.web.api.topics import TopicName, known_topic
 
 MAX_RECORDS = 10_000
 MAX_BYTES = 8 * 1024 * 1024
@@ -41,12 +42,21 @@ T = TypeVar("T")
 WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
+StartOffset = Annotated[
+    str,
+    Meta(
+        pattern=r"^(earliest|latest|[0-9]{1,18})$",
+        extra={EXPECTED: "an offset from 0 on, `earliest` or `latest`"},
+    ),
+]
+
+
 class ReadParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """From `offset` (a number, earliest or latest), or from the first record that is not older than `timestamp_ms`."""
 
     topic: TopicName
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
-    offset: Annotated[str, Meta(pattern=r"^(earliest|latest|[0-9]{1,18})$")] | UnsetType = UNSET
+    offset: StartOffset | UnsetType = UNSET
     timestamp_ms: Annotated[int, Meta(ge=0, le=2**62)] | UnsetType = UNSET
     max_records: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] = 100
     max_bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)] = 1024 * 1024
@@ -90,13 +100,21 @@ class Reading:
         params = call.params
         if params.offset is not UNSET and params.timestamp_ms is not UNSET:
             raise wrong("timestamp_ms", "expected offset or timestamp_ms, not both")
-        self._client.topic_of(params.topic, params.partition)
+        self._check_place(params)
         offset = await self._start(params)
         work = asyncio.ensure_future(self._fetch(params, offset))
         found = await while_wanted(call.request, work)
         data = _bytes(found)
         call.holding.take(len(data))
         return Answer(200, await aside(ASIDE_FROM_BYTES if data else 0, _told, params, offset, found, data))
+
+    def _check_place(self, params: ReadParams) -> None:
+        topic = known_topic(self._client.node, params.topic)
+        if params.partition >= topic.partitions:
+            message = (
+                f"there is no partition {params.partition}: {params.topic} has {topic.partitions}, from 0 on"
+            )
+            raise refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, "partition")
 
     async def _start(self, params: ReadParams) -> int:
         if params.timestamp_ms is not UNSET:

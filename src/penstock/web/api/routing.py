@@ -199,10 +199,12 @@ async def aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
 
 def decode(data: bytes, wanted: type[T]) -> T:
     """JSON as the struct, or Problem."""
+    if not data.strip():
+        raise Problem(400, "invalid_body", "the body is empty: expected a JSON object")
     try:
         return msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as trouble:
-        raise misfit(trouble) from None
+        raise misfit(trouble, wanted) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as trouble:
         raise Problem(400, "invalid_body", f"the body is not JSON: {trouble}") from None
     except RecursionError:
@@ -222,7 +224,7 @@ def read_params(wanted: type[T], request: Request) -> T:
             {name: _typed(value, kinds.get(name)) for name, value in given.items()}, wanted
         )
     except msgspec.ValidationError as trouble:
-        raise misfit(trouble) from None
+        raise misfit(trouble, wanted) from None
 
 
 def _typed(value: str, kind: type | None) -> object:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.cluster import Topic
 from penstock.config import TOPIC_CONFIGS
 from penstock.config.overrides import nearest
 from penstock.errors import ErrorCode, PenstockError
@@ -47,8 +48,10 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from penstock.node import Node
+from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
-from penstock.web.api.problems import check, refused, wrong
+from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams, Operation
 
 DEFAULT = -1
@@ -62,7 +65,13 @@ APPLIED_SECONDS = 5.0
 
 TopicName = Annotated[
     str,
-    Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=249, description="A topic's name."),
+    Meta(
+        pattern=r"^[a-zA-Z0-9._-]+$",
+        min_length=1,
+        max_length=249,
+        description="A topic's name.",
+        extra={EXPECTED: "a topic's name: letters (a to z), digits, `.`, `_` and `-`"},
+    ),
 ]
 ConfigText = Annotated[str, Meta(max_length=32_000)]
 Configs = Annotated[dict[Annotated[str, Meta(max_length=255)], ConfigText | int | bool], Meta(max_length=100)]
@@ -388,9 +397,21 @@ def check_known(field: str, unset: Iterable[str], known: Mapping[str, object]) -
             raise wrong(field, f"unknown config {name}{told}")
 
 
+def known_topic(node: Node, name: str) -> Topic:
+    found = node.metadata.state.topics.get(name)
+    if found is None:
+        raise _unknown_topic(name)
+    return found
+
+
+def _unknown_topic(name: str) -> Problem:
+    message = f"there is no topic {name!r}; GET /v1/topics lists them"
+    return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, "topic")
+
+
 def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise refused(topic.error_code, f"there is no topic {name!r}; GET /v1/topics lists them", "topic")
+        raise _unknown_topic(name)
     check(topic.error_code, None, "topic")
 
 

@@ -1,0 +1,139 @@
+"""What push and work have in common: who may open a WebSocket, where other nodes have theirs, and how callers are
+heard. They say what they want in frames of JSON, the first of which must come within FIRST_FRAME_SECONDS."""
+
+import asyncio
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.config import Address
+from penstock.config.address import UNREACHABLE_HOSTS
+from penstock.node import Node
+from penstock.web.api.problems import Problem, misfit
+
+FIRST_FRAME_SECONDS = 10.0
+
+F = TypeVar("F")
+First = TypeVar("First")
+
+
+def refuse_socket(node: Node, socket: WebSocket) -> Response | None:
+    """What is to be said before the upgrade of any WebSocket: not now, or not for you."""
+    if not node.ready:
+        return _denied(503, "not_ready", "this node is starting or stopping; ask another one")
+    origin = socket.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
+        message = f"a page of {origin} may not open a WebSocket here: let it ask its own server, or put both behind one"
+        return _denied(403, "foreign_origin", message)
+    return None
+
+
+async def refuse_path(socket: WebSocket) -> None:
+    """There is no WebSocket at this path; without this word the answer would be 403."""
+    message = f"there is no WebSocket at {socket.url.path}: there are /v1/push and /v1/work"
+    await socket.send_denial_response(_denied(404, "not_found", message))
+
+
+def upgrade_required(path: str, page: str) -> Response:
+    """To whoever asks for it as a page."""
+    facts = _facts("upgrade_required", f"{path} is for WebSockets: see {page}")
+    return JSONResponse(facts, 426, {"upgrade": "websocket", "connection": "upgrade"})
+
+
+def endpoint_url(node: Node, node_id: int, path: str) -> str | None:
+    """Where another node's endpoint is, if it has an HTTP port."""
+    known = node.metadata.state.nodes.get(node_id)
+    if known is None or known.http is None:
+        return None
+    # A port that is open on all addresses is reached where clients reach the node.
+    host = known.kafka.host if known.http.host in UNREACHABLE_HOSTS else known.http.host
+    return f"ws://{Address(host, known.http.port)}{path}"
+
+
+class Pace:
+    """Lets through so much in a second, and makes wait what comes beyond it."""
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._left = float(per_second)
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time()
+
+    async def keep(self) -> None:
+        now = self._loop.time()
+        self._left = min(self._per_second, self._left + (now - self._at) * self._per_second) - 1
+        self._at = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._per_second)
+
+
+class Ears(Generic[F]):
+    """What one caller says, frame by frame. Problem says what is wrong with one; WebSocketDisconnect: it has gone."""
+
+    def __init__(self, socket: WebSocket, frames: "Frames[F]", per_second: int) -> None:
+        self._socket = socket
+        self._frames = frames
+        self._pace = Pace(per_second)
+
+    async def first(self, kind: type[First], otherwise: str) -> First:
+        """The first frame, which must be of this kind. `otherwise` is the code of another one's refusal."""
+        try:
+            async with asyncio.timeout(FIRST_FRAME_SECONDS):
+                frame = self._frames.decode(await self._receive())
+        except TimeoutError:
+            message = f"no first frame within {FIRST_FRAME_SECONDS:g} seconds"
+            raise Problem(400, "no_frame", message) from None
+        if not isinstance(frame, kind):
+            raise Problem(400, otherwise, f"expected a frame of type {kind.__name__.lower()} first")
+        return frame
+
+    async def next(self) -> F:
+        text = await self._receive()
+        await self._pace.keep()
+        return self._frames.decode(text)
+
+    async def _receive(self) -> str | None:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text: str | None = message.get("text")
+        return text
+
+
+class Frames(Generic[F]):
+    """Frames of some kinds, from JSON."""
+
+    def __init__(self, kinds: Any, most_chars: int) -> None:
+        """`kinds` is a union of tagged structs."""
+        self._kinds = kinds
+        self._most = most_chars
+        self._decoder: msgspec.json.Decoder[F] = msgspec.json.Decoder(kinds)
+
+    def decode(self, text: str | None) -> F:
+        """Problem says what is wrong with it."""
+        if text is None:
+            raise Problem(400, "invalid_frame", "a binary frame: expected JSON as text")
+        if len(text) > self._most:
+            raise Problem(400, "frame_too_large", f"a frame of {len(text)} characters: at most {self._most}")
+        try:
+            return self._decoder.decode(text)
+        except msgspec.ValidationError as trouble:
+            problem = misfit(trouble, self._kinds)
+            code = problem.code if problem.field else "invalid_frame"
+            told = f"{problem.field or 'the frame'}: {problem.message}"
+            raise Problem(400, code, told, problem.field) from None
+        except (msgspec.DecodeError, UnicodeError) as trouble:
+            raise Problem(400, "invalid_frame", f"not JSON: {trouble}") from None
+        except RecursionError:
+            raise Problem(400, "invalid_frame", "nested too deeply") from None
+
+
+def _denied(status: int, code: str, message: str) -> Response:
+    return JSONResponse(_facts(code, message), status)
+
+
+def _facts(code: str, message: str) -> dict[str, dict[str, str | None]]:
+    return {"error": {"code": code, "message": message, "field": None}}
