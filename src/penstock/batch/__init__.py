@@ -23,6 +23,7 @@ from penstock.batch.records import (
     read_records,
     recompress,
     scan_batch,
+    unpacked_bytes,
     validate_records,
 )
 
@@ -55,6 +56,7 @@ __all__ = [
     "scan_batch",
     "set_log_append_time",
     "stamp",
+    "unpacked_bytes",
     "validate_records",
     "zero_width_batch",
 ]

@@ -78,6 +78,20 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
     raise _unknown(codec)
 
 
+def stated_size(codec: int, data: Buffer) -> int:
+    """What a payload says that it inflates to, or the most that its blocks can hold. It may lie: whoever plans with
+    this inflates with it as the ceiling."""
+    if codec == GZIP:
+        return max(_gzip_size(data), SMALLEST_GUESS)
+    if codec == SNAPPY:
+        return max(_snappy_size(memoryview(data)), SMALLEST_GUESS)
+    if codec == LZ4:
+        return max(_lz4_size(data), SMALLEST_GUESS)
+    if codec == ZSTD:
+        return max(_zstd_size(data), SMALLEST_GUESS)
+    return len(data)
+
+
 def _inflate(
     codec: int, into: Callable[[Buffer, bytearray], int], data: Buffer, stated: int, max_bytes: int
 ) -> bytes:
@@ -180,6 +194,14 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
     except cramjam.DecompressionError as problem:
         raise _corrupt(SNAPPY, problem) from None
     return bytes(out[:end])
+
+
+def _snappy_size(view: memoryview) -> int:
+    try:
+        blocks = _xerial_blocks(view) if view[:8] == XERIAL_MAGIC else [view]
+        return sum(cramjam.snappy.decompress_raw_len(block) for block in blocks)
+    except (cramjam.DecompressionError, BatchError):
+        return 0
 
 
 def _xerial_blocks(view: memoryview) -> list[memoryview]:

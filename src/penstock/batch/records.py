@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.batch._rows import Headers, decode_rows, encode_rows
 from penstock.batch._scan import Columns, scan
-from penstock.batch.compression import MAX_DECOMPRESSED_BYTES, NONE, compress, decompress
+from penstock.batch.compression import MAX_DECOMPRESSED_BYTES, NONE, compress, decompress, stated_size
 from penstock.batch.header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -72,6 +72,14 @@ def scan_batch(
 def validate_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> BatchHeader:
     """The deep check: decompresses and walks every record, and makes no object of any."""
     return scan_batch(buf, pos, max_bytes=max_bytes)[0]
+
+
+def unpacked_bytes(buf: Buffer, pos: int, header: BatchHeader) -> int:
+    """How large the batch's records are by its own word (`stated_size`): before anything is unpacked."""
+    if header.compression == NONE or header.record_count == 0:
+        return header.size
+    payload = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
+    return stated_size(header.compression, payload)
 
 
 def read_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:

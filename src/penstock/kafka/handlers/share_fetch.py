@@ -237,6 +237,8 @@ class _Attempt:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._request.max_wait_ms, MAX_WAIT_MS) / 1000
         await self._look()
+        if self._room <= 0:
+            return  # whoever cannot take anything must not be woken in the place of those who can
         while not self._rows and not self._session.closed:
             consumer = Consumer()
             for driver in self._drivers:
@@ -273,6 +275,7 @@ class _Attempt:
             self._records_left,
             self._room,
             whole_batches=self._request.share_acquire_mode != RECORD_LIMIT_MODE,
+            opened=False,
             who=self._who,
         )
         if not delivery.acquired:

@@ -17,11 +17,12 @@ by default from a dead-letter topic into one of its own. It is dropped then, and
 import logging
 from collections.abc import Iterator
 
-from penstock.batch import Record, build_batch, iter_headers, read_records
-from penstock.errors import BatchError, ErrorCode, KafkaError
+from penstock.batch import BatchHeader, Record, build_batch, check_batch, iter_headers, read_records
+from penstock.errors import BatchError, CorruptLog, ErrorCode, KafkaError
 from penstock.node.clock import Clock
 from penstock.node.courier import Courier
 from penstock.node.queues.driver import QueueDriver
+from penstock.node.queues.notes import most_unpacked
 from penstock.queue import DeadLetter
 from penstock.types import NO_EVENTS, EventSink, Offset
 
@@ -122,7 +123,7 @@ class Graveyard:
 
 
 def _records(driver: QueueDriver, first: int, last: int) -> Iterator[Record]:
-    """The records of a range that still exist. A batch that cannot be read is no letter anybody could open."""
+    """The records of a range that still exist."""
     at = max(first, driver.partition.start_offset)
     while at <= last:
         data = driver.partition.read(Offset(at), COPY_BYTES, at_least_one=True)
@@ -131,9 +132,30 @@ def _records(driver: QueueDriver, first: int, last: int) -> Iterator[Record]:
         for position, header in iter_headers(data):
             if header.base_offset > last:
                 return
-            try:
-                records = read_records(data, position)
-            except BatchError:
-                records = []
-            yield from (record for record in records if first <= record.offset <= last)
+            start = max(first, driver.partition.start_offset)
+            for record in _opened(driver, data, position, header):
+                if start <= record.offset <= last:
+                    yield record
             at = header.next_offset
+
+
+def _opened(driver: QueueDriver, data: bytes, position: int, header: BatchHeader) -> list[Record]:
+    """None of a batch that does not unpack. CorruptLog if that is because the disk has changed it: then nothing is to
+    be given up, since another replica may have it as it was."""
+    try:
+        check_batch(data, position)
+    except BatchError as rotten:
+        reason = f"in the batch of offset {header.base_offset}: {rotten}"
+        raise CorruptLog(driver.partition.log.path, position, reason) from None
+    try:
+        return read_records(data, position, max_bytes=most_unpacked(data, position, header))
+    except BatchError as wrong:
+        log.error(
+            "%s on %s: the batch of offsets %d to %d does not unpack, and is no letter anybody could open: %s",
+            driver.key.group_id,
+            driver.partition.name,
+            header.base_offset,
+            header.next_offset - 1,
+            wrong,
+        )
+        return []

@@ -47,6 +47,10 @@ log = logging.getLogger("penstock.queues")
 
 READ_ON_RECORDS = 100_000
 """Available records that are known of before nothing more is read for somebody who only looks."""
+HOLES_PER_TURN = 16
+"""How often it is tried again at once where compaction has taken what was to be handed out."""
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""What one delivery may unpack to, by what its batches say: a few kilobytes can hold gigabytes."""
 IDLE_SECONDS = 300.0
 """How long a queue without consumers is kept in memory."""
 
@@ -232,10 +236,12 @@ class QueueDriver:
         max_bytes: int,
         *,
         whole_batches: bool = False,
+        opened: bool = True,
         who: str = "",
         seat_ms: int | None = None,
     ) -> Delivery:
         """Records for a consumer, leased to it from now on; NOTHING if there are none, or somebody else has the seat.
+        `opened`: they are going to be unpacked here, so there is a limit to what that makes of them.
         `who` is how others are told of it; `seat_ms`, how long its word holds the seat: by default until `release`."""
         self._check_leads()
         self._asked_at = self._loop.time()
@@ -243,19 +249,33 @@ class QueueDriver:
         self._tick(now_ms)
         if self.config.exclusive and not self._take_seat(member, who, now_ms, seat_ms):
             return NOTHING
-        others = len(self._waiting)
-        self._log.ahead(now_ms, max_records * (others + 1))
-        fair = max(1, -(-self.core.available_count // (others + 1)))
-        acquired = self.core.acquire(now_ms, member, min(max_records, fair))
-        if not acquired:
-            self._after()
-            return NOTHING
-        delivery = self._log.fetch(
-            now_ms, member, acquired, max_bytes, whole_batches=whole_batches and not others
-        )
+        delivery = self._hand_out(now_ms, member, max_records, max_bytes, whole_batches, opened)
         self.tally.handed_out(delivery.acquired)
         self._after()
         return delivery
+
+    def _hand_out(
+        self, now_ms: int, member: str, max_records: int, max_bytes: int, whole_batches: bool, opened: bool
+    ) -> Delivery:
+        """Tries again where all that was acquired was in holes of the log."""
+        others = len(self._waiting)
+        for _ in range(HOLES_PER_TURN):
+            self._log.ahead(now_ms, max_records * (others + 1))
+            fair = max(1, -(-self.core.available_count // (others + 1)))
+            acquired = self.core.acquire(now_ms, member, min(max_records, fair))
+            if not acquired:
+                break
+            delivery = self._log.fetch(
+                now_ms,
+                member,
+                acquired,
+                max_bytes,
+                whole_batches=whole_batches and not others,
+                max_unpacked=UNPACKED_BYTES_MAX if opened else None,
+            )
+            if delivery.acquired:
+                return delivery
+        return NOTHING
 
     def acknowledge(self, member: str, batches: Sequence[Acknowledgement]) -> asyncio.Future[None]:
         """Done when it is durable; KafkaError when it is not. NotLeased: some ranges are not (any more) this member's;
@@ -398,6 +418,8 @@ class QueueDriver:
             self._set_timer()
         else:
             self._waiting[consumer] = None
+            if self._log.is_behind:  # nothing else would wake anybody to read on
+                self._loop.call_soon(self._rung)
 
     def forget(self, consumer: Consumer) -> None:
         self._waiting.pop(consumer, None)

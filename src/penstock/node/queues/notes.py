@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
-from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan_batch
+from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan_batch, unpacked_bytes
 from penstock.errors import BatchError
 from penstock.queue import Notes
 
@@ -25,6 +25,10 @@ TTL_MS = "penstock-ttl-ms"
 
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999: what lies beyond is a mistake, such as nanoseconds."""
+UNPACKED_BYTES = 16 * 1024 * 1024
+"""What is unpacked in one go, beside one batch that is larger: some 20 ms of the event loop."""
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""A batch that unpacks to more is not opened: a few kilobytes can hold gigabytes."""
 DIGITS_MAX = 18
 """What is longer is too late in any case, and is not counted: a header may be very long."""
 
@@ -37,15 +41,20 @@ class Times(NamedTuple):
 
 
 def read_notes(data: bytes, start: int, *, keys: bool) -> tuple[int, Notes]:
-    """Where the batches in `data` end, and what is to be known of the offsets from `start` to there."""
+    """What is to be known of the offsets from `start` on, and where that ends: with the batches in `data`, or before
+    the first one with which more than UNPACKED_BYTES would have to be unpacked."""
     gaps: list[tuple[int, int]] = []
     deferred: list[tuple[int, int]] = []
     expiring: list[tuple[int, int]] = []
     hashes: list[int | None] = []
     at = start
+    unpacked = 0
     for position, header in iter_headers(data):
         if header.next_offset <= at:
             continue
+        unpacked += 0 if header.compression == 0 else unpacked_bytes(data, position, header)
+        if unpacked > UNPACKED_BYTES and at > start:
+            break
         first = max(at, header.base_offset)
         if first > at:
             gaps.append((at, first - 1))
@@ -89,7 +98,7 @@ def _opened(data: bytes, position: int, header: BatchHeader, *, keys: bool) -> l
         whole = header.record_count == header.next_offset - header.base_offset
         if whole and not keys and not _mentions(data, position, header):
             return None
-        return read_records(data, position)
+        return read_records(data, position, max_bytes=most_unpacked(data, position, header))
     except BatchError:
         return None
 
@@ -97,7 +106,12 @@ def _opened(data: bytes, position: int, header: BatchHeader, *, keys: bool) -> l
 def _mentions(data: bytes, position: int, header: BatchHeader) -> bool:
     if header.compression == 0:
         return data.find(PREFIX, position, position + header.size) >= 0
-    return PREFIX in scan_batch(data, position)[1]
+    return PREFIX in scan_batch(data, position, max_bytes=most_unpacked(data, position, header))[1]
+
+
+def most_unpacked(data: bytes, position: int, header: BatchHeader) -> int:
+    """What one batch may unpack to, here and where it is shown to people: no more than it says itself."""
+    return min(BATCH_BYTES_MAX, unpacked_bytes(data, position, header))
 
 
 def _note(

@@ -10,13 +10,14 @@ from itertools import accumulate
 
 from penstock.batch import Record, iter_headers, read_records
 from penstock.errors import BatchError
-from penstock.node.queues.notes import times_of
+from penstock.node.queues.notes import most_unpacked, times_of
 from penstock.node.subscriptions.values import Encoder, Outcome
 from penstock.queue.subscription import Times
 from penstock.types import TopicPartition
 
-UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-"""One batch: a few kilobytes can hold a hundred megabytes."""
+UNPACKED_BYTES = 4 * 1024 * 1024
+"""What the batches of one page may unpack to, by their own word, beside one that is larger: a few kilobytes can hold a
+hundred megabytes."""
 FRAME_BYTES = 256 * 1024
 """One frame, unless a single message is larger: clients accept a megabyte if they are not told otherwise."""
 ROW_BYTES = 120
@@ -86,11 +87,16 @@ class Page:
 def open_page(key: TopicPartition, data: bytes, first: int, encoder: Encoder) -> Page | Outcome:
     """The records of `data` from `first` on. What cannot be opened ends the page before it, or is the outcome."""
     page = Page(key, first, first, data if encoder.keeps_batches else b"")
+    unpacked = 0
     for position, header in iter_headers(data):
         if header.next_offset <= page.end:
             continue
+        most = most_unpacked(data, position, header)
+        unpacked += most
+        if unpacked > UNPACKED_BYTES and page.end > first:
+            break
         try:
-            records = [] if header.control else read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+            records = [] if header.control else read_records(data, position, max_bytes=most)
         except BatchError as trouble:
             if page.end == first:
                 return Outcome(unreadable_to=header.next_offset, reason=str(trouble))

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
-from penstock.batch import Record, iter_headers, read_records
+from penstock.batch import BatchHeader, Record, iter_headers, read_records
 from penstock.errors import BatchError
-from penstock.web.api.reading import UNPACKED_BYTES_MAX
+from penstock.node.queues.notes import most_unpacked
 
 KEPT_BYTES = 32 * 1024 * 1024
 """Of all opened batches together, about: keys, values, and RECORD_OVERHEAD for each record."""
@@ -51,17 +51,18 @@ class OpenedBatches:
         self._lock = Lock()
         """Some open batches in a thread."""
 
-    def open(self, data: bytes, position: int, record_count: int) -> list[Record]:
-        """BatchError: it does not unpack."""
-        if record_count < KEPT_FROM_RECORDS:
-            return read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+    def open(self, data: bytes, position: int, header: BatchHeader) -> list[Record]:
+        """BatchError: it does not unpack, or to more than it says."""
+        most = most_unpacked(data, position, header)
+        if header.record_count < KEPT_FROM_RECORDS:
+            return read_records(data, position, max_bytes=most)
         key = bytes(data[position : position + HEADER_SIZE])
         with self._lock:
             found = self._batches.get(key)
             if found is not None:
                 self._batches.move_to_end(key)
                 return found[0]
-        records = read_records(data, position, max_bytes=UNPACKED_BYTES_MAX)
+        records = read_records(data, position, max_bytes=most)
         size = sum(len(one.value or b"") + len(one.key or b"") + RECORD_OVERHEAD for one in records)
         with self._lock:
             if key not in self._batches:
@@ -82,7 +83,7 @@ def open_jobs(data: bytes, acquired: Sequence[Handed], kept: OpenedBatches | Non
         if not wanted:
             continue
         try:
-            opened = [] if header.control else kept.open(data, position, header.record_count)
+            opened = [] if header.control else kept.open(data, position, header)
         except BatchError:
             unreadable += wanted
             continue
