@@ -194,17 +194,17 @@ def test_other_policies_delete_nothing_that_is_acked() -> None:
 # --- queues
 
 
-async def accept(scene: Scene, group: str, first: int, last: int) -> None:
+async def accept(scene: Scene, group: str, first: int, last: int, *, index: int = 0) -> None:
     topic_id = scene.node.metadata.state.topics["t"].topic_id
-    driver = await scene.node.queues.driver(group, topic_id, scene.partition)
+    driver = await scene.node.queues.driver(group, topic_id, scene.node.leader("t", index))
     driver.deliver("member", 1000, MEBIBYTE)
     await driver.acknowledge("member", [Acknowledgement(first, last, ACCEPT)])
 
 
-async def open_queue(scene: Scene, group: str) -> None:
+async def open_queue(scene: Scene, group: str, index: int = 0) -> None:
     """A queue that begins where the log ends."""
     topic_id = scene.node.metadata.state.topics["t"].topic_id
-    await scene.node.queues.driver(group, topic_id, scene.partition)
+    await scene.node.queues.driver(group, topic_id, scene.node.leader("t", index))
 
 
 def test_a_queue_holds_back_what_it_has_not_done() -> None:
@@ -249,6 +249,29 @@ def test_a_queue_that_is_being_opened_holds_everything_back() -> None:
         await opening
         assert scene.node.acked.queue_starts(scene.partition.group) == [10]
         assert await scene.clean() == 10
+
+    play(act)
+
+
+def test_a_queue_whose_workers_are_away_keeps_all_of_a_partition_that_was_added_since() -> None:
+    """It will be read from its beginning, and nobody but the queue knows when."""
+
+    async def act(scene: Scene) -> None:
+        rules = scene.node.controller.rules
+        for index in (0, 1):
+            await open_queue(scene, "away", index)
+            await open_queue(scene, "busy", index)
+        for driver in scene.node.queues.drivers():
+            driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
+        await scene.node.metadata.change(lambda state: decisions.create_partitions(state, "t", 3, rules))
+        await scene.node.settled()
+        await scene.write(5, index=2)
+        await accept(scene, "busy", 0, 4, index=2)
+        await scene.clean()
+        assert scene.node.leader("t", 2).start_offset == 0
+        await accept(scene, "away", 0, 2, index=2)
+        await scene.clean()
+        assert scene.node.leader("t", 2).start_offset == 3
 
     play(act)
 

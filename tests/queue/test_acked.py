@@ -32,17 +32,44 @@ def test_a_group_has_acked_nothing_where_it_has_committed_nothing() -> None:
 def test_only_what_was_asked_for_is_counted() -> None:
     tally = Tally([PLACE])
     tally.group(OTHER, {0: 7})
-    tally.queue(TOPIC, 1, 7)
+    tally.queue("q", TOPIC, 1, 7)
     assert tally.lines == {}
-    tally.queue(TOPIC, 0, 7)
+    tally.queue("q", TOPIC, 0, 7)
     assert tally.lines == {PLACE: Line(1, 7)}
 
 
 def test_the_slowest_holder_draws_the_line() -> None:
     tally = Tally([PLACE])
     for offset in (9, 4, 6):
-        tally.queue(TOPIC, 0, offset)
+        tally.queue("q", TOPIC, 0, offset)
     assert tally.lines == {PLACE: Line(3, 4)}
+
+
+# --- queues on partitions that came later
+
+
+def test_a_queue_has_done_nothing_on_partitions_where_it_has_not_begun() -> None:
+    tally = Tally(PLACES)
+    tally.queue("busy", TOPIC, 0, 7)
+    tally.queue("busy", TOPIC, 1, 8)
+    tally.queue("away", TOPIC, 0, 9)
+    tally.queue("elsewhere", OTHER, 0, 9)
+    assert [tally.line(place) for place in PLACES] == [Line(2, 7), Line(2, 0), Line(2, 0)]
+
+
+def test_where_a_queue_has_not_begun_is_known_when_all_its_keepers_have_spoken() -> None:
+    """One keeper has its state on one partition, the other on another."""
+    poll = asked(*PLACES)
+    poll.heard(1, {GROUPS: 5}, {PLACES[0]: Line(1, 4)}, {TOPIC: {"q": [0]}})
+    poll.heard(2, {QUEUES: 6}, {PLACES[1]: Line(1, 6)}, {TOPIC: {"q": [1]}})
+    assert [poll.line(place) for place in PLACES] == [Line(1, 4), Line(1, 6), Line(1, 0)]
+
+
+def test_a_queue_on_a_partition_that_was_not_asked_for_counts_on_those_that_were() -> None:
+    tally = Tally([PLACES[1]])
+    tally.queue("away", TOPIC, 0, 9)
+    assert tally.line(PLACES[1]) == Line(1, 0)
+    assert tally.begun == {TOPIC: {"away": {0}}}
 
 
 # --- polls
@@ -50,11 +77,11 @@ def test_the_slowest_holder_draws_the_line() -> None:
 
 def test_a_poll_counts_when_all_keepers_have_answered() -> None:
     poll = asked()
-    poll.heard(1, {GROUPS: 5}, {PLACE: Line(1, 8)})
+    poll.heard(1, {GROUPS: 5}, {PLACE: Line(1, 8)}, {})
     assert not poll.counts(poll.keepers)
     assert poll.missing == [QUEUES]
     assert poll.line(PLACE) is None
-    poll.heard(2, {QUEUES: 6}, {PLACE: Line(2, 3)})
+    poll.heard(2, {QUEUES: 6}, {PLACE: Line(2, 3)}, {})
     assert poll.counts(poll.keepers)
     assert poll.line(PLACE) == Line(3, 3)
 
@@ -62,16 +89,16 @@ def test_a_poll_counts_when_all_keepers_have_answered() -> None:
 def test_an_answer_of_another_term_or_another_node_does_not_count() -> None:
     for node, term in ((1, 4), (1, 6), (3, 5)):
         poll = asked()
-        poll.heard(2, {QUEUES: 6}, {})
-        poll.heard(node, {GROUPS: term}, {PLACE: Line(1, 8)})
+        poll.heard(2, {QUEUES: 6}, {}, {})
+        poll.heard(node, {GROUPS: term}, {PLACE: Line(1, 8)}, {})
         assert not poll.counts(poll.keepers)
         assert poll.line(PLACE) is None
 
 
 def test_a_poll_is_void_when_a_keeper_has_moved_or_come_up_meanwhile() -> None:
     poll = asked()
-    poll.heard(1, {GROUPS: 5}, {PLACE: Line(1, 8)})
-    poll.heard(2, {QUEUES: 6}, {})
+    poll.heard(1, {GROUPS: 5}, {PLACE: Line(1, 8)}, {})
+    poll.heard(2, {QUEUES: 6}, {}, {})
     assert poll.counts({GROUPS: Reign(1, 5), QUEUES: Reign(2, 6)})
     assert not poll.counts({GROUPS: Reign(1, 5), QUEUES: Reign(3, 7)})
     assert not poll.counts({**poll.keepers, Keeper("queues", 1): Reign(2, 1)})
@@ -131,7 +158,7 @@ def test_nothing_goes_that_somebody_has_not_acked_and_all_else_goes_once_everybo
             if keeper in kept:
                 tally.group(TOPIC, acked)
         if node not in silent:
-            poll.heard(node, kept, tally.lines)
+            poll.heard(node, kept, tally.lines, {})
     lowest = {
         place: min((acked.get(place.partition, 0) for _, acked in holders), default=0) for place in PLACES
     }

@@ -27,7 +27,7 @@ from penstock.node.leaders import NO_LEADER
 from penstock.node.partition import Partition
 from penstock.node.partitions import PartitionTable
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.store import QueueStore
+from penstock.node.queues.store import WHOLE_TOPIC, QueueStore
 from penstock.node.view import ClusterView
 from penstock.node.workers import Workers
 from penstock.queue.acked import NOTHING, Keeper, Line, Poll, Reign, Tally, acked_before
@@ -69,6 +69,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
     lines: list[tuple[int, int, int, int]]
     """Topic (its number in the question), partition, holders, offset."""
+    begun: list[tuple[int, str, list[int]]]
+    """Topic (its number in the question), queue, and all partitions of the topic that something is stored of here."""
 
 
 class AckedCleanup:
@@ -158,10 +160,13 @@ class AckedCleanup:
             told = {Keeper(KEEPERS[topic], index): term for topic, index, term in answer.keepers}
             ids = list(topics)
             lines = {GroupId(ids[at], index): Line(*line) for at, index, *line in answer.lines}
+            begun: dict[UUID, dict[str, list[int]]] = {}
+            for at, name, indexes in answer.begun:
+                begun.setdefault(ids[at], {})[name] = indexes
         except (PenstockError, msgspec.DecodeError, IndexError) as trouble:
             log.debug("node %s does not say how far its groups and queues are: %s", node, trouble)
         else:
-            poll.heard(node, told, lines)
+            poll.heard(node, told, lines, begun)
 
     async def _put(self, node: int, question: Question) -> Answer:
         if node == self._node_id:
@@ -227,7 +232,12 @@ class AckedCleanup:
         keepers += [(1, index, term) async for index, term in self._count_queues(tally)]
         at = {topic_id: number for number, topic_id in enumerate(ids)}
         lines = [(at[place.topic_id], place.partition, *line) for place, line in tally.lines.items()]
-        return Answer(counts, keepers, lines)
+        begun = [
+            (at[topic_id], name, sorted(indexes))
+            for topic_id, queues in tally.begun.items()
+            for name, indexes in queues.items()
+        ]
+        return Answer(counts, keepers, lines, begun)
 
     def _partition_counts(self) -> list[int]:
         topics = [self._state.topics.get(name) for name in KEEPERS]
@@ -275,8 +285,10 @@ class AckedCleanup:
             except KafkaError:
                 continue
             for queue, head in heads:
+                if queue.partition == WHOLE_TOPIC:
+                    continue
                 is_true = self._is_of_this_log(queue.topic_id, queue.partition, head.term)
-                tally.queue(queue.topic_id, queue.partition, head.start_offset if is_true else NOTHING)
+                tally.queue(*queue, head.start_offset if is_true else NOTHING)
             yield index, shelf.term
 
 
