@@ -64,3 +64,48 @@ def test_a_queue_cannot_have_its_own_topic_for_dead_letters(queues: Cli, queue: 
     assert "name another topic" in refused.stderr
     name = unique("mail")
     assert queues("create", name, "--dead-letters", name).exit_code == 1
+
+
+def test_a_setting_that_there_is_not_cannot_be_unset(queues: Cli, queue: str) -> None:
+    refused = queues("alter", queue, "--unset", "lease")
+    assert refused.exit_code == 1
+    assert "unknown config lease; there are penstock.dead.letter.enable," in refused.stderr
+
+
+# --- what is wrong is said in the words of the command line
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("--lease", "1ms"), "'--lease': '1ms': expected at least 1s"),
+        (("--lease", "2h"), "'--lease': '2h': expected at most 1h"),
+        (("--retry-delay", "8d"), "'--retry-delay': '8d': expected at most 7d"),
+        (("--lease", "soon"), "without a unit it is seconds"),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused_by_its_option_and_with_its_bounds(
+    given: tuple[str, str], expected: str, queues: Cli, queue: str
+) -> None:
+    refused = queues("alter", queue, *given)
+    assert refused.exit_code == 2
+    assert expected in refused.stderr
+
+
+def test_what_the_broker_refuses_is_told_by_its_option(queues: Cli, queue: str) -> None:
+    refused = queues("alter", queue, "--dead-letters", "no topic")
+    assert "error: --dead-letters: expected a topic's name" in refused.stderr
+    assert "error: NAME: no topic can be named 'a b': name one with --topic" in queues("create", "a b").stderr
+    assert "give --topic as well" in queues("peek", queue, "--partition", "0").stderr
+
+
+def test_hints_have_the_name_in_them(queues: Cli, queue: str, unique: Unique) -> None:
+    absent = unique("absent queue")
+    assert f"`penstock queues create '{absent}'` makes one" in queues("describe", absent).stderr
+    assert f"`penstock queues describe {queue}` shows it" in queues("create", queue).stderr
+
+
+def test_without_a_broker_it_is_said_how_to_start_one(plain_cli: Cli) -> None:
+    refused = plain_cli("queues", "list", "--http", "127.0.0.1:1")
+    assert refused.exit_code == 1
+    assert "`penstock serve` starts one" in refused.stderr

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import click
 import msgspec
@@ -28,13 +31,33 @@ TIMEOUT_SECONDS = 20.0
 """Longer than a node waits for a controller to be elected: its reason is better than ours."""
 
 API_HINTS = {
-    "unknown_queue": "`penstock queues list` shows what there is; `penstock queues create NAME` makes one",
-    "queue_exists": "`penstock queues describe NAME` shows it",
+    "unknown_queue": "`penstock queues list` shows what there is; `penstock queues create {queue}` makes one",
+    "queue_exists": "`penstock queues describe {queue}` shows it",
     "unknown_topic_or_partition": "`penstock topics list` shows what there is",
-    "unknown_dead_letter": "`penstock queues dead-letters list QUEUE` shows what there is",
-    "non_empty_group": "`penstock queues describe NAME` shows who is at work",
+    "unknown_dead_letter": "`penstock queues dead-letters list {queue}` shows what there is",
+    "non_empty_group": "`penstock queues describe {queue}` shows who is at work",
 }
 """By the codes of `web.api.problems`."""
+
+OPTIONS = {
+    "queue": "NAME",
+    "topic": "--topic",
+    "topics": "--topic",
+    "partition": "--partition",
+    "partitions": "--partitions",
+    "offset": "--offset",
+    "replication_factor": "--replication-factor",
+    "order": "--order",
+    "exclusive": "--exclusive",
+    "lease_ms": "--lease",
+    "delivery_limit": "--limit",
+    "dead_letters": "--no-dead-letters",
+    "dead_letter_topic": "--dead-letters",
+    "retry_backoff_ms": "--retry-delay",
+    "retry_backoff_max_ms": "--retry-delay-max",
+    "max_records": "--max",
+}
+"""What the fields of the web API are called on the command line."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -49,8 +72,8 @@ class NobodyThere(Problem):
     def __init__(self, url: str, reason: object) -> None:
         super().__init__(
             f"nobody answers at {url}: {reason}",
-            "is a node running there? `penstock cluster up` starts a local cluster; --http or PENSTOCK_HTTP_URL "
-            "names another node's HTTP address",
+            "is a node running there? `penstock serve` starts one, `penstock cluster up` a local cluster; --http or "
+            "PENSTOCK_HTTP_URL names another node's HTTP address",
         )
 
 
@@ -108,7 +131,7 @@ def ask_node(url: str, method: str, path: str, wanted: type[T], body: object) ->
         with _direct.open(request, timeout=TIMEOUT_SECONDS) as answer:
             return msgspec.json.decode(answer.read() or b"null", type=wanted)
     except urllib.error.HTTPError as refused:
-        raise _refusal(url, refused) from None
+        raise _refusal(url, refused, _queue_of(path, body)) from None
     except urllib.error.URLError as failure:
         raise NobodyThere(url, _reason(failure.reason)) from None
     except OSError as failure:  # it went away in the midst of its answer
@@ -121,14 +144,34 @@ def _reason(failure: object) -> object:
     return getattr(failure, "strerror", None) or failure
 
 
-def _refusal(url: str, refused: urllib.error.HTTPError) -> Problem:
+def _queue_of(path: str, body: object) -> str:
+    """Of which queue was asked, as one writes it in a shell."""
+    parts = path.partition("?")[0].split("/")
+    name = unquote(parts[3]) if parts[2:3] == ["queues"] and len(parts) > 3 else ""
+    if isinstance(body, dict):
+        name = name or str(body.get("queue", ""))
+    return shlex.quote(name) if name else "NAME"
+
+
+def _refusal(url: str, refused: urllib.error.HTTPError, queue: str) -> Problem:
     try:
         said = json.loads(refused.read())
         if isinstance(said["error"], dict):  # as the web API says it
-            return Problem(said["error"]["message"], API_HINTS.get(said["error"]["code"], ""))
+            hint = API_HINTS.get(said["error"]["code"], "").replace("{queue}", queue)
+            return Problem(_in_options(said["error"]), hint)
         return Problem(said["error"], said["hint"])
     except (OSError, ValueError, TypeError, KeyError):
         return _stranger(url)
+
+
+def _in_options(error: dict[str, Any]) -> str:
+    """What the web API says, in the words of the command line."""
+    message = re.sub(r"`(\w+)`", lambda found: OPTIONS.get(found[1], found[0]), error["message"])
+    field = error.get("field")
+    if error["code"] != "invalid_field" or not field or field == "configs":
+        return message
+    unit = " (milliseconds)" if field.endswith("_ms") else ""
+    return f"{OPTIONS.get(field, field)}: {message}{unit}"
 
 
 def _stranger(url: str) -> Problem:

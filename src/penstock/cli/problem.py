@@ -31,7 +31,7 @@ UNREACHABLE = frozenset(
 )
 """librdkafka's own codes for "nobody answers"."""
 
-NO_SUCH_TOPIC = "`penstock topics list` shows what there is; `penstock topics create NAME` makes one"
+NO_SUCH_TOPIC = "`penstock topics list` shows what there is; `penstock topics create` makes one"
 
 NO_CONTROLLER = (
     "a majority of the metadata group's voters must be there: start the other nodes; `penstock cluster status` shows "
@@ -41,13 +41,13 @@ NO_CONTROLLER = (
 HINTS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: NO_SUCH_TOPIC,
     KafkaError._UNKNOWN_TOPIC: NO_SUCH_TOPIC,
-    KafkaError._UNKNOWN_PARTITION: "`penstock topics describe NAME` shows the topic's partitions",
+    KafkaError._UNKNOWN_PARTITION: "`penstock topics describe` shows the topic's partitions",
     KafkaError.TOPIC_ALREADY_EXISTS: "--if-not-exists is content with it; `penstock topics alter` changes it",
-    KafkaError.INVALID_PARTITIONS: "a topic's partitions can only grow; `penstock topics describe NAME`",
+    KafkaError.INVALID_PARTITIONS: "a topic's partitions can only grow; `penstock topics describe` shows them",
     KafkaError.INVALID_REPLICATION_FACTOR: "not more copies than nodes; leave --replication-factor out",
-    KafkaError.NON_EMPTY_GROUP: "stop its members first; `penstock groups describe NAME` shows them",
+    KafkaError.NON_EMPTY_GROUP: "stop its members first; `penstock groups describe` shows them",
     KafkaError.GROUP_ID_NOT_FOUND: "`penstock groups list` shows what there is",
-    KafkaError.UNKNOWN_MEMBER_ID: "stop its members first; `penstock groups describe NAME` shows them",
+    KafkaError.UNKNOWN_MEMBER_ID: "stop its members first; `penstock groups describe` shows them",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes and pass -X message.max.bytes=BYTES",
     KafkaError.NOT_CONTROLLER: NO_CONTROLLER,
     KafkaError.KAFKA_STORAGE_ERROR: "the broker cannot write: look at its log and at the disk's free space",

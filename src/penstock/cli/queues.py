@@ -62,7 +62,10 @@ queues.add_command(alter)
 @json_option
 @asks_queues
 def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
-    """Create a queue, and its topic if there is none."""
+    """Create a queue, and its topic if there is none.
+
+    A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
+    """
     made = api.post(
         queue=name,
         topic=wishes["topic"],

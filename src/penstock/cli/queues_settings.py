@@ -7,14 +7,20 @@ import click
 from penstock.cli.connection import json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import note, show_json
-from penstock.cli.queues_api import Command, Duration, Facts, QueuesApi, asks_queues
+from penstock.cli.queues_api import UNITS_MS, Command, Duration, Facts, QueuesApi, asks_queues
+
+DELAY_MS_MAX = 7 * UNITS_MS["d"]
+"""As the group configs have it."""
 
 _OPTIONS = (
     click.option(
         "--order", type=click.Choice(["none", "key"]), help="key: one message of a key at a time, in order."
     ),
     click.option(
-        "--lease", type=Duration(), metavar="TIME", help="How long a consumer has for a message (30s)."
+        "--lease",
+        type=Duration(1_000, 3_600_000),
+        metavar="TIME",
+        help="How long a consumer has for a message (30s): 1s to 1h.",
     ),
     click.option(
         "--limit", type=click.IntRange(0, 255), help="Deliveries before it is given up (5); 0: no limit."
@@ -24,9 +30,17 @@ _OPTIONS = (
     ),
     click.option("--no-dead-letters", is_flag=True, help="What is given up is dropped."),
     click.option(
-        "--retry-delay", type=Duration(), metavar="TIME", help="Before a second try; doubled for each more."
+        "--retry-delay",
+        type=Duration(most_ms=DELAY_MS_MAX),
+        metavar="TIME",
+        help="Before a second try; doubled for each more.",
     ),
-    click.option("--retry-delay-max", type=Duration(), metavar="TIME", help="The longest such delay (1m)."),
+    click.option(
+        "--retry-delay-max",
+        type=Duration(most_ms=DELAY_MS_MAX),
+        metavar="TIME",
+        help="The longest such delay (1m): up to 7d.",
+    ),
     click.option(
         "-c",
         "--config",
@@ -84,7 +98,10 @@ def alter(
     as_json: bool,
     **wishes: Any,
 ) -> None:
-    """Change settings of a queue while it is at work. What is not named stays as it is."""
+    """Change settings of a queue while it is at work. What is not named stays as it is.
+
+    A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
+    """
     said = settings_of(wishes) | {"exclusive": exclusive}
     configs: Facts = said.pop("configs") | dict.fromkeys(removals)
     if said["dead_letter_topic"]:

@@ -100,7 +100,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     help=f"Show this many of the events so far.  [default: {DEFAULT_LAST}; with --since: all]",
 )
 @click.option(
-    "--since", type=Duration(), metavar="DURATION", help="Only events that are not older: 90s, 15m, 2h, 7d."
+    "--since",
+    type=Duration(),
+    metavar="TIME",
+    help="Only events that are not older: 90s, 15m, 2h, 7d; without a unit, seconds.",
 )
 @click.option(
     "--kind",
