@@ -148,6 +148,22 @@ def test_leases_are_renewed_while_jobs_are_in_hand_and_no_longer(session: "WorkS
     assert "accept" not in renewal
 
 
+def test_leases_that_become_shorter_are_renewed_sooner(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1), 1.0)
+    take_all(session)
+    session.received(1, working(lease_s=2.0), 2.0)
+    assert session.wake_at() == 2.5
+    assert [one["renew"] for one in said(step(session, 2.5))] == [[[1, 1]]]
+
+
+def test_what_the_broker_has_taken_back_is_not_handed_out(session: "WorkSession[Received]") -> None:
+    session.received(1, jobs(1, 2), 1.0)
+    [renewal] = said(step(session, LEASE_S))
+    over = {"code": "lease_over", "message": "too late", "refused": [[1, 1]]}
+    session.received(1, frame("settled", number=renewal["number"], error=over), LEASE_S)
+    assert offsets(take_all(session)) == [2]
+
+
 def test_no_job_gets_older_than_half_of_its_lease_before_its_renewal(
     session: "WorkSession[Received]",
 ) -> None:

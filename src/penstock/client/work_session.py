@@ -133,6 +133,12 @@ class WorkSession(Session[Item]):
         key = item.place, delay_ms if verdict == "retry" else None
         link.words.setdefault(key, []).append(Said(item.offset, verdict, token, item.order))
 
+    def take(self) -> Item | None:
+        """The next one that is still this client's (3)."""
+        while (item := super().take()) is not None and not self.holds(item):
+            pass
+        return item
+
     def holds(self, item: Item) -> bool:
         """Whether a job is still this client's, as far as it knows."""
         link = self._work_links.get(item.link)
@@ -207,7 +213,8 @@ class WorkSession(Session[Item]):
     def _serves(self, link: WorkLink, said: Working, now: float) -> None:
         self._welcomed(link)
         link.lease_s = said.lease_ms / 1000
-        link.renew_at = link.renew_at or now + link.lease_s / RENEWALS_PER_LEASE
+        step_s = link.lease_s / RENEWALS_PER_LEASE  # leases may have become shorter while jobs are in hand
+        link.renew_at = now + step_s if link.renew_at is None else min(link.renew_at, now + step_s)
         link.elsewhere = [base_of(lead.url) for lead in said.elsewhere if lead.url]
         link.can_return = said.exclusive is not None
         credit = self._credit.exclusive if said.exclusive else self._credit.shared
