@@ -152,6 +152,7 @@ def test_leases_that_become_shorter_are_renewed_sooner(session: "WorkSession[Rec
     session.received(1, jobs(1), 1.0)
     take_all(session)
     session.received(1, working(lease_s=2.0), 2.0)
+    step(session, 2.0)
     assert session.wake_at() == 2.5
     assert [one["renew"] for one in said(step(session, 2.5))] == [[[1, 1]]]
 
