@@ -3,13 +3,22 @@
 import asyncio
 import posixpath
 from collections.abc import Awaitable, Callable
+from struct import pack
 from uuid import uuid4
 
 from penstock.batch import Record, build_batch, check_batch
 from penstock.cluster import TopicWish, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.groups import (
+    CommitRequest,
+    GroupState,
+    JoinRequest,
+    LeavingMember,
+    OffsetToCommit,
+    Protocol,
+    SyncRequest,
+)
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.rolling import ACKED_MEMORY_SEGMENT_BYTES
@@ -189,6 +198,52 @@ def test_other_policies_delete_nothing_that_is_acked() -> None:
         assert await scene.clean() == 0
 
     play(act, cleanup_policy="delete")
+
+
+# --- groups with members
+
+
+def joining(name: str) -> JoinRequest:
+    """A new member of the group `readers`, which reads `t`."""
+    metadata = pack(">hih", 0, 1, 1) + b"t" + pack(">i", -1)
+    return JoinRequest(
+        group_id="readers",
+        member_id="",
+        new_member_id=name,
+        protocol_type="consumer",
+        protocols=(Protocol("range", metadata),),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=600_000,
+    )
+
+
+def state(scene: Scene) -> GroupState | None:
+    described = scene.node.groups.describe("readers")
+    return None if described is None else described.state
+
+
+def test_a_group_that_has_committed_nothing_keeps_everything_in_each_state_that_it_has_members_in() -> None:
+    async def act(scene: Scene) -> None:
+        groups = scene.node.groups
+        await scene.write(10)
+        await scene.commit("quick", 10)
+        await groups.join(joining("first"))
+        assert state(scene) is GroupState.COMPLETING_REBALANCE
+        assert await scene.clean(later_ms=0) == 0
+        await groups.sync(SyncRequest(group_id="readers", generation=1, member_id="first"))
+        assert state(scene) is GroupState.STABLE
+        assert await scene.clean(later_ms=0) == 0
+        second = asyncio.get_running_loop().create_task(groups.join(joining("second")))
+        while state(scene) is GroupState.STABLE:
+            await asyncio.sleep(0)
+        assert state(scene) is GroupState.PREPARING_REBALANCE
+        assert await scene.clean(later_ms=0) == 0
+        await groups.leave("readers", [LeavingMember(member_id="first")])
+        await second
+        await groups.leave("readers", [LeavingMember(member_id="second")])
+        assert await scene.clean(later_ms=0) == 10
+
+    play(act, penstock_acked_min_age_ms="0")
 
 
 # --- queues

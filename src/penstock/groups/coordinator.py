@@ -140,6 +140,11 @@ class Coordinator:
         group = self._desk.find(group_id)
         return None if group is None else _describe(group)
 
+    def wanted_topics(self, group_id: str) -> frozenset[str]:
+        """What a group's members read, or will as soon as they have agreed on who reads what."""
+        group = self._desk.find(group_id)
+        return frozenset() if group is None else group.wanted_topics()
+
     def list_groups(
         self, states: Collection[str] = (), group_types: Collection[str] = ()
     ) -> list[GroupListing]:

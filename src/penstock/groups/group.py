@@ -249,6 +249,14 @@ class Group:
             topics |= subscribed
         return frozenset(topics)
 
+    def wanted_topics(self) -> frozenset[str]:
+        """All topics that any member says it reads, by any protocol that it offers: known before one is chosen, and
+        so in a rebalance, too."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return frozenset()
+        offers = (protocol.metadata for member in self.members.values() for protocol in member.protocols)
+        return frozenset(topic for metadata in offers for topic in subscribed_topics(metadata) or ())
+
     # Storage
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:

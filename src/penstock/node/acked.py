@@ -19,7 +19,6 @@ import msgspec
 from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError
 from penstock.groups import CommittedOffset, GroupListing, GroupState
-from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from penstock.node.clock import Clock
 from penstock.node.coordinating import CoordinatorDriver
 from penstock.node.groups import GroupManager
@@ -305,24 +304,15 @@ def _acked_by(
     driver: CoordinatorDriver, row: GroupListing, names: Mapping[str, UUID]
 ) -> dict[str, dict[int, CommittedOffset]]:
     """The topics of these that a group is on, with the offsets that it has committed. It is on those that its members
-    read and those that it has committed something in. A subscription's offsets end with their TTL, also while nobody
-    has deleted them yet."""
+    read and those that it has committed something in; a rebalance, in which nobody reads, changes nothing about that:
+    whoever comes out of it goes on where nothing was committed, at the beginning. A subscription's offsets end with
+    their TTL, also while nobody has deleted them yet."""
     is_empty = row.state is GroupState.EMPTY
     found: dict[str, dict[int, CommittedOffset]] = {
-        name: {} for name in _read_by(driver, row) if name in names
+        name: {} for name in sorted(driver.core.wanted_topics(row.group_id)) if name in names
     }
     for (name, index), committed in driver.core.fetch_offsets(row.group_id).items():
         is_over = is_empty and 0 <= committed.expire_timestamp_ms <= driver.now_ms
         if name in names and not is_over:
             found.setdefault(name, {})[index] = committed
     return found
-
-
-def _read_by(driver: CoordinatorDriver, row: GroupListing) -> list[str]:
-    """What members say they read is known while a group is stable; one that is rebalancing reads nothing."""
-    if row.state is not GroupState.STABLE or row.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return []
-    described = driver.core.describe(row.group_id)
-    members = described.members if described is not None else ()
-    topics = {topic for member in members for topic in subscribed_topics(member.metadata) or ()}
-    return sorted(topics)

@@ -10,7 +10,8 @@ Invariants:
     that the asker took for its leader's before it asked, and still does after. A holder that was not counted could lose
     what it has not read; a poll that fails costs a few seconds. So a failover of a keeper begins the count anew.
  2. A keeper tells what is durable, and only while it is sure that nobody else keeps the same holders by now.
- 3. A group that is on a topic has acked nothing in those of its partitions where it has committed nothing.
+ 3. A group that is on a topic has acked nothing in those of its partitions where it has committed nothing. It is on
+    what its members read, also while they rebalance, and on what it has committed in.
  4. A topic without any holder keeps everything: that nobody has come yet does not mean that nobody will.
  5. A queue that is on a topic, by state stored for any of its partitions, has done nothing in those where it has not
     begun: a partition that the topic got later is read from its beginning. What a queue has stored of its partitions is
