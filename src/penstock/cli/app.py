@@ -7,7 +7,7 @@ How a run ends:
     0    done, or the reader of our output went away (`penstock consume orders | head`)
     1    the operation failed; stderr says what failed and what to do next
     2    the command line or the configuration cannot be meant
-    130  interrupted with Ctrl-C
+    130  interrupted with Ctrl-C; 0 where that is the usual end (`serve`, `consume`, `status --follow`)
 """
 
 import importlib

@@ -48,7 +48,8 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Penstock",
             "version": VERSION,
-            "description": "Any node of a cluster answers: what another one leads is asked of it.",
+            "description": "Any node of a cluster answers: what another one leads is asked of it. Told elsewhere: "
+            "/v1/cluster (docs/cluster.md), and the WebSockets /v1/push (docs/push.md) and /v1/work (docs/queues.md).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
