@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from penstock import Broker
+from penstock.web.worker import RECOUNT_SECONDS
 
 from .workers import Worker, opened, working
 
@@ -318,15 +319,33 @@ def test_what_is_being_settled_frees_its_credit_once(
             assert worker.unheard("jobs") == 0
 
 
-def test_credit_that_was_lost_to_leases_that_ran_out_comes_back(
+def test_credit_that_was_lost_to_leases_that_ran_out_comes_back_to_who_is_alive(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(lease_ms=1_000)
     publish(http, queue, "only")
     with working(broker.http_url, queue, queue, credit=1) as worker:
         worker.jobs(1)
+        worker.say(type="ping")
         [again] = worker.jobs(1)
         assert again["deliveries"] == 2
+
+
+def test_a_worker_that_stands_still_is_not_handed_the_same_jobs_again_and_again(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
+    queue = create(lease_ms=1_000)
+    publish(http, queue, "only")
+    with working(broker.http_url, queue, queue, credit=1) as worker:
+        worker.jobs(1)
+        began = since = time.monotonic()
+        while (now := time.monotonic()) < since + 4 * RECOUNT_SECONDS:  # it is there, and nobody is handed it
+            assert now < began + 20
+            if http.get(f"/v1/queues/{queue}").json()["partitions"][0]["available"] == 0:
+                since = now
+        [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()["jobs"]
+        assert job["deliveries"] == 2
+        assert worker.unheard("jobs") == 0
 
 
 def test_what_comes_is_shared_out_between_those_that_wait(

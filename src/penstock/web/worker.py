@@ -1,7 +1,8 @@
 """A worker of a queue on one connection: what it is handed, what it says of it, and where the queue's partitions are.
 
 The leases are the queue's; here only their number is kept, to know how much credit is left. It may be too high for a
-while, when leases have run out, and is then counted again: too low would hand out more than was asked for.
+while, when leases have run out, and is then counted again once the worker has shown that it is alive: too low would
+hand out more than was asked for.
 """
 
 import asyncio
@@ -68,6 +69,9 @@ class Worker:
         """Jobs in its hands, and those that are being settled: they free their credit when that is durable."""
         self._settling = 0
         """Of these, what is being settled."""
+        self._is_awake = True
+        """Whether it has said anything since it was last handed something. One that has not may be a process that
+        stands still: what it cannot do must not be sent to it again and again, until it has died of it."""
         self._loop = asyncio.get_running_loop()
         self._bell = Consumer()
         self._drivers: dict[TopicPartition, QueueDriver] = {}
@@ -84,6 +88,7 @@ class Worker:
 
     async def settle(self, frame: Settle) -> None:
         """Is answered when it is durable."""
+        self._is_awake = True
         acknowledgements, returned = frame.acknowledgements(), frame.returned()
         await self._answers.acquire()
         driver = self._drivers.get(frame.place)
@@ -137,11 +142,13 @@ class Worker:
 
     async def pong(self) -> None:
         """Waits, as a settlement does, while too much is unsent."""
+        self._is_awake = True
         await self._answers.acquire()
         self._unsent_answers += 1
         self.tell({"type": "pong"})
 
     def set_credit(self, credit: int) -> None:
+        self._is_awake = True
         self._credit = min(credit, self._max_credit)
         self._bell.set()
 
@@ -207,6 +214,7 @@ class Worker:
             return b""
         acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
         self._held += sum(last - first + 1 for first, last, _ in acquired)
+        self._is_awake = False
         if self._wish.encoding == "batch" and not _is_bite(delivery.records, acquired):
             return batch_frame(key, delivery.records, acquired)
         opened = open_jobs(delivery.records, acquired, self._batches)
@@ -233,7 +241,7 @@ class Worker:
         already would not let them."""
         await asyncio.sleep(0)
         has_room = self._credit > self._held
-        if not has_room and self._credit > 0:
+        if not has_room and self._credit > 0 and self._is_awake:
             self._recount()
             has_room = self._credit > self._held
             if has_room:
