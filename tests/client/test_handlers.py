@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import Broker
-from penstock.client import AsyncClient, AsyncJob, Client, Job, Retry
+from penstock.client import AsyncClient, AsyncJob, Client, Job, LeaseLost, Retry
 from penstock.client.worker_policy import Decision, WorkerPolicy
 from penstock.client.workers import WorkerPool
 
@@ -212,3 +214,40 @@ def test_an_exit_while_it_ends_is_raised_all_the_same(client: Client, topic: str
         client.run(signals=False)
     assert begun.is_set()
     assert exit_.value.code == 4
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace(broker: Broker, topic: str, group: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupt_twice(broker, topic, group))
+    with Client(broker.bootstrap_servers) as client, client.queue(topic, group=group) as queue:
+        assert queue.receive(SOON) is not None  # given back
+
+
+async def interrupt_twice(broker: Broker, topic: str, group: str) -> None:
+    async with AsyncClient(broker.bootstrap_servers) as client:
+        await client.publish(topic, b"x")
+
+        @client.worker(topic, group=group)
+        async def handle(job: AsyncJob) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not client._streams[0]._driver._is_draining:
+                await asyncio.sleep(0)
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(3600)
+
+        await client.run(grace=3600)
+
+
+def test_what_is_said_of_a_job_first_counts_on_a_loop_as_well(broker: Broker, topic: str, group: str) -> None:
+    async def settle_twice() -> None:
+        async with AsyncClient(broker.bootstrap_servers) as client:
+            await client.publish(topic, b"x")
+            async with client.queue(topic, group=group) as queue:
+                job = await queue.receive(SOON)
+                assert job is not None
+                await job.ack()
+                await job.ack()
+                with pytest.raises(LeaseLost, match="accept was said before reject"):
+                    await job.reject()
+
+    asyncio.run(settle_twice())

@@ -330,3 +330,15 @@ def test_waiting_for_a_broker_is_not_idleness(tmp_path: Path) -> None:
             thread.join(SOON)
             assert done == ["0", "1", "2"]
             queue.close()
+
+
+def test_what_is_said_of_a_job_first_counts(client: Client, topic: str, group: str) -> None:
+    client.publish(topic, b"x")
+    with client.queue(topic, group=group) as queue:
+        job = queue.receive(SOON)
+        assert job is not None
+        first = job.ack()
+        first.wait(SOON)
+        assert job.ack() is first
+        with pytest.raises(LeaseLost, match="accept was said before retry"):
+            job.retry().wait(SOON)

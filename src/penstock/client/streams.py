@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, Self
 
 from penstock.batch import Record
 from penstock.client.amounts import Seconds, retry_seconds
+from penstock.client.errors import LeaseLost
 from penstock.client.feed_session import FeedSession
 from penstock.client.received import Place, Received
 from penstock.client.session import Item
@@ -59,19 +60,21 @@ class Stream(Generic[Item]):
 
 
 class Job(Received):
-    """A job in hand. Its lease is renewed by itself until it is settled; each of these settles it once.
+    """A job in hand. Its lease is renewed by itself until it is settled, which counts once: the same said again is the
+    same settlement, and another verdict is LeaseLost where it is waited for.
 
     `with job:` acks at the end of the block, and has it retried when the block raises.
     """
 
-    __slots__ = ("_is_settled", "_queue")
+    __slots__ = ("_queue", "_settlement", "_verdict")
 
     def __init__(self, queue: "Queue", place: Place, record: Record, **facts: int) -> None:
         super().__init__(
             place, record, link=facts["link"], order=facts["order"], deliveries=facts["deliveries"]
         )
         self._queue = queue
-        self._is_settled = False
+        self._verdict: Verdict | None = None
+        self._settlement: Settlement | None = None
 
     def ack(self) -> Settlement:
         """It is done and will not be delivered again. Returns at once; acks travel together. `.wait()` if you must know
@@ -94,17 +97,19 @@ class Job(Received):
     @property
     def settled(self) -> bool:
         """Whether ack, retry or reject was said."""
-        return self._is_settled
+        return self._verdict is not None
 
     @property
     def lost(self) -> bool:
         """Whether it is no longer this client's, although it was not settled here: somebody else may have it."""
-        return not self._is_settled and not self._queue._holds(self)
+        return not self.settled and not self._queue._holds(self)
 
     def _settle(self, verdict: Verdict, delay_ms: int | None = None) -> Settlement:
-        settlement = self._queue._settle(self, verdict, delay_ms)
-        self._is_settled = True
-        return settlement
+        if self._settlement is None:
+            settlement = self._settlement = self._queue._settle(self, verdict, delay_ms)
+            self._verdict = verdict
+            return settlement
+        return self._settlement if verdict == self._verdict else self._queue._refuse(self, verdict)
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +117,7 @@ class Job(Received):
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_settled:
+        if not self.settled:
             self.ack() if problem is None else self.retry()
 
 
@@ -139,6 +144,11 @@ class Queue(Stream[Job]):
     def _settle(self, job: Job, verdict: Verdict, delay_ms: int | None) -> Settlement:
         settlement = Settlement(self._driver)
         self._driver.tell(lambda now: self._session.settle(job, verdict, delay_ms, settlement, now))
+        return settlement
+
+    def _refuse(self, job: Job, verdict: Verdict) -> Settlement:
+        settlement = Settlement(self._driver)
+        settlement.resolve(settled_already(job, job._verdict, verdict))
         return settlement
 
     def _holds(self, job: Job) -> bool:
@@ -196,6 +206,12 @@ class Subscription(Stream[Message]):
         settlement = Settlement(self._driver)
         self._driver.tell(lambda now: self._session.ack(message, settlement))
         return settlement
+
+
+def settled_already(job: Received, before: Verdict | None, verdict: Verdict) -> LeaseLost:
+    return LeaseLost(
+        f"{job!r} was settled already by this client: {before} was said before {verdict}, and counts"
+    )
 
 
 def retry_delay_ms(delay: Seconds | None) -> int | None:

@@ -10,7 +10,7 @@ from penstock.client.amounts import Seconds
 from penstock.client.feed_session import FeedSession
 from penstock.client.received import Place, Received
 from penstock.client.session import Item
-from penstock.client.streams import FAREWELL_SECONDS, retry_delay_ms
+from penstock.client.streams import FAREWELL_SECONDS, retry_delay_ms, settled_already
 from penstock.client.work_session import Verdict, WorkSession
 
 
@@ -53,20 +53,22 @@ class AsyncStream(Generic[Item]):
 
 
 class AsyncJob(Received):
-    """A job in hand. Its lease is renewed by itself until it is settled; each of these settles it once. None of them
-    has to be awaited: awaited, they return when the broker has it on disk.
+    """A job in hand. Its lease is renewed by itself until it is settled, which counts once: the same said again is the
+    same settlement, and another verdict is LeaseLost where it is awaited. None of them has to be awaited: awaited, they
+    return when the broker has it on disk.
 
     `async with job:` acks at the end of the block, and has it retried when the block raises.
     """
 
-    __slots__ = ("_is_settled", "_queue")
+    __slots__ = ("_queue", "_settlement", "_verdict")
 
     def __init__(self, queue: "AsyncQueue", place: Place, record: Record, **facts: int) -> None:
         super().__init__(
             place, record, link=facts["link"], order=facts["order"], deliveries=facts["deliveries"]
         )
         self._queue = queue
-        self._is_settled = False
+        self._verdict: Verdict | None = None
+        self._settlement: Settlement | None = None
 
     def ack(self) -> Settlement:
         """It is done and will not be delivered again."""
@@ -88,16 +90,21 @@ class AsyncJob(Received):
     @property
     def settled(self) -> bool:
         """Whether ack, retry or reject was said."""
-        return self._is_settled
+        return self._verdict is not None
 
     @property
     def lost(self) -> bool:
         """Whether it is no longer this client's, although it was not settled here: somebody else may have it."""
-        return not self._is_settled and not self._queue._holds(self)
+        return not self.settled and not self._queue._holds(self)
 
     def _settle(self, verdict: Verdict, delay_ms: int | None = None) -> Settlement:
-        self._is_settled = True
-        return self._queue._settle(self, verdict, delay_ms)
+        if self._settlement is None:
+            self._verdict = verdict
+            self._settlement = self._queue._settle(self, verdict, delay_ms)
+            return self._settlement
+        if verdict != self._verdict:
+            return self._queue._refuse(self, verdict)
+        return self._settlement
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,7 +112,7 @@ class AsyncJob(Received):
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_settled:
+        if not self.settled:
             self.ack() if problem is None else self.retry()
 
 
@@ -132,6 +139,11 @@ class AsyncQueue(AsyncStream[AsyncJob]):
     def _settle(self, job: AsyncJob, verdict: Verdict, delay_ms: int | None) -> Settlement:
         settlement = self._driver.settlement()
         self._driver.tell(lambda now: self._session.settle(job, verdict, delay_ms, settlement, now))
+        return settlement
+
+    def _refuse(self, job: AsyncJob, verdict: Verdict) -> Settlement:
+        settlement = self._driver.settlement()
+        settlement.resolve(settled_already(job, job._verdict, verdict))
         return settlement
 
     def _holds(self, job: AsyncJob) -> bool:

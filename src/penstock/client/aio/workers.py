@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from random import Random
+from typing import Any
 
 from penstock.client.aio.streams import AsyncJob, AsyncQueue
 from penstock.client.worker_policy import (
@@ -46,9 +47,12 @@ class AsyncWorkerPool:
         goes to others. Whether all were done."""
         loop = asyncio.get_running_loop()
         self._queue.drain()
-        _done, late = await asyncio.wait(self._tasks, timeout=max(0.0, deadline - loop.time()))
-        for task in late:
-            task.cancel()
+        late = set(self._tasks)
+        try:
+            _done, late = await asyncio.wait(self._tasks, timeout=max(0.0, deadline - loop.time()))
+        finally:  # also if whoever waits for the end is cancelled: nothing goes on behind their back
+            for task in late:
+                task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._queue.close(timeout=max(1.0, deadline - loop.time()))
         return not late
@@ -136,15 +140,28 @@ class AsyncWorkerPool:
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a graceful end, where the loop can have signals: in the main thread."""
+    """SIGTERM and SIGINT ask for a graceful end; a second one of them does what it did before. Where the loop can have
+    signals: in the main thread."""
     loop = asyncio.get_running_loop()
-    heard = []
+    heard: dict[int, Any] = {}
+
+    def leave(number: int) -> None:
+        loop.remove_signal_handler(number)
+        before = heard.pop(number)
+        if before is not None:  # None: not set from Python, and cannot be set again
+            signal.signal(number, before)
+
+    def hear(number: int) -> None:
+        leave(number)
+        stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
         with suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.add_signal_handler(number, stop)
-            heard.append(number)
+            loop.add_signal_handler(number, hear, number)
+            heard[number] = before
     try:
         yield
     finally:
-        for number in heard:
-            loop.remove_signal_handler(number)
+        for left in list(heard):
+            leave(left)
