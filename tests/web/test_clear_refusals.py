@@ -111,6 +111,9 @@ def test_a_frame_is_refused_by_its_field_on_both_sockets(
     assert first_error(broker, path, {**whole, "encoding": "xml"}) == ("invalid_field", encodings, 4400)
     code, message, _ = first_error(broker, path, {**whole, "credit": "1"})
     assert (code, message) == ("invalid_field", "credit: Expected `int`, got `str`")
+    code, message, _ = first_error(broker, path, {**whole, "type": "wrk"})
+    assert (code, message[:15]) == ("invalid_field", "type: expected ")
+    assert f"`{frame['type']}`" in message
     code, message, _ = first_error(broker, path, frame)
     assert (code, message[:8]) == ("invalid_field", "topics: ")
 

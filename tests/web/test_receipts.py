@@ -1,10 +1,13 @@
 """A receipt is of one queue and one delivery, whoever holds it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from penstock import Broker
 
 Unique = Callable[[str], str]
 
@@ -108,3 +111,15 @@ def test_a_receipt_at_a_queue_that_is_not_there_is_told_so(
     [error] = refused(http, absent, accept=[job["receipt"]])
     assert error["code"] == "wrong_queue"
     assert f"not of {absent!r}, which is not there" in error["message"]
+
+
+def test_a_receipt_of_before_a_restart_does_not_settle_what_is_handed_out_after_it(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker, httpx.Client(base_url=broker.http_url) as http:
+        create(http, "work", "work")
+        publish(http, "work", "a")
+        [old] = receive(http, "work")
+    with Broker(data_dir=tmp_path) as broker, httpx.Client(base_url=broker.http_url) as http:
+        [new] = receive(http, "work")
+        assert [error["code"] for error in refused(http, "work", accept=[old["receipt"]])] == ["lease_over"]
+        assert undone(http, "work") == 1
+        assert refused(http, "work", accept=[new["receipt"]]) == []

@@ -27,6 +27,8 @@ def _inside(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
     for one in _plain(kind):
         if isinstance(one, inspect.StructType):
             yield from (field.type for field in one.fields if field.encode_name == step)
+            if one.tag_field == step:
+                yield inspect.LiteralType((one.tag,))
         elif isinstance(one, _ITEMS):
             yield one.item_type
         elif isinstance(one, inspect.DictType):

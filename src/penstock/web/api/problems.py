@@ -73,7 +73,7 @@ _HINTS = {
 _FIELDS = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "topic", ErrorCode.GROUP_ID_NOT_FOUND: "group"}
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
-_VAGUE = re.compile(r"^Invalid enum value|matching regex")
+_VAGUE = re.compile(r"^Invalid (enum )?value|matching regex")
 _NAMED = re.compile(r"(?:missing required|contains unknown) field `(.*)`")
 
 
