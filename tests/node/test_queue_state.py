@@ -13,6 +13,7 @@ from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, QueueDriver, patience
+from penstock.node.queues import driver as drivers
 from penstock.node.queues.shelf import QueueKey
 from penstock.queue import AckKind, DeadLetter
 
@@ -231,3 +232,21 @@ def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
 
     asyncio.run(run(tmp_path, act))
     assert len([record for record in caplog.records if "no more topics" in record.getMessage()]) == 1
+
+
+def test_a_queue_in_which_something_rests_is_not_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        await publish(node, numbers(2))
+        await taken(driver)
+        hour = Acknowledgement(0, 0, RELEASE, delay_ms=3_600_000)
+        await driver.acknowledge(MEMBER, [hour, Acknowledgement(1, 1, ACCEPT)])
+        monkeypatch.setattr(drivers, "IDLE_SECONDS", -1.0)
+        await node.queues.tidy()
+        assert driver.ended is None
+        assert await taken(driver) == []
+
+    asyncio.run(run(tmp_path, act))

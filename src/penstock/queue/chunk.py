@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final
 
 from penstock.queue.agenda import Agenda
-from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DONE, LEASED, run_end
+from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DEFERRED, DONE, LEASED, run_end
 
 _NO_OWNERS = bytes(4 * CHUNK_SIZE)
 
@@ -70,3 +70,10 @@ class Chunk:
 
     def has_leases(self) -> bool:
         return self.state.find(LEASED) >= 0
+
+    def has_resting(self) -> bool:
+        """Whether something is deferred that was delivered before."""
+        if self.agenda is None or not any(self.deliveries):
+            return False
+        coming = self.agenda.coming()
+        return any(self.deliveries[index] and self.state[index] == DEFERRED for _, _, index in coming)

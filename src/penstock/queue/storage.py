@@ -27,7 +27,8 @@ stored. The topic is compacted, so a reader applies records in order and the las
 none of this was written by a later version: UnknownFormat, never a silent skip.
 
 Not stored: leases, which end with the leader; deliver-at and expiry, which the log tells again; retry delays. A message
-that was resting when its leader died comes back at once: at least once, and no sooner than after a failover.
+that was resting when its leader stopped or died comes back at once. It does not otherwise: a queue is not put away while
+something rests in it.
 """
 
 import struct
