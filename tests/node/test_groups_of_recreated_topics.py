@@ -182,3 +182,20 @@ def test_a_commit_that_waited_while_its_topic_was_made_anew_is_refused(tmp_path:
         assert committed(node) == {}
 
     asyncio.run(run(tmp_path, act))
+
+
+def test_an_offset_that_names_its_topic_is_not_taken_for_the_next_one_of_that_name(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node, "orders")
+        known = node.metadata.state.topics["orders"].topic_id
+        wanted = OffsetToCommit(topic="orders", partition=0, offset=500, topic_id=known)
+        request = CommitRequest(group_id=GROUP, offsets=(wanted,))
+        await node.groups.ensure_topic()
+        assert (await node.groups.commit(request)).errors == {ORDERS: ErrorCode.NONE}
+        await delete(node, "orders")
+        await create(node, "orders")
+        refused = await node.groups.commit(request)
+        assert refused.errors == {ORDERS: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert committed(node) == {}
+
+    asyncio.run(run(tmp_path, act))

@@ -220,6 +220,18 @@ def test_a_topic_that_was_made_anew_is_another_one() -> None:
     on_stage(scenario)
 
 
+def test_what_is_read_while_the_topic_is_made_anew_is_not_of_the_old_one() -> None:
+    async def scenario(stage: Stage) -> None:
+        page = asyncio.get_running_loop().create_task(stage.page(0))
+        await stage.until(lambda: stage.reader.waiting == 1)
+        stage.topic_id = UUID(int=8)
+        stage.reader.append(b"of the new one")
+        assert await page == GONE
+        assert stage.feeds.cached_bytes == 0
+
+    on_stage(scenario)
+
+
 def test_a_batch_that_cannot_be_opened_ends_the_page_before_it_and_is_then_passed_over() -> None:
     good = bytes(build_batch([Record(0, 1_000, None, b"good")]))
     bad = bytearray(build_batch([Record(1, 1_000, None, b"bad"), Record(2, 1_000, None, b"bad")]))

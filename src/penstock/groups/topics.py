@@ -16,7 +16,8 @@ and delete them. So an offset is stored with the version of the metadata, too, b
 
 1. A coordinator judges by metadata that is at least as new as that of all offsets in its log: it does not begin before.
    Then a topic that it does not know was deleted, and is not merely unknown.
-2. An offset is taken in only for a topic that is in use, and under the id that it had when the request came.
+2. An offset is taken in only for a topic that is in use, and under the id that the request names, or else that the
+   topic had when the request came.
 3. No deletion of an old topic's offset overtakes a commit that may be for the new one: where a commit is being written,
    it replaces what was there, and nothing is deleted.
 
@@ -24,6 +25,7 @@ What remains: a client that names topics by their names (all before OffsetCommit
 that it knows, and the coordinator the one that it knows. An offset that a coordinator takes in while its metadata is
 behind gets the old topic's id and is dropped with it: the group reads some records twice. One that a client commits
 late, having read from the old topic, counts for the new one; ids in the request are the only help against that.
+Subscriptions, which this broker itself commits for, name them.
 """
 
 from enum import Enum

@@ -133,7 +133,8 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     topic_id: UUID | None = None
-    """Of the topic that had the name when the request came. None: whichever has it when it is decided."""
+    """Of the topic that it was read from, if whoever commits knows that, else of the one that had the name when the
+    request came. None: whichever has it when it is decided."""
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -224,7 +224,11 @@ class GroupManager:
             return DeleteOffsetsResult(error=refusal.code)
 
     def _with_topic_ids(self, request: CommitRequest) -> CommitRequest:
-        offsets = (replace(each, topic_id=self._topics.id_of(each.topic)) for each in request.offsets)
+        """Whoever has named an id has read from that topic, whichever has its name by now."""
+        offsets = (
+            each if each.topic_id is not None else replace(each, topic_id=self._topics.id_of(each.topic))
+            for each in request.offsets
+        )
         return replace(request, offsets=tuple(offsets))
 
     def topics_changed(self, names: Collection[str]) -> None:

@@ -393,15 +393,21 @@ class Attachment:
             self._touching = False
             if not await self._write(places, keep_ms=self.keep_ms):
                 return
-            if changes:
-                self.tell({"type": "acked", "positions": [place_told(place) for place in changes]})
+            stored = [place_told(place) for place in changes if place.key.topic in self.topic_ids]
+            if stored:
+                self.tell({"type": "acked", "positions": stored})
             await asyncio.sleep(SAVE_SECONDS)
         self._saving = None
 
     async def _write(self, places: Iterable[Place], *, keep_ms: int) -> bool:
         try:
             gone = await self._store.save(
-                self.wish.name, places, ttl_ms=self.wish.ttl_ms, keep_ms=keep_ms, terms=self.terms
+                self.wish.name,
+                places,
+                topic_ids=self.topic_ids,
+                ttl_ms=self.wish.ttl_ms,
+                keep_ms=keep_ms,
+                terms=self.terms,
             )
         except KafkaError as moved:
             self.end(Ending(MOVED, f"{moved.message}; subscribe again", is_home=False))

@@ -164,21 +164,25 @@ class Feeds:
             want.tell(outcome)
 
     async def _outcome(self, spot: Spot) -> Page | Outcome:
-        key, topic_id, _ = spot.source
+        """Reading goes by the topic's name. So what comes counts only if that still is the topic's when it has come: it
+        may be of another one that was made meanwhile."""
         wait_ms = 0
-        while self._topic_id(key.topic) == topic_id:
+        while self._is_there(spot):
             try:
                 data = await self._bytes(spot, wait_ms)
                 if data and (opened := await self._opened(spot, data)) is not None:
-                    return opened
+                    return opened if self._is_there(spot) else GONE
                 wait_ms = WAIT_MS
             except PenstockError as trouble:
                 if _is_out_of_range(trouble) and (start := await self._start(spot)) > spot.offset:
-                    return Outcome(start=start)
+                    return Outcome(start=start) if self._is_there(spot) else GONE
                 # An election, a leader that does not answer, an offset that was set beyond the end: it may pass.
                 await asyncio.sleep(RETRY_SECONDS)
                 wait_ms = 0
         return GONE
+
+    def _is_there(self, spot: Spot) -> bool:
+        return self._topic_id(spot.source.key.topic) == spot.source.topic_id
 
     async def _bytes(self, spot: Spot, wait_ms: int) -> bytes:
         max_bytes = 1 if spot.alone else PAGE_BYTES

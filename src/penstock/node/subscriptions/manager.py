@@ -104,10 +104,11 @@ class Subscriptions:
         stored = self.store.load(wish.name)
         places = await self._places(wish, topics, stored)
         resumed = any(place.key in stored for place in places)
+        topic_ids = {topic.name: topic.topic_id for topic in topics}
         attachment = Attachment(
             wish,
             places,
-            {topic.name: topic.topic_id for topic in topics},
+            topic_ids,
             terms=terms,
             feeds=self.feeds,
             encoder=self._encoders[wish.encoding],
@@ -116,7 +117,17 @@ class Subscriptions:
             counts=self._counts,
         )
         # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
-        await self.store.save(wish.name, places, ttl_ms=wish.ttl_ms, keep_ms=attachment.keep_ms, terms=terms)
+        gone = await self.store.save(
+            wish.name,
+            places,
+            topic_ids=topic_ids,
+            ttl_ms=wish.ttl_ms,
+            keep_ms=attachment.keep_ms,
+            terms=terms,
+        )
+        if gone:  # while its places were looked for; there may be a new one, with places of its own
+            message = f"topic {gone[0].topic!r} was deleted a moment ago"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         self._attached[wish.name] = attachment
         self.store.reserve(wish.name)
         if self._watching is None:

@@ -7,6 +7,7 @@ failover forgets it.
 """
 
 from collections.abc import Iterable, Mapping
+from uuid import UUID
 
 from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
@@ -92,13 +93,20 @@ class SubscriptionStore:
         name: str,
         places: Iterable[Place],
         *,
+        topic_ids: Mapping[str, UUID],
         ttl_ms: int,
         keep_ms: int,
         terms: Mapping[TopicPartition, int] = NO_TERMS,
     ) -> list[TopicPartition]:
-        """Returns when they are durable, with the partitions that are there no more. They are kept for `keep_ms` from
-        now on. `terms`: of the leader in whose log a place is, where that is to be known later."""
-        offsets = tuple(self._offset(place, ttl_ms, terms.get(place.key, NO_TERM)) for place in places)
+        """Returns when they are durable, with the partitions that are there no more: of a topic that was deleted, also
+        if there is another of its name by now. A place in the one is none in the other, which would lose all before it.
+
+        They are kept for `keep_ms` from now on. `topic_ids`: of the topics that the places are in. `terms`: of the
+        leader in whose log a place is, where that is to be known later."""
+        offsets = tuple(
+            self._offset(place, topic_ids[place.key.topic], ttl_ms, terms.get(place.key, NO_TERM))
+            for place in places
+        )
         if not offsets:
             return []
         result = await self._groups.commit(
@@ -112,7 +120,7 @@ class SubscriptionStore:
                 raise _refusal(name, key, code)
         return gone
 
-    def _offset(self, place: Place, ttl_ms: int, term: int) -> OffsetToCommit:
+    def _offset(self, place: Place, topic_id: UUID, ttl_ms: int, term: int) -> OffsetToCommit:
         most = self._limits.max_offset_metadata_bytes
         return OffsetToCommit(
             topic=place.key.topic,
@@ -120,6 +128,7 @@ class SubscriptionStore:
             offset=place.offset,
             leader_epoch=term,
             metadata=encode_mark(ttl_ms, place.offset, place.done, most),
+            topic_id=topic_id,
         )
 
     async def forget(self, name: str) -> bool:
