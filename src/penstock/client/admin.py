@@ -26,8 +26,9 @@ from confluent_kafka.admin import (
 )
 
 from penstock.client.amounts import Seconds, as_ms
+from penstock.client.destinations import FIRST_SECONDS
 from penstock.client.errors import ClientError, Denied, Garbled, Unreachable
-from penstock.client.kafka_trouble import translate
+from penstock.client.kafka_trouble import WAITED, nobody, translate
 
 REQUEST_SECONDS: Final = 15.0
 ASK_AGAIN_SECONDS: Final = 15.0
@@ -99,9 +100,14 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Admin:
     """What a client has as `client.admin`."""
 
-    def __init__(self, kafka: Callable[[], AdminClient], find_urls: Callable[[], list[str]]) -> None:
-        self._kafka = kafka
+    def __init__(
+        self, kafka: Callable[[], AdminClient], find_urls: Callable[[], list[str]], servers: str
+    ) -> None:
+        self._kafka_client = kafka
         self._find_urls = find_urls
+        self._servers = servers
+        self._is_reached = False
+        """Whether a broker has ever answered: if not, that is said soon, and where nobody was."""
 
     # --- topics
 
@@ -137,7 +143,7 @@ class Admin:
     def topics(self, *, internal: bool = False) -> list[TopicInfo]:
         """Without the broker's own, unless asked for."""
         try:
-            found = self._kafka().list_topics(timeout=REQUEST_SECONDS).topics
+            found = self._kafka("listing topics").list_topics(timeout=REQUEST_SECONDS).topics
         except KafkaException as problem:
             raise translate(problem.args[0], "listing topics") from None
         return [
@@ -248,8 +254,9 @@ class Admin:
             return {}
         wish = {TopicPartition(topic, partition): OffsetSpec.latest() for topic, partition in places}
         ends: dict[tuple[str, int], int] = {}
-        for place, future in self._kafka().list_offsets(wish, request_timeout=REQUEST_SECONDS).items():
-            ends[place.topic, place.partition] = self._result(future, "reading the ends of partitions").offset
+        asked = "reading the ends of partitions"
+        for place, future in self._kafka(asked).list_offsets(wish, request_timeout=REQUEST_SECONDS).items():
+            ends[place.topic, place.partition] = self._result(future, asked).offset
         return ends
 
     def _configs(self, kind: ResourceType, name: str) -> dict[str, str]:
@@ -272,20 +279,33 @@ class Admin:
         deadline = time.monotonic() + ASK_AGAIN_SECONDS
         while True:
             try:
-                return self._result(ask(self._kafka()), asked)
+                return self._result(ask(self._kafka(asked)), asked)
             except ClientError as refused:
                 if not any(_is(refused, code) for code in PASSING) or time.monotonic() > deadline:
                     raise
                 time.sleep(ASK_AGAIN_PAUSE_SECONDS)
 
-    @staticmethod
-    def _result(future: "Future[T]", asked: str) -> T:
+    def _kafka(self, asked: str) -> AdminClient:
+        """A client that has reached a broker at least once."""
+        kafka = self._kafka_client()
+        if not self._is_reached:
+            try:
+                kafka.list_topics(timeout=FIRST_SECONDS)
+            except KafkaException as problem:
+                if problem.args[0].code() in WAITED:
+                    raise nobody(asked, self._servers) from None
+            self._is_reached = True
+        return kafka
+
+    def _result(self, future: "Future[T]", asked: str) -> T:
         try:
             return future.result(REQUEST_SECONDS)
         except KafkaException as problem:
             raise translate(problem.args[0], asked) from None
         except TimeoutError:
-            raise Unreachable(f"{asked}: no answer within {REQUEST_SECONDS:.0f} s") from None
+            raise Unreachable(
+                f"{asked}: no answer from {self._servers} within {REQUEST_SECONDS:.0f} s: check that the brokers run"
+            ) from None
 
     def _get(self, path: str) -> Any:
         """JSON from the first node that answers; in a cluster any node can."""

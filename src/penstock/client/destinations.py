@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.batch import murmur2
 from penstock.client.errors import ClientError, PublishFailed, Unreachable
-from penstock.client.kafka_trouble import NOWHERE, translate
+from penstock.client.kafka_trouble import NOWHERE, nobody, translate
 
 ASK_SECONDS: Final = 3.0
 ASK_AGAIN_SECONDS: Final = 0.1
@@ -28,6 +28,9 @@ MAKING_SECONDS: Final = 3.0
 """A topic that is asked for may be there a moment later: Apache Kafka answers first and makes it then."""
 REACH_SECONDS: Final = 30.0
 """For what passes by itself: elections, and brokers that are away when the number of partitions is needed."""
+FIRST_SECONDS: Final = 5.0
+"""For the first answer of any broker. Without one the address is more likely wrong than the broker slow, and nobody
+should wait a minute to hear of it; a broker that is just being started has this long."""
 COUNT_SECONDS: Final = 60.0
 POSITIVE: Final = 0x7FFFFFFF
 
@@ -50,8 +53,11 @@ class _Known(NamedTuple):
 class Destinations:
     """Topics that a producer has looked up. Usable from all threads: whoever is second asks once too often."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, servers: str) -> None:
         self._producer = producer
+        self._servers = servers
+        self._is_reached = False
+        """Whether any broker has ever answered."""
         self._known: dict[str, _Known] = {}
         self._missing: set[str] = set()
         """What was waited for in vain is not waited for again."""
@@ -84,8 +90,13 @@ class Destinations:
             if error is None:
                 return
             trouble = translate(error, f"publishing to {topic}", HINTS)
-            if isinstance(trouble, Unreachable) and self._is_good_enough(topic, counted):
-                return
+            if isinstance(trouble, Unreachable):
+                if not self._is_reached:
+                    trouble = nobody(f"publishing to {topic}", self._servers)
+                elif self._is_good_enough(topic, counted):
+                    return
+            else:
+                self._is_reached = True
             patience = min(patience_s, self._patience_s(topic, error.code(), trouble))
             if time.monotonic() - began >= patience:
                 self._missing.add(topic)
@@ -102,6 +113,7 @@ class Destinations:
         if found.error is not None:
             trouble: KafkaError = found.error
             return trouble
+        self._is_reached = True
         self._known[topic] = _Known(len(found.partitions), time.monotonic() + COUNT_SECONDS)
         self._missing.discard(topic)
         return None
@@ -117,4 +129,6 @@ class Destinations:
     def _patience_s(self, topic: str, code: int, trouble: ClientError) -> float:
         if code in NOWHERE:
             return 0.0 if topic in self._missing else MAKING_SECONDS
+        if not self._is_reached:
+            return FIRST_SECONDS
         return REACH_SECONDS if trouble.retriable else 0.0

@@ -58,3 +58,15 @@ def translate(error: KafkaError, asked: str, hints: Mapping[int, str] = _NO_HINT
     if error.code() > 0:
         return Refused(error.code(), asked, hint or error.str())
     return ClientError(f"{asked}: {error.str()}" + (f": {hint}" if hint else ""))
+
+
+def nobody(asked: str, servers: str) -> Unreachable:
+    """No broker has ever answered at these addresses."""
+    return Unreachable(f"{asked}: {unanswered(servers)}")
+
+
+def unanswered(servers: str) -> str:
+    return (
+        f"no broker answers at {servers}: start one (`penstock serve`), or give the address of one that runs: "
+        'Client("host:port")'
+    )

@@ -65,7 +65,7 @@ class Publisher:
             self._producer = Producer({**defaults, **settings, **ours})
         except KafkaException as problem:
             raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
-        self._destinations = Destinations(self._producer)
+        self._destinations = Destinations(self._producer, servers)
         self._is_closed = False
         self._thread = threading.Thread(target=self._poll, name="penstock-publisher", daemon=True)
         self._thread.start()

@@ -117,6 +117,10 @@ class Session(Generic[Item]):
         self._alone_since: float | None = None
         self._last_reason = "nobody has answered yet"
 
+    def seek(self, otherwise: str) -> None:
+        """What to say if nobody ever answers."""
+        self._last_reason = otherwise
+
     # --- what the driver tells
 
     def found(self, urls: Sequence[str], now: float) -> None:

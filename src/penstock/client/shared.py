@@ -8,9 +8,10 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient
 
 from penstock.client.amounts import Headers, Moment, Seconds, Text, as_bytes, as_ms, record_headers
-from penstock.client.errors import Closed
+from penstock.client.errors import Closed, Unreachable
 from penstock.client.feed_session import FeedSession
 from penstock.client.finding import http_urls, make_admin
+from penstock.client.kafka_trouble import unanswered
 from penstock.client.publishing import Outgoing, Publisher
 from penstock.client.session import Item
 from penstock.client.work_session import Credit, WorkSession
@@ -36,7 +37,7 @@ class Workshop:
         kafka: Mapping[str, Any] | None,
         patience_s: float | None,
     ) -> None:
-        self._servers = bootstrap_servers
+        self.servers = bootstrap_servers
         self._http = [http] if isinstance(http, str) else list(http or ())
         self._settings = dict(kafka or {})
         self._patience_s = patience_s
@@ -53,7 +54,7 @@ class Workshop:
         with self._lock:
             self.check_open()
             if self._publisher is None:
-                self._publisher = Publisher(self._servers, self._settings)
+                self._publisher = Publisher(self.servers, self._settings)
             return self._publisher
 
     def has_publisher(self) -> bool:
@@ -64,12 +65,17 @@ class Workshop:
             self.check_open()
             if self._admin is None:
                 wanted = {name: value for name, value in self._settings.items() if name.startswith(SECURITY)}
-                self._admin = make_admin(self._servers, wanted)
+                self._admin = make_admin(self.servers, wanted)
             return self._admin
 
     def find_urls(self) -> list[str]:
         """Where the HTTP ports are: as the client was told, or as the cluster says now."""
-        return self._http or http_urls(self.kafka_admin())
+        if self._http:
+            return self._http
+        try:
+            return http_urls(self.kafka_admin())
+        except Unreachable as trouble:
+            raise Unreachable(f"{trouble} ({self.servers})", retriable=trouble.retriable) from None
 
     def close(self, timeout_s: float) -> None:
         with self._lock:
@@ -88,7 +94,7 @@ class Workshop:
         standby: bool,
         forever: bool = False,
     ) -> WorkSession[Item]:
-        return WorkSession(
+        session = WorkSession(
             group,
             topics,
             make=make,
@@ -97,6 +103,8 @@ class Workshop:
             standby=standby,
             patience_s=None if forever else self._patience_s,
         )
+        session.seek(unanswered(self.servers))
+        return session
 
     def feed_session(
         self,
@@ -110,7 +118,7 @@ class Workshop:
         ack_timeout: Seconds,
         ttl: Seconds,
     ) -> FeedSession[Item]:
-        return FeedSession(
+        session = FeedSession(
             name,
             topics,
             make=make,
@@ -122,6 +130,8 @@ class Workshop:
             ttl_ms=as_ms("ttl", ttl),
             patience_s=self._patience_s,
         )
+        session.seek(unanswered(self.servers))
+        return session
 
 
 def outgoing(

@@ -61,7 +61,7 @@ class Client:
         self._lock = threading.Lock()
         self._plans: list[WorkerPlan] = []
         self._events: standard_queue.SimpleQueue[BaseException | None] = standard_queue.SimpleQueue()
-        self.admin = Admin(self._workshop.kafka_admin, self._workshop.find_urls)
+        self.admin = Admin(self._workshop.kafka_admin, self._workshop.find_urls, self._workshop.servers)
         """Topics, queues and groups."""
 
     # --- publish

@@ -215,6 +215,9 @@ class ThreadDriver(Generic[Item]):
             urls = self._find_urls()
         except ClientError as trouble:
             problem = trouble
+            log.warning(
+                "%s: %s", self._name, problem
+            )  # it is tried again, for long: somebody should know why
             self.tell(lambda now: self.session.not_found(problem, now))
         else:
             self.tell(lambda now: self.session.found(urls, now))

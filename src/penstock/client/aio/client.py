@@ -59,7 +59,9 @@ class AsyncClient:
         self._is_stop_asked = False
         self._failures: list[BaseException] = []
         """Bugs, and what handlers have raised to exit, when the end had begun already."""
-        self.admin = AsyncAdmin(Admin(self._workshop.kafka_admin, self._workshop.find_urls))
+        self.admin = AsyncAdmin(
+            Admin(self._workshop.kafka_admin, self._workshop.find_urls, self._workshop.servers)
+        )
         """Topics, queues and groups."""
 
     # --- publish

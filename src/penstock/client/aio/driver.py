@@ -217,6 +217,9 @@ class TaskDriver(Generic[Item]):
             urls = await self._find_urls()
         except ClientError as trouble:
             problem = trouble
+            log.warning(
+                "%s: %s", self._name, problem
+            )  # it is tried again, for long: somebody should know why
             self.tell(lambda now: self.session.not_found(problem, now))
         else:
             self.tell(lambda now: self.session.found(urls, now))
