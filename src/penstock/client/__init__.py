@@ -41,16 +41,21 @@ from penstock.client.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, FoundO
 from penstock.client.settings import ClientSettings
 
 if TYPE_CHECKING:
+    from penstock.client.admin import Admin, GroupInfo, QueueInfo, QueuePartitionInfo, TopicInfo
     from penstock.client.aio import AsyncClient, AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
+    from penstock.client.aio.admin import AsyncAdmin
     from penstock.client.publishing import Stored
     from penstock.client.streams import Job, Message, Queue, Subscription
     from penstock.client.sync import Client
+    from penstock.client.threads import Settlement
     from penstock.client.worker_policy import Reject, Retry
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Admin",
+    "AsyncAdmin",
     "AsyncClient",
     "AsyncJob",
     "AsyncMessage",
@@ -65,36 +70,48 @@ __all__ = [
     "Denied",
     "FoundOffset",
     "Garbled",
+    "GroupInfo",
     "Job",
     "LeaseLost",
     "Message",
     "OffsetGone",
     "PublishFailed",
     "Queue",
+    "QueueInfo",
+    "QueuePartitionInfo",
     "Refused",
     "Reject",
     "Retry",
+    "Settlement",
     "Stored",
     "Subscription",
     "Topic",
+    "TopicInfo",
     "Unreachable",
     "fetch_range",
 ]
 
 _ON_DEMAND = {
+    "Admin": "admin",
+    "AsyncAdmin": "aio.admin",
     "AsyncClient": "aio",
     "AsyncJob": "aio",
     "AsyncMessage": "aio",
     "AsyncQueue": "aio",
     "AsyncSubscription": "aio",
     "Client": "sync",
+    "GroupInfo": "admin",
     "Job": "streams",
     "Message": "streams",
     "Queue": "streams",
+    "QueueInfo": "admin",
+    "QueuePartitionInfo": "admin",
     "Reject": "worker_policy",
     "Retry": "worker_policy",
+    "Settlement": "threads",
     "Stored": "publishing",
     "Subscription": "streams",
+    "TopicInfo": "admin",
 }
 
 

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 
 from penstock.client.amounts import Seconds, as_ms
 from penstock.client.destinations import FIRST_SECONDS
-from penstock.client.errors import ClientError, Denied, Garbled, Unreachable
+from penstock.client.errors import ClientError, Denied, Garbled, Refused, Unreachable
 from penstock.client.kafka_trouble import WAITED, nobody, translate
 
 REQUEST_SECONDS: Final = 15.0
@@ -38,6 +38,10 @@ NO_OFFSET: Final = -1001
 """librdkafka's mark for "this group has committed nothing here"."""
 
 PASSING: Final = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE})
+
+HINTS: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "there is no such topic: client.admin.topics() lists those that there are"
+}
 
 T = TypeVar("T")
 
@@ -153,6 +157,7 @@ class Admin:
         ]
 
     def topic_configs(self, name: str) -> dict[str, str]:
+        """All configs of a topic, also those that have their default, as text."""
         return self._configs(ResourceType.TOPIC, name)
 
     def alter_topic(self, name: str, configs: Mapping[str, str | None]) -> None:
@@ -192,9 +197,11 @@ class Admin:
         self._alter(ResourceType.GROUP, group, {**given, **(configs or {})})
 
     def queue_configs(self, group: str) -> dict[str, str]:
+        """All configs of a queue, also those that have their default, as text."""
         return self._configs(ResourceType.GROUP, group)
 
     def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
+        """Sets configs, before the queue's first consumer comes or later; None goes back to the default."""
         self._alter(ResourceType.GROUP, group, configs)
 
     def queues(self) -> list[str]:
@@ -223,7 +230,7 @@ class Admin:
         return sorted(group.group_id for group in answer.valid)
 
     def group(self, name: str) -> GroupInfo:
-        """Members, committed offsets and lag."""
+        """Members, committed offsets and lag. Denied (`code` unknown_group) if there is none."""
         asked = f"describing group {name}"
         found = self._ask(lambda kafka: kafka.describe_consumer_groups([name])[name], asked)
         wish = ConsumerGroupTopicPartitions(name)
@@ -234,6 +241,8 @@ class Admin:
             if place.offset != NO_OFFSET
         }
         members = [f"{member.client_id}@{member.host}" for member in found.members]
+        if found.state.name == "DEAD" and not offsets and not members:
+            raise Denied("unknown_group", f"there is no group {name!r}: client.admin.groups() lists them")
         lag = {key: end - offsets[key] for key, end in self._ends(list(offsets)).items()}
         return GroupInfo(name=name, state=found.state.name.lower(), members=members, offsets=offsets, lag=lag)
 
@@ -268,7 +277,7 @@ class Admin:
 
     def _alter(self, kind: ResourceType, name: str, configs: Mapping[str, str | None]) -> None:
         changes = [
-            ConfigEntry(config, value or "", incremental_operation=_operation(value))
+            ConfigEntry(config, _config_text(config, value), incremental_operation=_operation(value))
             for config, value in configs.items()
         ]
         resource = ConfigResource(kind, name, incremental_configs=changes)
@@ -301,7 +310,7 @@ class Admin:
         try:
             return future.result(REQUEST_SECONDS)
         except KafkaException as problem:
-            raise translate(problem.args[0], asked) from None
+            raise _refusal(problem.args[0], asked) from None
         except TimeoutError:
             raise Unreachable(
                 f"{asked}: no answer from {self._servers} within {REQUEST_SECONDS:.0f} s: check that the brokers run"
@@ -355,6 +364,22 @@ def _topic_info(topic: Any) -> TopicInfo:
             number: one.leader if one.leader >= 0 else None for number, one in sorted(partitions.items())
         },
     )
+
+
+def _refusal(error: KafkaError, asked: str) -> ClientError:
+    """The controller knows all topics: one that it does not know will not turn up."""
+    refusal = translate(error, asked, HINTS)
+    if isinstance(refusal, Refused):
+        refusal.is_final = error.code() in HINTS
+    return refusal
+
+
+def _config_text(name: str, value: str | None) -> str:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(
+            f"configs[{name!r}]={value!r}: expected text, such as {str(value)!r}, or None for the default"
+        )
+    return value or ""
 
 
 def _operation(value: str | None) -> AlterConfigOpType:

@@ -57,8 +57,17 @@ def moment_ms(name: str, moment: Moment) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def as_bytes(text: Text | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
+def as_bytes(name: str, text: Text | None) -> bytes | None:
+    """TypeError names what is neither text nor bytes."""
+    if isinstance(text, str):
+        return text.encode()
+    if text is None or isinstance(text, bytes):
+        return text
+    if isinstance(text, (bytearray, memoryview)):
+        return bytes(text)
+    raise TypeError(
+        f"{name}={text!r:.80}: expected bytes, a str or None; of other things make text: json.dumps(...)"
+    )
 
 
 RecordHeaders = list[tuple[str, Text | None]]
@@ -76,7 +85,7 @@ def record_headers(
     if delay is not None and deliver_at is not None:
         raise ValueError("delay and deliver_at both say when: give one of them")
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    made: RecordHeaders = [(name, as_bytes(value)) for name, value in pairs]
+    made: RecordHeaders = [(name, as_bytes(f"headers[{name!r}]", value)) for name, value in pairs]
     if message_id is not None:
         made.append((MESSAGE_ID, _checked_id(message_id)))
     if delay is not None:
@@ -89,7 +98,7 @@ def record_headers(
 
 
 def _checked_id(message_id: Text) -> bytes:
-    made = message_id.encode() if isinstance(message_id, str) else message_id
+    made = as_bytes("message_id", message_id) or b""
     if not 1 <= len(made) <= MAX_ID_BYTES:
         raise ValueError(f"message_id of {len(made)} bytes: expected 1 to {MAX_ID_BYTES}")
     return made

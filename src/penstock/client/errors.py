@@ -67,6 +67,8 @@ class Refused(ClientError):
 
     def __init__(self, code: int, asked: str, detail: str | None = None) -> None:
         self.code: ErrorCode = code_of(code)
+        self.is_final = False
+        """Whether the code, which may pass elsewhere, does not in answer to what was asked."""
         self.asked = asked
         name = self.code.name if self.code == code else f"error code {code}, unknown to this client"
         super().__init__(f"{asked}: {name}" + (f", {detail}" if detail else ""))
@@ -77,7 +79,7 @@ class Refused(ClientError):
 
     @property
     def retriable(self) -> bool:
-        return self.remedy is not None
+        return self.remedy is not None and not self.is_final
 
     @property
     def grace_ms(self) -> int | None:

@@ -46,7 +46,7 @@ class Outgoing(NamedTuple):
         """The message id, if that is what says where the message goes."""
         if self.partition is not None or self.key is not None:
             return None
-        ids = [as_bytes(value) for name, value in self.headers if name == MESSAGE_ID]
+        ids = [as_bytes(name, value) for name, value in self.headers if name == MESSAGE_ID]
         return ids[-1] if ids else None
 
 

@@ -35,22 +35,27 @@ class Received:
 
     @property
     def topic(self) -> str:
+        """Where it was published."""
         return self.place.topic
 
     @property
     def partition(self) -> int:
+        """Its partition of the topic, from 0."""
         return self.place.partition
 
     @property
     def offset(self) -> int:
+        """Its place in the partition, from 0."""
         return self._record.offset
 
     @property
     def key(self) -> bytes | None:
+        """As it was published, or None."""
         return self._record.key
 
     @property
     def value(self) -> bytes | None:
+        """What was published; `text()` and `json()` read it."""
         return self._record.value
 
     @property
@@ -60,10 +65,12 @@ class Received:
 
     @property
     def timestamp_ms(self) -> int:
+        """Milliseconds since 1970: when it was published, or stored, as the topic's message.timestamp.type says."""
         return self._record.timestamp
 
     @property
     def time(self) -> datetime:
+        """`timestamp_ms` as a time in UTC."""
         return datetime.fromtimestamp(self._record.timestamp / 1000, UTC)
 
     def header(self, name: str) -> bytes | None:
@@ -75,6 +82,7 @@ class Received:
         return (self.value or b"").decode()
 
     def json(self) -> Any:
+        """The value as JSON; no value is None. ValueError for what is no JSON."""
         return json.loads(self.value or b"null")
 
     def __repr__(self) -> str:

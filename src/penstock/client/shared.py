@@ -95,7 +95,7 @@ class Workshop:
         forever: bool = False,
     ) -> WorkSession[Item]:
         session = WorkSession(
-            group,
+            _checked_name("group", group),
             topics,
             make=make,
             random=Random(),
@@ -119,7 +119,7 @@ class Workshop:
         ttl: Seconds,
     ) -> FeedSession[Item]:
         session = FeedSession(
-            name,
+            _checked_name("name", name),
             topics,
             make=make,
             random=Random(),
@@ -147,7 +147,9 @@ def outgoing(
     ttl: Seconds | None,
 ) -> Outgoing:
     made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
-    return Outgoing(topic, as_bytes(value), as_bytes(key), made, partition)
+    if partition is not None and partition < 0:
+        raise ValueError(f"partition={partition!r}: expected 0 or more, or None for any")
+    return Outgoing(topic, as_bytes("value", value), as_bytes("key", key), made, partition)
 
 
 def names(topics: str | Sequence[str]) -> tuple[str, ...]:
@@ -163,7 +165,15 @@ def queue_credit(prefetch: int | None) -> Credit:
     return Credit(DEFAULT_CREDIT, 1) if prefetch is None else Credit(prefetch, prefetch)
 
 
-def _checked_credit(credit: int) -> int:
-    if not 1 <= credit <= CREDIT_MAX:
-        raise ValueError(f"credit of {credit}: expected 1 to {CREDIT_MAX}")
-    return credit
+def _checked_credit(prefetch: int) -> int:
+    if not isinstance(prefetch, int):
+        raise TypeError(f"prefetch={prefetch!r}: expected a number, 1 to {CREDIT_MAX}")
+    if not 1 <= prefetch <= CREDIT_MAX:
+        raise ValueError(f"prefetch={prefetch}: expected 1 to {CREDIT_MAX}")
+    return prefetch
+
+
+def _checked_name(argument: str, name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{argument}={name!r}: expected a name")
+    return name

@@ -22,6 +22,7 @@ class AsyncAdmin:
         configs: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> bool:
+        """See `Admin.create_topic`."""
         return await asyncio.to_thread(
             self._admin.create_topic,
             name,
@@ -32,15 +33,19 @@ class AsyncAdmin:
         )
 
     async def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
+        """See `Admin.delete_topic`."""
         return await asyncio.to_thread(self._admin.delete_topic, name, missing_ok=missing_ok)
 
     async def topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        """See `Admin.topics`."""
         return await asyncio.to_thread(self._admin.topics, internal=internal)
 
     async def topic_configs(self, name: str) -> dict[str, str]:
+        """See `Admin.topic_configs`."""
         return await asyncio.to_thread(self._admin.topic_configs, name)
 
     async def alter_topic(self, name: str, configs: Mapping[str, str | None]) -> None:
+        """See `Admin.alter_topic`."""
         await asyncio.to_thread(self._admin.alter_topic, name, configs)
 
     async def create_queue(
@@ -57,6 +62,7 @@ class AsyncAdmin:
         max_backoff: Seconds | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
+        """See `Admin.create_queue`."""
         await asyncio.to_thread(
             self._admin.create_queue,
             group,
@@ -72,22 +78,29 @@ class AsyncAdmin:
         )
 
     async def queue_configs(self, group: str) -> dict[str, str]:
+        """See `Admin.queue_configs`."""
         return await asyncio.to_thread(self._admin.queue_configs, group)
 
     async def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
+        """See `Admin.alter_queue`."""
         await asyncio.to_thread(self._admin.alter_queue, group, configs)
 
     async def queues(self) -> list[str]:
+        """See `Admin.queues`."""
         return await asyncio.to_thread(self._admin.queues)
 
     async def queue(self, group: str) -> QueueInfo:
+        """See `Admin.queue`."""
         return await asyncio.to_thread(self._admin.queue, group)
 
     async def groups(self) -> list[str]:
+        """See `Admin.groups`."""
         return await asyncio.to_thread(self._admin.groups)
 
     async def group(self, name: str) -> GroupInfo:
+        """See `Admin.group`."""
         return await asyncio.to_thread(self._admin.group, name)
 
     async def delete_group(self, name: str, *, missing_ok: bool = False) -> bool:
+        """See `Admin.delete_group`."""
         return await asyncio.to_thread(self._admin.delete_group, name, missing_ok=missing_ok)

@@ -80,7 +80,8 @@ class AsyncClient:
         ttl: Seconds | None = None,
         timeout: float = PUBLISH_SECONDS,
     ) -> Stored:
-        """Returns when the message is on the disks of a majority, with its place. PublishFailed if it is not."""
+        """Returns when the message is on the disks of a majority, with its place. PublishFailed if it is not.
+        `Client.publish` says what each argument is."""
         message = outgoing(
             topic,
             value,
