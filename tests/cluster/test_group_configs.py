@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.cluster import (
+    INTERNAL_TOPICS,
     AlterOperation,
     ClusterState,
     ConfigChange,
@@ -70,6 +71,15 @@ def test_what_does_not_go_together_is_refused_whole(state: ClusterState) -> None
     with refused(ErrorCode.INVALID_CONFIG, "share.session.timeout.ms"):
         alter(state, "workers", change(LOCK, "2000"), change("share.session.timeout.ms", "1000"))
     assert state.group_configs == {}
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_dead_letters_do_not_go_to_the_brokers_own_topics(state: ClusterState, name: str) -> None:
+    with refused(ErrorCode.INVALID_CONFIG, f"{name} is internal"):
+        alter(state, "workers", change("penstock.dead.letter.topic", f" {name} "))
+    with refused(ErrorCode.INVALID_CONFIG, f"{name} is internal"):
+        replace_group_configs(state, "workers", {"penstock.dead.letter.topic": name}, LIMITS)
+    alter(state, "workers", change("penstock.dead.letter.topic", f"{name}.dlq"))
 
 
 def test_nothing_is_appended_to_what_is_no_list(state: ClusterState) -> None:

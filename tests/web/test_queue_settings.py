@@ -120,6 +120,19 @@ def test_a_queue_does_not_get_its_own_topic_for_dead_letters_later(
     assert refused.json()["error"]["field"] == "dead_letter_topic"
 
 
+def test_a_queue_does_not_get_an_internal_topic_for_dead_letters(
+    http: httpx.Client, create: Create, unique: Unique
+) -> None:
+    queue, wish = create(), {"dead_letter_topic": "__share_group_state"}
+    for refused in (
+        http.patch(f"/v1/queues/{queue}", json=wish),
+        http.post("/v1/queues", json={"queue": unique("work"), **wish}),
+    ):
+        assert refused.status_code == 400
+        assert "__share_group_state is internal" in refused.json()["error"]["message"]
+    assert http.get(f"/v1/queues/{queue}").json()["settings"]["dead_letter_topic"] is None
+
+
 # --- what is refused leaves nothing behind
 
 

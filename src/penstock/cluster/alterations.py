@@ -16,6 +16,7 @@ from penstock.cluster.records import (
     TopicConfigsChanged,
 )
 from penstock.cluster.state import ClusterState
+from penstock.cluster.topics import INTERNAL_TOPICS
 from penstock.config import (
     BrokerConfigs,
     ConfigType,
@@ -25,7 +26,7 @@ from penstock.config import (
     parse_overrides,
     resolve,
 )
-from penstock.config.group import group_definition, parse_group_overrides
+from penstock.config.group import DEAD_LETTER_TOPIC, group_definition, parse_group_overrides
 from penstock.config.kinds import split_list
 from penstock.config.overrides import topic_definition
 from penstock.errors import ErrorCode, KafkaError
@@ -114,6 +115,7 @@ def replace_group_configs(
     """A group's configs become exactly these."""
     _check_group_id(group_id, limits)
     checked = parse_group_overrides(configs)
+    _check_dead_letter_topic(checked)
     if checked == state.group_configs.get(group_id, {}):
         return []
     if group_id not in state.group_configs and len(state.group_configs) >= limits.max_group_configs:
@@ -128,6 +130,14 @@ def _check_group_id(group_id: str, limits: Limits) -> None:
     if len(group_id.encode()) > limits.max_group_id_bytes:
         message = f"the group's name is above limits.max_group_id_bytes ({limits.max_group_id_bytes})"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _check_dead_letter_topic(configs: Mapping[str, str]) -> None:
+    """Who keeps groups or queues in a topic could not read what a stranger writes there."""
+    name = configs.get(DEAD_LETTER_TOPIC)
+    if name in INTERNAL_TOPICS:
+        message = f"{DEAD_LETTER_TOPIC}: {name} is internal: name another topic"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _topic_records(state: ClusterState, name: str, configs: Mapping[str, str | None]) -> list[MetadataRecord]:

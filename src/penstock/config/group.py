@@ -19,6 +19,7 @@ from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, int
 from penstock.config.overrides import nearest
 from penstock.errors import ErrorCode, KafkaError
 
+DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 BY_DURATION = "by_duration"
 DAY_MS = 86_400_000
 LONGEST_DURATION = 40
@@ -106,10 +107,11 @@ _DEFINITIONS = (
         "to the dead-letter topic. Otherwise it is dropped, as in Kafka.",
     ),
     Definition(
-        name="penstock.dead.letter.topic",
+        name=DEAD_LETTER_TOPIC,
         kind=_topic_or_empty(),
         default="",
-        doc="Where dead letters go; not the topic that they come from. Empty: that one with .dlq behind its name.",
+        doc="Where dead letters go; not the topic that they come from, and not an internal one. Empty: the former with "
+        ".dlq behind its name.",
     ),
     Definition(
         name="penstock.queue.exclusive",
@@ -200,7 +202,7 @@ NOT_OFFERED: dict[str, str] = {
 
 _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "penstock.dead.letter.enable": lambda on: {"dead_letters": on},
-    "penstock.dead.letter.topic": lambda name: {"dead_letter_topic": name},
+    DEAD_LETTER_TOPIC: lambda name: {"dead_letter_topic": name},
     "penstock.queue.exclusive": lambda on: {"exclusive": on},
     "penstock.queue.order": lambda order: {"key_ordered": order == "key"},
     "penstock.retry.backoff.factor": lambda factor: {"retry_backoff_factor": factor},
