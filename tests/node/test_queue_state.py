@@ -234,19 +234,25 @@ def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
     assert len([record for record in caplog.records if "no more topics" in record.getMessage()]) == 1
 
 
-def test_a_queue_in_which_something_rests_is_not_put_away(
+def test_what_rests_goes_on_to_rest_after_a_restart_and_when_its_queue_was_put_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def act(node: Node) -> None:
+    monkeypatch.setattr(drivers, "IDLE_SECONDS", -1.0)
+
+    async def work(node: Node) -> None:
         await create(node)
         driver = await queue(node)
-        await publish(node, numbers(2))
+        await publish(node, numbers(3))
         await taken(driver)
         hour = Acknowledgement(0, 0, RELEASE, delay_ms=3_600_000)
         await driver.acknowledge(MEMBER, [hour, Acknowledgement(1, 1, ACCEPT)])
-        monkeypatch.setattr(drivers, "IDLE_SECONDS", -1.0)
+        await driver.acknowledge(MEMBER, [Acknowledgement(2, 2, RELEASE)])
         await node.queues.tidy()
-        assert driver.ended is None
-        assert await taken(driver) == []
+        assert driver.ended is not None
+        assert await taken(await queue(node)) == [2]
 
-    asyncio.run(run(tmp_path, act))
+    async def come_back(node: Node) -> None:
+        assert await taken(await queue(node)) == [2]
+
+    asyncio.run(run(tmp_path, work))
+    asyncio.run(run(tmp_path, come_back))

@@ -64,7 +64,8 @@ class Model:
         if fate.state == DONE:
             self.fates[offset] = Fate(DONE)
             return
-        self.fates[offset] = Fate("unread", fate.deliveries)
+        rests_until_ms = fate.due_ms if fate.deliveries and fate.state in (DEFERRED, "unread") else 0
+        self.fates[offset] = Fate("unread", fate.deliveries, due_ms=rests_until_ms)
         if fate.reason == "rejected":
             self._die(offset, "rejected")
         elif 0 < self.settings.delivery_limit <= fate.deliveries:
@@ -82,8 +83,8 @@ class Model:
             if message.gap or message.expires_ms <= now_ms:
                 fate.state = DONE
             else:
-                fate.state = DEFERRED if message.due_ms > now_ms else AVAILABLE
-                fate.due_ms = message.due_ms
+                fate.due_ms = max(message.due_ms, fate.due_ms)
+                fate.state = DEFERRED if fate.due_ms > now_ms else AVAILABLE
         self.read_to = max(self.read_to, end)
         self._move_ends()
 

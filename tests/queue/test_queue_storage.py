@@ -10,8 +10,27 @@ from hypothesis import strategies as st
 
 from penstock.errors import UnknownFormat
 from penstock.queue import StateKey, chunk_of, decode_head, decode_key, encode_head, encode_key
-from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DONE, DYING, LEASED, REJECTED, UNREAD, runs
-from penstock.queue.storage import FENCE_SUFFIX, HEAD_SUFFIX, Head, chunk_suffix, decode_chunk, encode_chunk
+from penstock.queue.states import (
+    AVAILABLE,
+    BYTE,
+    CHUNK_SIZE,
+    DEFERRED,
+    DONE,
+    DYING,
+    LEASED,
+    REJECTED,
+    UNREAD,
+    runs,
+)
+from penstock.queue.storage import (
+    FENCE_SUFFIX,
+    HEAD_SUFFIX,
+    Head,
+    RestingRun,
+    chunk_suffix,
+    decode_chunk,
+    encode_chunk,
+)
 from penstock.types import Term
 
 TOPIC = UUID("12345678-1234-5678-1234-567812345678")
@@ -51,6 +70,21 @@ def test_heads_and_chunks_are_laid_out_as_described() -> None:
     expected += struct.pack(">HHBBHHBB", 90, 10, 3, 0, 100, 2, 3, 1)
     assert encode_chunk(state, deliveries) == expected
     assert encode_chunk(state, deliveries, since=102) is None
+
+
+def test_what_rests_is_laid_out_as_described_and_has_an_end() -> None:
+    state, deliveries = bytearray(BYTE[DEFERRED] * CHUNK_SIZE), bytearray(CHUNK_SIZE)
+    deliveries[7:9] = BYTE[2] * 2
+    undone = struct.pack(">hBHBHHHBB", 2, 0, 0, 0, 1, 7, 2, 2, 0)
+    value = encode_chunk(state, deliveries, resting=[RestingRun(7, 2, 12_345)])
+    assert value == undone + struct.pack(">HHHq", 1, 7, 2, 12_345)
+    assert decode_chunk(value).resting == [(7, 2, 12_345)]
+    deliveries[:] = BYTE[1] * CHUNK_SIZE
+    every = [RestingRun(index, 1, index) for index in range(CHUNK_SIZE)]
+    longest = encode_chunk(state, deliveries, resting=every)
+    assert longest is not None
+    assert len(longest) <= 17_130
+    assert decode_chunk(longest).resting == every[:1_000]
 
 
 @given(st.text(max_size=20), st.uuids(), st.integers(0, 2**31 - 1), st.none() | st.integers(0, 2**51))

@@ -227,3 +227,48 @@ def test_a_write_stays_below_what_a_topic_takes() -> None:
     assert len(changes.records) == MAX_CHUNKS_PER_WRITE + 1
     assert max(len(value or b"") for key, value in changes.records if chunk_of(key) is not None) > 4600
     assert sum(len(key) + len(value or b"") for key, value in changes.records) < 700_000
+
+
+def test_what_rests_goes_on_to_rest_under_the_next_leader() -> None:
+    scene = Scene(10)
+    scene.gets("ann", 4)
+    scene.says("ann", RELEASE, 0, 1, delay_ms=60_000)
+    scene.says("ann", RELEASE, 2, delay_ms=5_000)
+    scene.says("ann", RELEASE, 3)
+    scene.saves()
+    scene.passes(10_000)
+    scene.crashes()
+    scene.reads(10)
+    assert scene.gets("ben", 10) == [2, 3, 4, 5, 6, 7, 8, 9]
+    scene.says("ben", ACCEPT, 2, 9)
+    scene.check_counters()
+    scene.passes(49_999)
+    assert scene.gets("cat", 10) == []
+    scene.passes(1)
+    assert scene.gets("cat", 10) == [0, 1]
+
+
+def test_what_rests_is_not_forgotten_by_a_leader_that_has_not_read_it_again() -> None:
+    scene = Scene(10)
+    scene.gets("ann", 10)
+    scene.says("ann", RELEASE, 7, 8, delay_ms=60_000)
+    scene.saves()
+    scene.crashes()
+    scene.reads(2)
+    scene.gets("ben", 1)
+    scene.says("ben", ACCEPT, 0)
+    scene.saves()  # writes the chunk, of which the most was not read
+    scene.crashes()
+    scene.reads(9)
+    assert scene.gets("cat", 10) == [1, 2, 3, 4, 5, 6, 9]
+
+
+def test_what_has_rested_enough_meanwhile_is_available() -> None:
+    scene = Scene(2)
+    scene.gets("ann", 2)
+    scene.says("ann", RELEASE, 0, delay_ms=1_000)
+    scene.saves()
+    scene.crashes()
+    scene.passes(1_000)
+    scene.reads(2)
+    assert scene.gets("ben", 2) == [0, 1]

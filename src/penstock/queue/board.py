@@ -189,6 +189,7 @@ class Board:
             return None
         chunk = self.chunks[number] = Chunk(number)
         chunk.state, chunk.deliveries, chunk.reached = stored.state, stored.deliveries, False
+        chunk.rested = stored.resting
         for start, stop, state in runs(chunk.state, 0, CHUNK_SIZE):
             self.counts[state] += stop - start
         return chunk

@@ -1,11 +1,13 @@
 """4,096 consecutive offsets and what is known of each."""
 
 from array import array
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from penstock.queue.agenda import Agenda
-from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DEFERRED, DONE, LEASED, run_end
+from penstock.queue.agenda import DUE, Agenda
+from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DEFERRED, DONE, LEASED, UNREAD, run_end
+from penstock.queue.storage import RestingRun
 
 _NO_OWNERS = bytes(4 * CHUNK_SIZE)
 
@@ -23,6 +25,7 @@ class Chunk:
         "number",
         "owners",
         "reached",
+        "rested",
         "state",
     )
 
@@ -45,6 +48,8 @@ class Chunk:
         """Whether its number is in the list of chunks that may have something available."""
         self.reached = True
         """False: it was restored, and the log was not read so far yet."""
+        self.rested: Sequence[RestingRun] = ()
+        """What rested under an earlier leader. Of use where the log was not read again so far."""
 
     def lease(self, start: int, stop: int, slot: int) -> None:
         if self.owners is None:
@@ -71,9 +76,31 @@ class Chunk:
     def has_leases(self) -> bool:
         return self.state.find(LEASED) >= 0
 
-    def has_resting(self) -> bool:
-        """Whether something is deferred that was delivered before."""
-        if self.agenda is None or not any(self.deliveries):
-            return False
-        coming = self.agenda.coming()
-        return any(self.deliveries[index] and self.state[index] == DEFERRED for _, _, index in coming)
+    def resting(self) -> list[RestingRun]:
+        """What was delivered before and waits for its next try; also what waits by `rested`, and was not read again."""
+        if not any(self.deliveries):
+            return []
+        found = [
+            (start + place, due_ms)
+            for start, length, due_ms in self.rested
+            for place in range(length)
+            if self.state[start + place] == UNREAD
+        ]
+        for at_ms, kind, index in self.agenda.coming() if self.agenda is not None else ():
+            if kind == DUE and self.deliveries[index] and self.state[index] == DEFERRED:
+                found.append((index, at_ms))
+        return list(_resting_runs(sorted(found)))
+
+
+def _resting_runs(found: list[tuple[int, int]]) -> Iterator[RestingRun]:
+    """Neighbours that are due together, as one."""
+    run: RestingRun | None = None
+    for index, due_ms in found:
+        if run is not None and run.due_ms == due_ms and run.start + run.length == index:
+            run = run._replace(length=run.length + 1)
+            continue
+        if run is not None:
+            yield run
+        run = RestingRun(index, 1, due_ms)
+    if run is not None:
+        yield run

@@ -18,7 +18,8 @@ from penstock.queue.values import Changes
 from penstock.types import Term
 
 MAX_CHUNKS_PER_WRITE = 128
-"""A chunk takes at most 5,128 bytes, so a write is below the 1 MB that a topic takes by default."""
+MAX_BYTES_PER_WRITE = 768 * 1024
+"""A chunk takes at most 17,130 bytes, so a write is below the 1 MB that a topic takes by default."""
 
 _DONE_CHUNK = encode_chunk(bytearray((DONE,)) * CHUNK_SIZE, bytearray(CHUNK_SIZE))
 
@@ -61,9 +62,11 @@ class Journal:
         records: list[tuple[bytes, bytes | None]] = []
         if not self._round:
             self._begin(board, records)
-        chunk_records = 0
-        while self._round and chunk_records < MAX_CHUNKS_PER_WRITE:
-            chunk_records += self._record(board, self._round.pop(), records)
+        size = chunk_records = 0
+        while self._round and chunk_records < MAX_CHUNKS_PER_WRITE and size < MAX_BYTES_PER_WRITE:
+            if self._record(board, self._round.pop(), records):
+                chunk_records += 1
+                size += len(records[-1][1] or b"")
         if not records:
             assert not self._round_tokens
             return None
@@ -121,4 +124,4 @@ class Journal:
         chunk = board.chunks.get(number)
         if chunk is None:
             return _DONE_CHUNK
-        return encode_chunk(chunk.state, chunk.deliveries, max(0, since))
+        return encode_chunk(chunk.state, chunk.deliveries, max(0, since), chunk.resting())

@@ -155,11 +155,6 @@ class QueuePartition:
         return self._board.counts[DEFERRED]
 
     @property
-    def is_resting(self) -> bool:
-        """Whether a message waits for its next try. Only this core knows for how long: it is not stored."""
-        return any(chunk.has_resting() for chunk in self._board.chunks.values())
-
-    @property
     def waiting_count(self) -> int:
         """What is due, and behind another one of its key, or of the queue if its order is strict."""
         counts = self._board.counts

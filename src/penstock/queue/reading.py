@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.queue.agenda import DUE, EXPIRES, event
 from penstock.queue.board import Board
+from penstock.queue.chunk import Chunk
 from penstock.queue.states import AVAILABLE, CHUNK_SIZE, DEFERRED, DONE, UNREAD, runs
 from penstock.queue.values import Notes
 
@@ -82,9 +83,21 @@ def _set_times(board: Board, now_ms: int, first: int, end_offset: int, notes: No
             board.expire(chunk, index, index + 1)
         elif chunk.state[index] != DONE:
             events[number].append(event(at_ms, EXPIRES, index))
+    for chunk, start, stop in board.pieces(first, end_offset):
+        for index, due_ms in _still_resting(chunk, start, stop, now_ms):
+            board.shift(chunk, index, index + 1, DEFERRED)
+            events[chunk.number].append(event(due_ms, DUE, index))
     for number, new in events.items():
         if number in board.chunks:
             board.schedule(board.chunks[number], new)
+
+
+def _still_resting(chunk: Chunk, start: int, stop: int, now_ms: int) -> Iterator[tuple[int, int]]:
+    """(index, due_ms) of what has come back under another leader and is to be tried later."""
+    for first, length, due_ms in chunk.rested if chunk.reached else ():
+        for index in range(max(first, start), min(first + length, stop)):
+            if due_ms > now_ms and chunk.state[index] == UNREAD:
+                yield index, due_ms
 
 
 def _set_keys(board: Board, first: int, keys: Sequence[int | None]) -> None:

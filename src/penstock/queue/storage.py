@@ -12,27 +12,27 @@ Kafka's own state records have key versions 0 and 1. Its tools meet one here tha
 Partition -1 is the topic as a whole. It has a head only, whose start offset is the number of partitions that the topic
 had when the group began on it: partitions from there on came later.
 
-    chunk   int16 version 1 | done | undone
+    chunk   int16 version 1 | done | undone                 if nothing rests
+            int16 version 2 | done | undone | resting       else
     done    uint8 0 | uint16 count | count times: uint16 index, uint16 length     runs of offsets that are done
             uint8 1 | 512 bytes, one bit per offset, the highest bit first        if that is shorter
     undone  uint8 0 | uint16 count | count times: uint16 index, uint16 length, uint8 deliveries, uint8 rejected (0, 1)
             uint8 1 | 4,096 bytes deliveries | 512 bytes rejected, by bit         if that is shorter
+    resting uint16 count | count times: uint16 index, uint16 length, int64 due, milliseconds since 1970
 
 Undone lists what was delivered and is not done: leased, released, retried, or on its way to the dead letters, and of
-the last whether a consumer rejected it. All other offsets were never delivered. Indexes below the start offset say
-nothing.
+the last whether a consumer rejected it. All other offsets were never delivered. Resting lists what of the undone waits
+for its next try; a due time that has passed means nothing. Indexes below the start offset say nothing.
 
 A null value deletes. Chunks below the start offset are deleted, chunks of which there is nothing to say are not
 stored. The topic is compacted, so a reader applies records in order and the last one of each key wins. What is
 none of this was written by a later version: UnknownFormat, never a silent skip.
 
-Not stored: leases, which end with the leader; deliver-at and expiry, which the log tells again; retry delays. A message
-that was resting when its leader stopped or died comes back at once. It does not otherwise: a queue is not put away while
-something rests in it.
+Not stored: leases, which end with the leader; deliver-at and expiry, which the log tells again.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -43,6 +43,9 @@ from penstock.types import Term
 KEY_VERSION = 100
 HEAD_VERSION = 1
 CHUNK_VERSION = 1
+RESTING_VERSION = 2
+RESTING_RUNS_MAX = 1_000
+"""Of one chunk. What is beyond comes back at once under the next leader: a chunk's record must not grow without end."""
 
 HEAD_SUFFIX = b"\x00"
 FENCE_SUFFIX = b"\x02"
@@ -55,6 +58,7 @@ _SUFFIX = struct.Struct(">Bq")
 _COUNT = struct.Struct(">BH")
 _DONE_RUN = struct.Struct(">HH")
 _UNDONE_RUN = struct.Struct(">HHBB")
+_RESTING_RUN = struct.Struct(">HHq")
 
 
 class StateKey(NamedTuple):
@@ -78,6 +82,15 @@ class StoredChunk(NamedTuple):
 
     state: bytearray
     deliveries: bytearray
+    resting: "list[RestingRun]"
+
+
+class RestingRun(NamedTuple):
+    """Indexes that wait for their next try until the same time."""
+
+    start: int
+    length: int
+    due_ms: int
 
 
 class _DoneRun(NamedTuple):
@@ -155,7 +168,7 @@ def reach(parts: Mapping[bytes, bytes]) -> int:
     for suffix, value in parts.items():
         if (number := chunk_of(suffix)) is not None:
             chunk = decode_chunk(value)
-            said = max(len(cells.rstrip(BYTE[UNREAD])) for cells in chunk)
+            said = max(len(cells.rstrip(BYTE[UNREAD])) for cells in (chunk.state, chunk.deliveries))
             end = max(end, number * CHUNK_SIZE + said)
     return end
 
@@ -163,22 +176,31 @@ def reach(parts: Mapping[bytes, bytes]) -> int:
 # Chunks
 
 
-def encode_chunk(state: bytearray, deliveries: bytearray, since: int = 0) -> bytes | None:
+def encode_chunk(
+    state: bytearray, deliveries: bytearray, since: int = 0, resting: Sequence[RestingRun] = ()
+) -> bytes | None:
     """From index `since` on; None if there is nothing to say."""
     done, undone = _split(state, deliveries, since)
     if not done and not undone:
         return None
-    return b"".join((struct.pack(">h", CHUNK_VERSION), _encode_done(done), _encode_undone(undone)))
+    version = RESTING_VERSION if resting else CHUNK_VERSION
+    parts = [struct.pack(">h", version), _encode_done(done), _encode_undone(undone)]
+    if resting:
+        kept = resting[:RESTING_RUNS_MAX]
+        parts += [struct.pack(">H", len(kept)), *(_RESTING_RUN.pack(*run) for run in kept)]
+    return b"".join(parts)
 
 
 def decode_chunk(data: bytes) -> StoredChunk:
     reader = _Reader(data)
     (version,) = reader.fields(">h")
-    if version != CHUNK_VERSION:
+    if version not in (CHUNK_VERSION, RESTING_VERSION):
         raise _unknown(f"chunk version {version}")
-    chunk = StoredChunk(bytearray(CHUNK_SIZE), bytearray(CHUNK_SIZE))
+    chunk = StoredChunk(bytearray(CHUNK_SIZE), bytearray(CHUNK_SIZE), [])
     _read_done(reader, chunk)
     _read_undone(reader, chunk)
+    if version == RESTING_VERSION:
+        chunk.resting.extend(RestingRun(*run) for run in reader.runs(_RESTING_RUN))
     reader.finish()
     return chunk
 

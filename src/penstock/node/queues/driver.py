@@ -133,7 +133,7 @@ class QueueDriver:
         return (
             self._loop.time() - self._asked_at > IDLE_SECONDS
             and not (self._waiting or self._standing_by or self._saving or self._burying)
-            and not (core.leased_count or core.dying_count or core.is_resting)
+            and not (core.leased_count or core.dying_count)
         )
 
     def configure(self, config: GroupConfig) -> None:
