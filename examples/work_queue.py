@@ -19,7 +19,7 @@ def main() -> None:
     with broker_or_yours(__doc__) as servers, Client(servers) as client:
         topic, group = fresh("thumbnails"), fresh("workers")
         client.admin.create_topic(topic)
-        client.admin.create_queue(group)
+        client.admin.create_queue(group, topic=topic)
         for number in range(1, JOBS + 1):
             client.publish_soon(topic, f"picture-{number}.png")
         client.flush()

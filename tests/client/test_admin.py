@@ -1,11 +1,12 @@
 """Administration: topics, queues and groups."""
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from penstock.client import Client, Denied, Refused
+from penstock.client import Client, DeadLetter, Denied, Refused
 from penstock.errors import ErrorCode
 
 SOON = 15.0
@@ -89,3 +90,69 @@ def test_groups_are_listed_described_and_deleted(client: Client, topic: str, uni
     assert client.admin.delete_group(name)
     assert name not in client.admin.groups()
     assert client.admin.delete_group(name, missing_ok=True) is False
+
+
+def test_a_queue_that_was_created_is_there_before_its_first_consumer(
+    client: Client, topic: str, unique: Unique
+) -> None:
+    client.publish(topic, b"x")
+    group = unique("created")
+    assert client.admin.create_queue(group, topic=topic, lease=7)
+    assert group in client.admin.queues()
+    info = client.admin.queue(group)
+    assert [one.topic for one in info.partitions] == [topic]
+    assert (info.undone, info.configs["share.record.lock.duration.ms"]) == (1, "7000")
+    assert not client.admin.create_queue(group, topic=topic, lease=8)
+    assert client.admin.queue_configs(group)["share.record.lock.duration.ms"] == "8000"
+
+
+def test_a_queue_begins_by_itself_on_the_topic_of_its_name_and_makes_no_other(
+    client: Client, topic: str, unique: Unique
+) -> None:
+    assert client.admin.create_queue(topic)
+    assert topic in client.admin.queues()
+    unknown = unique("unknown")
+    assert not client.admin.create_queue(unknown)
+    assert unknown not in [one.name for one in client.admin.topics()]
+
+
+def test_a_queue_can_be_purged_and_deleted(client: Client, topic: str, unique: Unique) -> None:
+    group = unique("cleared")
+    client.admin.create_queue(group, topic=topic)
+    client.publish(topic, b"x")
+    assert client.admin.purge_queue(group) == 1
+    assert client.admin.queue(group).undone == 0
+    assert client.admin.delete_queue(group)
+    assert not client.admin.delete_queue(group, missing_ok=True)
+    with pytest.raises(Denied, match="unknown_queue"):
+        client.admin.delete_queue(group)
+
+
+def first_dead_letter(client: Client, group: str) -> DeadLetter:
+    """A rejection is durable before the letter lies in its topic, which nobody announces."""
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        for letter in client.admin.dead_letters(group, limit=1):
+            return letter
+        time.sleep(0.02)
+    raise TimeoutError(group)
+
+
+def test_dead_letters_are_listed_and_sent_back(client: Client, topic: str, unique: Unique) -> None:
+    group = unique("dying")
+    client.admin.create_queue(group, topic=topic)
+    client.publish(topic, b"\xff\x00", key=b"k")
+    with client.queue(topic, group=group) as queue:
+        job = queue.receive(SOON)
+        assert job is not None
+        job.reject().wait(SOON)
+        letter = first_dead_letter(client, group)
+        assert (letter.key, letter.value, letter.from_topic) == (b"k", b"\xff\x00", topic)
+        assert client.admin.send_back(group, [letter]) == 1
+        again = queue.receive(SOON)
+        assert again is not None
+        assert again.value == b"\xff\x00"
+        again.reject().wait(SOON)
+        first_dead_letter(client, group)
+        assert client.admin.send_back(group) == 1
+    assert client.admin.dead_letters(group) == []

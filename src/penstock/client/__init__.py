@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.client.admin import Admin, GroupInfo, QueueInfo, QueuePartitionInfo, TopicInfo
     from penstock.client.aio import AsyncClient, AsyncJob, AsyncMessage, AsyncQueue, AsyncSubscription
     from penstock.client.aio.admin import AsyncAdmin
+    from penstock.client.dead_letters import DeadLetter
     from penstock.client.publishing import Stored
     from penstock.client.streams import Job, Message, Queue, Subscription
     from penstock.client.sync import Client
@@ -67,6 +68,7 @@ __all__ = [
     "Closed",
     "Cluster",
     "Connection",
+    "DeadLetter",
     "Denied",
     "FoundOffset",
     "Garbled",
@@ -100,6 +102,7 @@ _ON_DEMAND = {
     "AsyncQueue": "aio",
     "AsyncSubscription": "aio",
     "Client": "sync",
+    "DeadLetter": "dead_letters",
     "GroupInfo": "admin",
     "Job": "streams",
     "Message": "streams",

@@ -1,17 +1,13 @@
 """Topics, queues and groups: made, changed, looked at, deleted. Usable from several threads.
 
-Topics, configs and groups go over Kafka's protocol and work on any Kafka; what a queue holds is asked over HTTP.
+Topics, configs and groups go over Kafka's protocol and work on any Kafka; queues are made and asked about over HTTP.
 """
 
-import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from http.client import HTTPException
 from typing import Any, Final, TypeVar
-from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -26,11 +22,12 @@ from confluent_kafka.admin import (
 )
 
 from penstock.client.amounts import Seconds, as_ms
+from penstock.client.dead_letters import DeadLetter, dead_letters, send_back
 from penstock.client.destinations import FIRST_SECONDS
 from penstock.client.errors import ClientError, Denied, Garbled, Refused, Unreachable
+from penstock.client.http_port import REQUEST_SECONDS, HttpPort
 from penstock.client.kafka_trouble import WAITED, nobody, translate
 
-REQUEST_SECONDS: Final = 15.0
 ASK_AGAIN_SECONDS: Final = 15.0
 ASK_AGAIN_PAUSE_SECONDS: Final = 0.3
 """A cluster between two controllers is asked again for so long: librdkafka does not repeat what only one can do."""
@@ -108,7 +105,7 @@ class Admin:
         self, kafka: Callable[[], AdminClient], find_urls: Callable[[], list[str]], servers: str
     ) -> None:
         self._kafka_client = kafka
-        self._find_urls = find_urls
+        self._http = HttpPort(find_urls)
         self._servers = servers
         self._is_reached = False
         """Whether a broker has ever answered: if not, that is said soon, and where nobody was."""
@@ -170,6 +167,7 @@ class Admin:
         self,
         group: str,
         *,
+        topic: str | None = None,
         read_old: bool = True,
         lease: Seconds | None = None,
         max_deliveries: int | None = None,
@@ -179,10 +177,14 @@ class Admin:
         backoff: Seconds | None = None,
         max_backoff: Seconds | None = None,
         configs: Mapping[str, str] | None = None,
-    ) -> None:
-        """Says how the queue of this group works, before its first consumer comes or later. What is None stays as it
-        is. `read_old`: begins with what is in the topic already, and not with what comes from now on; a queue that has
-        begun stays where it is."""
+    ) -> bool:
+        """Begins a queue on a topic, which is made if there is none, and says how it works. Whether it has begun now:
+        one that is there stays where it is, and gets the settings that are given; what is None stays as it is.
+
+        Without `topic`, on the topic of its own name, if there is one. If there is none either, the settings are kept
+        for the first consumer, who says on which topics the queue is; nobody lists it before.
+
+        `read_old`: begins with what is in the topic already, and not with what comes from now on."""
         wishes: dict[str, str | None] = {
             "share.auto.offset.reset": "earliest" if read_old else "latest",
             "share.record.lock.duration.ms": _ms_text("lease", lease),
@@ -193,8 +195,37 @@ class Admin:
             "penstock.retry.backoff.ms": _ms_text("backoff", backoff),
             "penstock.retry.backoff.max.ms": _ms_text("max_backoff", max_backoff),
         }
-        given = {name: value for name, value in wishes.items() if value is not None}
-        self._alter(ResourceType.GROUP, group, {**given, **(configs or {})})
+        given = {name: value for name, value in wishes.items() if value is not None} | dict(configs or {})
+        if topic is None and any(one.name == group for one in self.topics()):
+            topic = group
+        if topic is not None and self._begin_queue(group, topic, given):
+            return True
+        self._alter(ResourceType.GROUP, group, given)
+        return False
+
+    def delete_queue(self, group: str, *, missing_ok: bool = False) -> bool:
+        """Whether there was one. It must have no consumers. Messages stay in their topics."""
+        try:
+            self._http.ask("DELETE", _queue_path(group))
+        except Denied as refused:
+            if missing_ok and refused.code == "unknown_queue":
+                return False
+            raise
+        return True
+
+    def purge_queue(self, group: str, *, topics: Sequence[str] | None = None) -> int:
+        """Everything that is in the queue now is done, unseen: of these topics, or of all that it is on. How many, as
+        far as leaders tell. Other queues and groups keep it."""
+        told = self._http.ask("POST", f"{_queue_path(group)}/purge", {"topics": topics and list(topics)})
+        return sum(one["purged"] or 0 for one in told["partitions"])
+
+    def dead_letters(self, group: str, *, limit: int = 1_000) -> list[DeadLetter]:
+        """What died in the queue and was not sent back, so many at most."""
+        return list(dead_letters(self._http, group, limit))
+
+    def send_back(self, group: str, letters: Sequence[DeadLetter] | None = None) -> int:
+        """Publishes dead letters to where they came from, to be tried again: these, or all that there are. How many."""
+        return send_back(self._http, group, letters)
 
     def queue_configs(self, group: str) -> dict[str, str]:
         """All configs of a queue, also those that have their default, as text."""
@@ -206,12 +237,12 @@ class Admin:
 
     def queues(self) -> list[str]:
         """Those that have begun on some topic, by name."""
-        return sorted(str(one["queue"]) for one in self._get("/v1/queues")["queues"])
+        return sorted(str(one["queue"]) for one in self._http.ask("GET", "/v1/queues")["queues"])
 
     def queue(self, group: str) -> QueueInfo:
         """What it holds, partition by partition, and its configs. Denied (`code` unknown_queue) if it has not begun:
-        queues begin with their first consumer."""
-        told = self._get(f"/v1/queues/{quote(group, safe='')}")
+        queues begin with `create_queue`, or with their first consumer."""
+        told = self._http.ask("GET", _queue_path(group))
         try:
             partitions = msgspec.convert(told["partitions"], list[QueuePartitionInfo])
         except (msgspec.ValidationError, KeyError, TypeError) as problem:
@@ -257,6 +288,18 @@ class Admin:
         return True
 
     # --- inside
+
+    def _begin_queue(self, group: str, topic: str, configs: Mapping[str, str]) -> bool:
+        """False: it has begun there before."""
+        start = configs["share.auto.offset.reset"]
+        wish = {"queue": group, "topic": topic, "start": start, "configs": dict(configs)}
+        try:
+            self._http.ask("POST", "/v1/queues", wish)
+        except Denied as refused:
+            if refused.code != "queue_exists":
+                raise
+            return False
+        return True
 
     def _ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         if not places:
@@ -316,42 +359,9 @@ class Admin:
                 f"{asked}: no answer from {self._servers} within {REQUEST_SECONDS:.0f} s: check that the brokers run"
             ) from None
 
-    def _get(self, path: str) -> Any:
-        """JSON from the first node that answers; in a cluster any node can."""
-        trouble: ClientError = Unreachable(f"GET {path}: no node has an HTTP port")
-        for url in self._find_urls():
-            try:
-                return _get_json(f"{url.rstrip('/')}{path}")
-            except Unreachable as unreachable:
-                trouble = unreachable
-        raise trouble
 
-
-def _get_json(url: str) -> Any:
-    opener = build_opener(ProxyHandler({}))
-    try:
-        with opener.open(
-            Request(url, headers={"accept": "application/json"}), timeout=REQUEST_SECONDS
-        ) as answer:
-            return json.load(answer)
-    except HTTPError as refused:
-        with refused:
-            raise _denied(url, refused.code, refused.read(64 * 1024)) from None
-    except (OSError, HTTPException) as problem:
-        raise Unreachable(
-            f"{url}: {problem}: check that the broker's HTTP port is open to this host"
-        ) from None
-    except ValueError as problem:
-        raise Garbled(f"{url}: not JSON: {problem}: is this address a broker's HTTP port?") from None
-
-
-def _denied(url: str, status: int, body: bytes) -> ClientError:
-    try:
-        told = json.loads(body)["error"]
-        code, message = str(told["code"]), str(told["message"])
-    except (ValueError, LookupError, TypeError):
-        code, message = f"http_{status}", f"GET {url}"
-    return Unreachable(f"{url}: {message}") if status >= 500 else Denied(code, message)
+def _queue_path(group: str) -> str:
+    return f"/v1/queues/{quote(group, safe='')}"
 
 
 def _topic_info(topic: Any) -> TopicInfo:

@@ -1,10 +1,11 @@
 """Administration for programs with an event loop: each call is `Admin`'s, in a thread."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from penstock.client.admin import Admin, GroupInfo, QueueInfo, TopicInfo
 from penstock.client.amounts import Seconds
+from penstock.client.dead_letters import DeadLetter
 
 
 class AsyncAdmin:
@@ -52,6 +53,7 @@ class AsyncAdmin:
         self,
         group: str,
         *,
+        topic: str | None = None,
         read_old: bool = True,
         lease: Seconds | None = None,
         max_deliveries: int | None = None,
@@ -61,11 +63,12 @@ class AsyncAdmin:
         backoff: Seconds | None = None,
         max_backoff: Seconds | None = None,
         configs: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> bool:
         """See `Admin.create_queue`."""
-        await asyncio.to_thread(
+        return await asyncio.to_thread(
             self._admin.create_queue,
             group,
+            topic=topic,
             read_old=read_old,
             lease=lease,
             max_deliveries=max_deliveries,
@@ -76,6 +79,22 @@ class AsyncAdmin:
             max_backoff=max_backoff,
             configs=configs,
         )
+
+    async def delete_queue(self, group: str, *, missing_ok: bool = False) -> bool:
+        """See `Admin.delete_queue`."""
+        return await asyncio.to_thread(self._admin.delete_queue, group, missing_ok=missing_ok)
+
+    async def purge_queue(self, group: str, *, topics: Sequence[str] | None = None) -> int:
+        """See `Admin.purge_queue`."""
+        return await asyncio.to_thread(self._admin.purge_queue, group, topics=topics)
+
+    async def dead_letters(self, group: str, *, limit: int = 1_000) -> list[DeadLetter]:
+        """See `Admin.dead_letters`."""
+        return await asyncio.to_thread(self._admin.dead_letters, group, limit=limit)
+
+    async def send_back(self, group: str, letters: Sequence[DeadLetter] | None = None) -> int:
+        """See `Admin.send_back`."""
+        return await asyncio.to_thread(self._admin.send_back, group, letters)
 
     async def queue_configs(self, group: str) -> dict[str, str]:
         """See `Admin.queue_configs`."""
