@@ -1,7 +1,8 @@
 """Records that the broker itself writes to topics, wherever these are led: dead letters, the status log.
 
 A batch goes to the partition's leader: this node, or another over the inter-node port. It is repeated while the lead
-moves, so it may arrive twice; it is never lost once `append` has returned.
+moves, so it may arrive twice; it is never lost once `append` has returned. A topic that is deleted meanwhile is not
+waited for, and another one that gets its name is not written to: whoever sends a batch knows whether it belongs there.
 """
 
 import asyncio
@@ -86,7 +87,13 @@ class Courier:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
 
+    def _check_there(self, topic: Topic) -> None:
+        """This node has known it: if it knows it no more, it is not on its way but gone."""
+        if self._state.topic_by_id(topic.topic_id) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic.name} was deleted")
+
     async def _append_once(self, topic: Topic, index: int, batch: bytes) -> int:
+        self._check_there(topic)
         leader = self._view.partition(topic, index).leader
         if leader == self._node_id:
             return await self._append_here(topic.name, index, memoryview(bytearray(batch)))
