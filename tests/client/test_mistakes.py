@@ -16,6 +16,7 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
     r"headers\['a'\]=5: expected": lambda client: client.publish("orders", b"x", headers={"a": 5}),
     "partition=-1: expected": lambda client: client.publish("orders", b"x", partition=-1),
     "delay='60': expected": lambda client: client.publish("orders", b"x", delay="60"),
+    r"bootstrap_servers=\['a:9092'\]: expected": lambda _client: Client(["a:9092"]),  # type: ignore[arg-type]
     "prefetch=0: expected": lambda client: client.queue("orders", group="workers", prefetch=0),
     "prefetch='1': expected": lambda client: client.queue("orders", group="workers", prefetch="1"),
     "group='': expected": lambda client: client.queue("orders", group=""),

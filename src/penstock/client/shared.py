@@ -37,6 +37,10 @@ class Workshop:
         kafka: Mapping[str, Any] | None,
         patience_s: float | None,
     ) -> None:
+        if not isinstance(bootstrap_servers, str):
+            raise TypeError(
+                f"bootstrap_servers={bootstrap_servers!r}: expected text, several addresses with commas"
+            )
         self.servers = bootstrap_servers
         self._http = [http] if isinstance(http, str) else list(http or ())
         self._settings = dict(kafka or {})
