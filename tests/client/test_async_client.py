@@ -96,7 +96,7 @@ def test_jobs_are_acked_retried_rejected_and_done_once(broker: Broker, topic: st
                 [last] = await take(queue, 1)
                 await last.ack()
                 with pytest.raises(LeaseLost):
-                    await last.ack()
+                    await last.retry()
             assert (await client.admin.queue(group)).undone == 0
 
     run(work())
