@@ -20,10 +20,12 @@ from penstock.batch.outgoing import pack_batch, renumber
 from penstock.batch.records import (
     Record,
     build_batch,
+    first_batches,
     read_records,
     recompress,
     scan_batch,
     unpacked_bytes,
+    unpacked_total,
     validate_records,
 )
 
@@ -44,6 +46,7 @@ __all__ = [
     "compress",
     "decompress",
     "encode_columns",
+    "first_batches",
     "group_rows",
     "iter_headers",
     "murmur2",
@@ -57,6 +60,7 @@ __all__ = [
     "set_log_append_time",
     "stamp",
     "unpacked_bytes",
+    "unpacked_total",
     "validate_records",
     "zero_width_batch",
 ]

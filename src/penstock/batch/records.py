@@ -24,6 +24,7 @@ from penstock.batch.header import (
     BatchHeader,
     Buffer,
     check_batch,
+    iter_headers,
     seal,
 )
 
@@ -80,6 +81,20 @@ def unpacked_bytes(buf: Buffer, pos: int, header: BatchHeader) -> int:
         return header.size
     payload = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
     return stated_size(header.compression, payload)
+
+
+def unpacked_total(data: bytes) -> int:
+    """The same of all batches in `data`."""
+    return sum(unpacked_bytes(data, position, header) for position, header in iter_headers(data))
+
+
+def first_batches(data: bytes, max_unpacked: int, *, at_least_one: bool) -> bytes:
+    """As many of the batches as unpack to so much together, by their own word."""
+    for position, header in iter_headers(data):
+        max_unpacked -= unpacked_bytes(data, position, header)
+        if max_unpacked < 0 and (position or not at_least_one):
+            return data[:position]
+    return data
 
 
 def read_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from penstock.batch import build_batch, iter_headers
+from penstock.batch import build_batch, iter_headers, unpacked_total
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
@@ -21,6 +21,7 @@ from penstock.node.queues.desk_here import held_by_other
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
+from penstock.web.api.routing import aside
 from penstock.web.socket_talk import endpoint_url
 from penstock.web.sockets import text_frame
 from penstock.web.work_frames import Settle, Work, batch_frame, jobs_frame
@@ -196,13 +197,13 @@ class Worker:
             room = self._credit - self._held
             if room <= 0:
                 break
-            frame = self._take(key, driver, room)
+            frame = await self._take(key, driver, room)
             if frame:
                 await send(frame)
                 found = True
         return found
 
-    def _take(self, key: TopicPartition, driver: QueueDriver, room: int) -> bytes:
+    async def _take(self, key: TopicPartition, driver: QueueDriver, room: int) -> bytes:
         """A frame of jobs; empty if there are none."""
         try:
             delivery = driver.deliver(self.consumer, min(room, FRAME_JOBS), FRAME_BYTES, who=self._who)
@@ -217,17 +218,26 @@ class Worker:
         self._is_awake = False
         if self._wish.encoding == "batch" and not _is_bite(delivery.records, acquired):
             return batch_frame(key, delivery.records, acquired)
-        opened = open_jobs(delivery.records, acquired, self._batches)
+        opened, frame = await aside(
+            unpacked_total(delivery.records), self._framed, key, delivery.records, acquired
+        )
+        if self._wish.encoding != "batch":
+            self._settle_unreadable(driver, AckKind.REJECT, opened.unreadable)
+            self._settle_unreadable(driver, AckKind.GAP, opened.missing)
+        return frame
+
+    def _framed(self, key: TopicPartition, data: bytes, acquired: list[Handed]) -> tuple[Opened, bytes]:
+        """What is in the batches, and a frame of it. In a thread, perhaps."""
+        opened = open_jobs(data, acquired, self._batches)
         if self._wish.encoding == "batch":
-            return batch_frame(key, _repacked(opened, delivery.records), acquired)
-        self._settle_unreadable(driver, AckKind.REJECT, opened.unreadable)
-        self._settle_unreadable(driver, AckKind.GAP, opened.missing)
-        return jobs_frame(key, opened.jobs, self._wish.encoding) if opened.jobs else b""
+            return opened, batch_frame(key, _repacked(opened, data), acquired)
+        return opened, jobs_frame(key, opened.jobs, self._wish.encoding) if opened.jobs else b""
 
     def _settle_unreadable(self, driver: QueueDriver, kind: AckKind, ranges: Sequence[Range]) -> None:
         """In the worker's name, who cannot be shown it: it would come again and again."""
         if ranges:
-            driver.acknowledge(self.consumer, [Acknowledgement(*one, bytes([kind])) for one in ranges])
+            with suppress(PenstockError):  # the lead has moved meanwhile: the next leader comes upon it, too
+                driver.acknowledge(self.consumer, [Acknowledgement(*one, bytes([kind])) for one in ranges])
             self._held -= sum(last - first + 1 for first, last in ranges)
 
     def _recount(self) -> None:

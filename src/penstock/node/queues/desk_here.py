@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from penstock.batch import iter_headers
+from penstock.batch import first_batches, iter_headers, unpacked_total
 from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node.partitions import PartitionTable
@@ -33,6 +33,8 @@ WAIT_MS_MAX = 5_000
 """One question between nodes waits so long at most; whoever wants to wait longer asks again."""
 OPENING_SECONDS = 1.0
 PEEK_BYTES = 1024 * 1024
+PEEK_UNPACKED_BYTES = 4 * 1024 * 1024
+"""What that may unpack to, by what the batches say, beside one that is larger."""
 PEEK_RUNS_MAX = 1_000
 READ_ON_SECONDS = 2.0
 """For who asks what is scheduled: a few hundred thousand messages. The rest is read when it is asked again."""
@@ -213,13 +215,15 @@ class DeskHere:
             return Seen([], b"", -1)
         data = bytearray()
         seen: list[SeenRun] = []
-        covered = 0
+        covered = unpacked = 0
         try:
             for run in runs:
                 if run.last >= covered and len(data) < PEEK_BYTES:
                     part = partition.read(
                         Offset(max(run.first, covered)), PEEK_BYTES - len(data), at_least_one=not data
                     )
+                    part = first_batches(part, PEEK_UNPACKED_BYTES - unpacked, at_least_one=not data)
+                    unpacked += unpacked_total(part)
                     data += part
                     covered = max((head.next_offset for _, head in iter_headers(part)), default=covered)
                 if covered <= run.first:

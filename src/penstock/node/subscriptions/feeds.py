@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from penstock.batch import iter_headers
+from penstock.batch import iter_headers, unpacked_total
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.pages import Page, open_page
 from penstock.node.subscriptions.values import FAILED, GONE, Encoder, Outcome, Reader
@@ -198,7 +198,7 @@ class Feeds:
     async def _opened(self, spot: Spot, data: bytes) -> Page | Outcome | None:
         first = next(iter_headers(data))[1].base_offset if spot.alone else spot.offset
         work = (spot.source.key, data, first, self._encoders[spot.encoding])
-        if len(data) < ASIDE_FROM_BYTES:
+        if unpacked_total(data) < ASIDE_FROM_BYTES:
             opened = open_page(*work)
         else:
             opened = await asyncio.get_running_loop().run_in_executor(None, open_page, *work)

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.batch import Record, build_batch
+from penstock.batch import Record, build_batch, unpacked_total
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
@@ -222,7 +222,7 @@ class DeadLetters:
                     return
                 pages += 1
                 seen = await self._peek(topic, partition, at, PAGE_RECORDS, known)
-                call.holding.take(len(seen.records))
+                call.holding.take(unpacked_total(seen.records))
                 for letter in await aside(
                     ASIDE_FROM_BYTES if seen.records else 0, _opened, topic.name, partition, seen
                 ):

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import Meta
 
+from penstock.batch import unpacked_total
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node.queues.desk_words import At, HandedOut, Taken, Verdict, Verdicts, Wish
@@ -205,8 +206,10 @@ class QueueJobs:
     ) -> list[JobOut]:
         jobs: list[JobOut] = []
         for row in taken:
-            call.holding.take(len(row.records))
-            opened = await aside(len(row.records), open_jobs, row.records, row.acquired, self._batches)
+            call.holding.take(unpacked_total(row.records))
+            opened = await aside(
+                unpacked_total(row.records), open_jobs, row.records, row.acquired, self._batches
+            )
             await self._settle_unreadable(asked, row.place, AckKind.REJECT, opened.unreadable)
             await self._settle_unreadable(asked, row.place, AckKind.GAP, opened.missing)
             for record, deliveries in opened.jobs:

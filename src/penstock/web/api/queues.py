@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from penstock.batch import unpacked_total
 from penstock.cluster import Topic
 from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
@@ -204,7 +205,7 @@ class Queues:
             seen = await self._node.queue_desk.peek(
                 Look(call.params.queue, place, first, room - len(found), False)
             )
-            call.holding.take(len(seen.records))
+            call.holding.take(unpacked_total(seen.records))
             found += await aside(
                 ASIDE_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
             )
