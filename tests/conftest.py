@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from penstock import Broker
 
 # How long an example takes says nothing on a machine that does other things too.
-# Fifty examples each, unless a test says otherwise: there are hundreds of such tests, and they run often.
+# Thirty examples each, unless a test says otherwise: there are hundreds of such tests, and they run often.
 settings.register_profile(
-    "penstock", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "penstock", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("penstock")
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 from penstock.sim.seeds import run_seed
 
-SEEDS, SHARE = 30, 10
+SEEDS, SHARE = 20, 10
 QUICK = 30
 """Seeds that a mutant may need to be hunted here; `make mutants` hunts them all."""
 

@@ -69,7 +69,7 @@ def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) 
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=8,
+        max_examples=5,
         deadline=None,
         derandomize=True,
         database=None,
