@@ -24,7 +24,9 @@ NOW = b"now"
 """A message without a time, behind all the others: who gets it has passed them."""
 SPREAD_MS = 5_000
 """The messages are due within so long."""
-PUBLISHED_PER_SECOND_LEAST = 10_000
+PUBLISHED_PER_SECOND_LEAST = 50_000
+PATIENCE_SECONDS = 60
+"""Nothing more comes if so long nothing has come."""
 
 
 def now_ms() -> int:
@@ -128,14 +130,14 @@ def run(folder: Path, count: int) -> int:
 def work_off(servers: str, ledger: Ledger) -> None:
     first: float | None = None
     with worker(servers) as consumer:
-        idle_since = time.monotonic()
-        while ledger.got < ledger.count and time.monotonic() - idle_since < left(ledger) + 60:
+        give_up = time.monotonic() + left(ledger) + PATIENCE_SECONDS
+        while ledger.got < ledger.count and time.monotonic() < give_up:
             messages = taken(consumer)
             for message in messages:
                 ledger.enter(message)
             if messages:
-                idle_since = time.monotonic()
-                first = first or idle_since
+                first = first or time.monotonic()
+                give_up = time.monotonic() + PATIENCE_SECONDS
     if first is not None:
         say("worked off", first)
 
