@@ -146,7 +146,7 @@ class _Taken:
         return self.room > 0 and (self._unpacked_room is None or self._unpacked_room > 0)
 
     def bears(self, unpacked: int) -> bool:
-        """Whether so much more may be unpacked; counts it if so."""
+        """Whether so much more may be unpacked. It is counted in any case: what does not fit ends the delivery."""
         if self._unpacked_room is None:
             return True
         self._unpacked_room -= unpacked
