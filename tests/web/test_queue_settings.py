@@ -15,18 +15,6 @@ Unique = Callable[[str], str]
 Create = Callable[..., str]
 
 
-@pytest.fixture
-def create(http: httpx.Client, unique: Unique) -> Create:
-    """Makes a queue on a topic of its own, and names both."""
-
-    def make(**settings: Any) -> str:
-        name = unique("work")
-        http.post("/v1/queues", json={"queue": name, **settings}).raise_for_status()
-        return name
-
-    return make
-
-
 def alter(http: httpx.Client, queue: str, **changes: Any) -> Any:
     answer = http.patch(f"/v1/queues/{queue}", json=changes)
     assert answer.status_code == 200, answer.text

@@ -17,18 +17,6 @@ Unique = Callable[[str], str]
 Create = Callable[..., str]
 
 
-@pytest.fixture
-def create(http: httpx.Client, unique: Unique) -> Create:
-    """Makes a queue on a topic of its own, and names both."""
-
-    def make(**settings: Any) -> str:
-        name = unique("work")
-        http.post("/v1/queues", json={"queue": name, **settings}).raise_for_status()
-        return name
-
-    return make
-
-
 def publish(http: httpx.Client, topic: str, *values: object) -> None:
     body = {"records": [{"value": value} for value in values]}
     http.post(f"/v1/topics/{topic}/records", json=body).raise_for_status()

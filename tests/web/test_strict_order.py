@@ -4,22 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import pytest
 
 Unique = Callable[[str], str]
 Create = Callable[..., str]
-
-
-@pytest.fixture
-def create(http: httpx.Client, unique: Unique) -> Create:
-    """Makes a queue on a topic of its own, and names both."""
-
-    def make(**settings: Any) -> str:
-        name = unique("work")
-        http.post("/v1/queues", json={"queue": name, **settings}).raise_for_status()
-        return name
-
-    return make
 
 
 def publish(http: httpx.Client, topic: str, *records: dict[str, Any]) -> None:
