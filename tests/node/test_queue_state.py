@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.cluster import STATE_TOPIC, TopicWish, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
+from penstock.node.partition import Partition
 from penstock.node.queues import Acknowledgement, QueueDriver, patience
 from penstock.node.queues import driver as drivers
 from penstock.node.queues.shelf import QueueKey
@@ -232,6 +234,37 @@ def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
 
     asyncio.run(run(tmp_path, act))
     assert len([record for record in caplog.records if "no more topics" in record.getMessage()]) == 1
+
+
+def test_dead_letters_whose_batch_is_rotten_wait_until_it_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
+    reads = 0
+
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        await publish(node, numbers(1))
+        await taken(driver)
+        read = Partition.read
+
+        def rotten_at_first(partition: Partition, *args: Any, **more: Any) -> bytes:
+            nonlocal reads
+            reads += 1
+            data = read(partition, *args, **more)
+            return data[:-1] + bytes([data[-1] ^ 1]) if reads <= 3 else data
+
+        monkeypatch.setattr(Partition, "read", rotten_at_first)
+        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])
+        await driver.settled()
+        assert (driver.core.dying_count, driver.core.start_offset) == (0, 1)
+        letters = node.leader("jobs.dlq", 0)
+        assert letters.high_watermark == 1
+
+    asyncio.run(run(tmp_path, act))
+    assert reads == 4
+    assert any("crc" in record.getMessage() for record in caplog.records)
 
 
 def test_what_rests_goes_on_to_rest_after_a_restart_and_when_its_queue_was_put_away(
