@@ -16,10 +16,10 @@ from penstock.types import NO_EVENTS
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.node.links import Links, MakeLinks
-    from penstock.node.network import Network
+    from penstock.node.membership.links import Links, MakeLinks
+    from penstock.node.membership.network import Network
     from penstock.node.peers import PeerHello, TransportEvents
-    from penstock.node.status_log import StatusLog
+    from penstock.node.status.status_log import StatusLog
     from penstock.web import WebPort
 
 LISTEN_BACKLOG = 1024
@@ -81,16 +81,16 @@ class Service:
         if not self.config.status_topic:
             return None
         from penstock.node.clock import SystemClock
-        from penstock.node.status_log import StatusLog
+        from penstock.node.status.status_log import StatusLog
 
         return StatusLog(self.config.status_topic, node_id=self.config.node_id, clock=SystemClock())
 
     def _bind_cluster(self) -> "MakeLinks":
         """Opens the inter-node port, and says how a node gets its links through it."""
         from penstock.node import frame_kinds
-        from penstock.node.datagrams import UdpNetwork
-        from penstock.node.links import Links
-        from penstock.node.network import BoundNetwork
+        from penstock.node.membership.datagrams import UdpNetwork
+        from penstock.node.membership.links import Links
+        from penstock.node.membership.network import BoundNetwork
         from penstock.node.peers import PeerNetwork, read_cluster_key
 
         assert self.config.cluster is not None

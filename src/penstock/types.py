@@ -72,8 +72,8 @@ class Replica(NamedTuple):
 
 
 class EventSink(Protocol):
-    """Takes notice of what happens (`node/status_log.py`). Never waits, raises or answers: whoever tells goes on as
-    if nobody had listened."""
+    """Receives events of the broker (`node/status/status_log.py`). It never waits, raises or answers, so the code that
+    reports an event goes on as if no sink were there."""
 
     def tell(self, kind: str, /, **facts: object) -> None: ...
 

@@ -9,7 +9,7 @@ import pytest
 from penstock import Broker
 from penstock.cli.bench.figures import Latency
 from penstock.cli.bench.queue_figures import QueueRun, medians
-from penstock.cli.bench.queue_load import Tally, Via
+from penstock.cli.bench.queue_load import QueueStats, Via
 from penstock.client import Client
 
 from .conftest import Cli, succeeded
@@ -50,12 +50,12 @@ def test_a_median_is_of_the_runs_that_know_the_brokers_cpu() -> None:
 
 def test_consumers_see_what_all_of_them_have_done(tmp_path: Path) -> None:
     path = tmp_path / "tally"
-    Tally.create(path, 3)
-    first, last = Tally(str(path), 0), Tally(str(path), 2)
+    QueueStats.create(path, 3)
+    first, last = QueueStats(str(path), 0), QueueStats(str(path), 2)
     first.add(5)
     last.add(1)
     last.add(1)
-    assert (first.total, last.total, Tally(str(path), 1).total) == (7, 7, 7)
+    assert (first.total, last.total, QueueStats(str(path), 1).total) == (7, 7, 7)
 
 
 @pytest.mark.skipif(not HAS_SHARE_CONSUMER, reason="this confluent-kafka has no share consumer")

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli import cluster_status
 from penstock.cli.output import counted
-from penstock.node.status import (
+from penstock.node.status.cluster_status import (
     ClusterStatus,
     NodeStatus,
     PartitionStatus,

@@ -10,8 +10,8 @@ import pytest
 from penstock import Broker
 from penstock.cli import share_groups
 from penstock.cli.groups import parse_timestamp
-from tests.clients.queues import take
-from tests.clients.queues import worker as share_consumer
+from tests.kafka.clients.queues import take
+from tests.kafka.clients.queues import worker as share_consumer
 from tests.kafka.trio import Trio
 
 from .conftest import Cli, succeeded

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from penstock.cli.cluster_status import last_wait
-from penstock.node.status import MoveStatus
+from penstock.node.status.cluster_status import MoveStatus
 from tests.cli.conftest import Cli, succeeded
 from tests.cli.test_cluster_status import HEALTHY, Node, asked, node
 

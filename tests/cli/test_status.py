@@ -16,7 +16,7 @@ from penstock.cli import status as module
 from penstock.cli.app import penstock
 from penstock.cli.status import line_of
 from tests.node.processes import BrokerProcess
-from tests.node.status_events import PATIENCE_SECONDS, TOPIC, Event, events_until, has, told
+from tests.node.status.status_events import PATIENCE_SECONDS, TOPIC, Event, events_until, has, told
 
 from .conftest import Cli, succeeded
 

@@ -1,4 +1,4 @@
-"""Following topics with the blocking client."""
+"""LocalReplicas topics with the blocking client."""
 
 import threading
 from collections.abc import Callable

@@ -11,7 +11,7 @@ from penstock.cluster import (
     NodeFenced,
     NodeRemoved,
     NodeUnfenced,
-    Patience,
+    RetryBackoff,
     Sightings,
     decommission_node,
     gone_nodes,
@@ -40,7 +40,7 @@ from tests.cluster.clusters import (
     settle,
 )
 
-PATIENCE = Patience(fence_after_ms=10, replace_after_ms=100)
+PATIENCE = RetryBackoff(fence_after_ms=10, replace_after_ms=100)
 
 
 # --- registering
@@ -141,7 +141,7 @@ def test_a_node_is_gone_after_the_second_longer_period_if_there_is_one() -> None
     apply(state, [NodeFenced(node_id=2)])
     assert gone_nodes(state, {2: 99}, PATIENCE) == ()
     assert gone_nodes(state, {2: 100}, PATIENCE) == (2,)
-    assert gone_nodes(state, {2: 100}, Patience(fence_after_ms=10, replace_after_ms=0)) == ()
+    assert gone_nodes(state, {2: 100}, RetryBackoff(fence_after_ms=10, replace_after_ms=0)) == ()
 
 
 def test_sightings_count_from_the_first_look_and_from_the_last_sight() -> None:

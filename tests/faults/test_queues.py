@@ -4,10 +4,10 @@ a failover."""
 import threading
 from pathlib import Path
 
-from tests.clients.queues import commits, configure, publish, worker
 from tests.faults.clients import create_topic, leader_of
 from tests.faults.crews import Crew, Ledger, assert_each_was_done_once, restart
 from tests.faults.nodes import Cluster
+from tests.kafka.clients.queues import commits, configure, publish, worker
 
 TOPIC, GROUP = "jobs", "workers"
 SOME = 200

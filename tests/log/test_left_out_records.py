@@ -4,7 +4,7 @@ import pytest
 
 from penstock.batch import check_batch
 from penstock.log import Disk, Log, MemoryDisk
-from penstock.node.message_ids import emptied, without_records
+from penstock.node.dedup.message_ids import emptied, without_records
 from penstock.types import Offset, Term
 from tests.log.tools import FOLDER, NOW_MS, append, batch, compact, config, flush, offsets, producer_state
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.exclusive import ExclusiveProducers, Writer
+from penstock.node.exclusive_producers import ExclusiveProducers, Writer
 from penstock.types import GroupId, Term, TopicPartition
 
 HERE, ELSEWHERE = GroupId(UUID(int=1), 0), GroupId(UUID(int=1), 1)

@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.queue.acked import Keeper, Line, Poll, Reign, Tally, acked_before
+from penstock.queue.acked import Keeper, Line, Poll, QueueStats, Reign, acked_before
 from penstock.types import GroupId
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
@@ -24,13 +24,13 @@ def asked(*places: GroupId) -> Poll:
 
 
 def test_a_group_has_acked_nothing_where_it_has_committed_nothing() -> None:
-    tally = Tally(PLACES)
+    tally = QueueStats(PLACES)
     tally.group(TOPIC, {0: 7, 2: 9})
     assert [tally.lines[place] for place in PLACES] == [Line(1, 7), Line(1, 0), Line(1, 9)]
 
 
 def test_only_what_was_asked_for_is_counted() -> None:
-    tally = Tally([PLACE])
+    tally = QueueStats([PLACE])
     tally.group(OTHER, {0: 7})
     tally.queue("q", TOPIC, 1, 7)
     assert tally.lines == {}
@@ -39,7 +39,7 @@ def test_only_what_was_asked_for_is_counted() -> None:
 
 
 def test_the_slowest_holder_draws_the_line() -> None:
-    tally = Tally([PLACE])
+    tally = QueueStats([PLACE])
     for offset in (9, 4, 6):
         tally.queue("q", TOPIC, 0, offset)
     assert tally.lines == {PLACE: Line(3, 4)}
@@ -49,7 +49,7 @@ def test_the_slowest_holder_draws_the_line() -> None:
 
 
 def test_a_queue_has_done_nothing_on_partitions_where_it_has_not_begun() -> None:
-    tally = Tally(PLACES)
+    tally = QueueStats(PLACES)
     tally.queue("busy", TOPIC, 0, 7)
     tally.queue("busy", TOPIC, 1, 8)
     tally.queue("away", TOPIC, 0, 9)
@@ -66,7 +66,7 @@ def test_where_a_queue_has_not_begun_is_known_when_all_its_keepers_have_spoken()
 
 
 def test_a_queue_on_a_partition_that_was_not_asked_for_counts_on_those_that_were() -> None:
-    tally = Tally([PLACES[1]])
+    tally = QueueStats([PLACES[1]])
     tally.queue("away", TOPIC, 0, 9)
     assert tally.line(PLACES[1]) == Line(1, 0)
     assert tally.begun == {TOPIC: {"away": {0}}}
@@ -153,7 +153,7 @@ def test_nothing_goes_that_somebody_has_not_acked_and_all_else_goes_once_everybo
     poll = Poll(believed, PLACES)
     for node in poll.nodes:
         kept = {keeper: reign.term for keeper, reign in truth.items() if reign.node == node}
-        tally = Tally(PLACES)
+        tally = QueueStats(PLACES)
         for keeper, acked in holders:
             if keeper in kept:
                 tally.group(TOPIC, acked)

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.peers import CallFailed
 from penstock.node.peers.rpc import CallProblem
-from penstock.node.status import PartitionStatus
+from penstock.node.status.cluster_status import PartitionStatus
 from penstock.web import cluster
 from penstock.web.app import build_app
 from penstock.web.metrics import render

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import httpx
 
-from penstock.node.queues.desk_words import HandedOut
+from penstock.node.queues.messages import HandedOut
 from penstock.web.api.queue_jobs import RECEIPT_VERSION, JobReceipt
 
 Unique = Callable[[str], str]

@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import Broker
 from penstock.config import Limits
 from penstock.node.queues import driver
-from penstock.node.queues.tally import Backlog, QueueFigures, Tallies
-from penstock.node.subscriptions.counts import PushFigures
+from penstock.node.queues.stats import Backlog, QueueFigures, QueueStatsTable
+from penstock.node.subscriptions.stats import PushFigures
 from penstock.queue import AckKind, Acquired
 from penstock.types import Offset, Term, TopicPartition
-from tests.clients.queues import configure, publish, take, worker
+from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.web.pushing import subscriber
 from tests.web.workers import working
 
@@ -255,7 +255,7 @@ class FakeLed:
 
 
 def test_queues_beyond_the_limit_are_counted_together_under_no_name() -> None:
-    tallies = Tallies(most=2)
+    tallies = QueueStatsTable(most=2)
     for number in range(4):
         tallies.begin(f"queue-{number}", TopicPartition("jobs", 0)).handed_out([Acquired(0, 9, 1)])
     counted = {tally.group_id: tally.delivered for tally in tallies}
@@ -263,7 +263,7 @@ def test_queues_beyond_the_limit_are_counted_together_under_no_name() -> None:
 
 
 def test_a_queue_that_nobody_drives_makes_room_for_one_that_somebody_does() -> None:
-    tallies = Tallies(most=2)
+    tallies = QueueStatsTable(most=2)
     first = tallies.begin("first", TopicPartition("jobs", 0))
     tallies.begin("second", TopicPartition("jobs", 0))
     tallies.end(first)
@@ -272,7 +272,7 @@ def test_a_queue_that_nobody_drives_makes_room_for_one_that_somebody_does() -> N
 
 
 def test_partitions_share_a_tally_until_the_last_of_them_ends() -> None:
-    tallies = Tallies(most=1)
+    tallies = QueueStatsTable(most=1)
     one = tallies.begin("crew", TopicPartition("jobs", 0))
     assert tallies.begin("crew", TopicPartition("jobs", 1)) is one
     tallies.end(one)
@@ -280,7 +280,7 @@ def test_partitions_share_a_tally_until_the_last_of_them_ends() -> None:
 
 
 def test_a_range_is_counted_by_its_kinds() -> None:
-    tally = Tallies().begin("crew", TopicPartition("jobs", 0))
+    tally = QueueStatsTable().begin("crew", TopicPartition("jobs", 0))
     tally.settled(0, 99, bytes([AckKind.ACCEPT]))
     tally.settled(100, 102, bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW]))
     assert tally.kinds[AckKind.ACCEPT] == 101
@@ -289,7 +289,7 @@ def test_a_range_is_counted_by_its_kinds() -> None:
 
 
 def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_since() -> None:
-    tally, led = Tallies().begin("crew", TopicPartition("jobs", 0)), FakeLed()
+    tally, led = QueueStatsTable().begin("crew", TopicPartition("jobs", 0)), FakeLed()
     tally.park(led, Backlog(available=5, deferred=2))
     led.high_watermark = Offset(130)
     [parked] = tally.parked.values()
@@ -297,7 +297,7 @@ def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_
 
 
 def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> None:
-    tally, led, lost = Tallies().begin("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
+    tally, led, lost = QueueStatsTable().begin("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
     tally.park(led, Backlog(available=5))
     tally.park(lost, Backlog(available=5))
     lost.term = Term(4)
@@ -306,7 +306,7 @@ def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> Non
 
 
 def test_a_parked_queue_that_is_driven_again_is_not_counted_twice() -> None:
-    tallies = Tallies()
+    tallies = QueueStatsTable()
     tally = tallies.begin("crew", TopicPartition("jobs", 0))
     tally.park(FakeLed(), Backlog(available=5))
     tallies.end(tally)

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from penstock import Broker
-from tests.clients.queues import take, work_off
-from tests.clients.queues import worker as share_consumer
+from tests.kafka.clients.queues import take, work_off
+from tests.kafka.clients.queues import worker as share_consumer
 
 Unique = Callable[[str], str]
 Create = Callable[..., str]

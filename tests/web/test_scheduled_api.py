@@ -81,7 +81,7 @@ def test_what_was_not_read_is_told_and_read_when_it_is_asked_again(
 ) -> None:
     publish(http, queue, *({"value": number, "partition": 0} for number in range(3)))
     publish(http, queue, {"value": "late", "partition": 0, "deliver_at_ms": FAR_MS})
-    monkeypatch.setattr("penstock.node.queues.desk_here.READ_ON_SECONDS", 0)
+    monkeypatch.setattr("penstock.node.queues.local_queues.READ_ON_SECONDS", 0)
     facts = scheduled(http, queue)["partitions"][0]
     assert (facts["deferred"], facts["unread"]) == (0, 4)
     monkeypatch.undo()

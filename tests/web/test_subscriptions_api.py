@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from penstock import Broker
-from tests.node.status_events import TOPIC, events_until, has, told
+from tests.node.status.status_events import TOPIC, events_until, has, told
 
 from .pushing import committed, create, produce, subscriber
 
@@ -166,7 +166,7 @@ def test_a_consumer_group_is_no_subscription_and_keeps_its_offsets(
 def test_a_list_longer_than_a_page_is_complete(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.node.subscriptions.desk.PAGE_PLACES", 1)
+    monkeypatch.setattr("penstock.node.subscriptions.router.PAGE_PLACES", 1)
     names = [unique("many") for _ in range(3)]
     for name in names:
         with subscriber(broker.http_url) as one:

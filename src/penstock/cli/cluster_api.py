@@ -19,8 +19,8 @@ from penstock.cli.problem import Problem
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.errors import ConfigError
-from penstock.node.controller import RebalanceStep
-from penstock.node.status import ClusterStatus
+from penstock.node.metadata.controller import RebalanceStep
+from penstock.node.status.cluster_status import ClusterStatus
 
 DEFAULT_HTTP = "127.0.0.1:8080"
 HTTP_VARIABLE = "PENSTOCK_HTTP_URL"

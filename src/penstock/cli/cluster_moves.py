@@ -18,8 +18,8 @@ from penstock.cli.help import examples
 from penstock.cli.output import console, counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
-from penstock.node.controller import RebalanceStep
-from penstock.node.status import ClusterStatus
+from penstock.node.metadata.controller import RebalanceStep
+from penstock.node.status.cluster_status import ClusterStatus
 
 LOOK_SECONDS = 0.5
 STUCK_SECONDS = 30.0

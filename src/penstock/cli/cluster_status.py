@@ -14,7 +14,7 @@ from penstock.cli.help import examples
 from penstock.cli.output import console, counted, note, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
-from penstock.node.status import ClusterStatus, NodeStatus, PartitionStatus
+from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 
 EXIT_UNHEALTHY = 3
 """With --check: the cluster was reached, and is not what it should be."""

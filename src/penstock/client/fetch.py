@@ -17,7 +17,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Garbled, Refused
 from penstock.client.list_offsets import EARLIEST, LATEST
-from penstock.client.retry import Patience
+from penstock.client.retry import RetryBackoff
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import (
@@ -125,7 +125,7 @@ class _Reader:
         self._connection: Connection | None = None
         self._empty_answers = 0
         self._log_end = -1
-        self.patience = Patience(settings)
+        self.patience = RetryBackoff(settings)
 
     @property
     def finished(self) -> bool:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Garbled, Refused
-from penstock.client.retry import Patience
+from penstock.client.retry import RetryBackoff
 from penstock.client.settings import ClientSettings
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
@@ -51,7 +51,7 @@ class OffsetSearch:
 
     def run(self, wanted: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, FoundOffset]:
         found: dict[TopicPartition, FoundOffset] = {}
-        patience = Patience(self._leaders.settings)
+        patience = RetryBackoff(self._leaders.settings)
         while missing := {place: time for place, time in wanted.items() if place not in found}:
             before = len(found)
             problem = self._round(missing, isolation, found)

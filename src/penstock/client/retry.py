@@ -1,4 +1,4 @@
-"""Waiting between tries, and giving up: one Patience for each thing that a caller wants done."""
+"""Waiting between tries, and giving up: one RetryBackoff for each thing that a caller wants done."""
 
 import random
 import time
@@ -15,7 +15,7 @@ JITTER = 0.2
 """So that the many tasks that lost the same broker do not all come back in the same moment."""
 
 
-class Patience:
+class RetryBackoff:
     """Counts the tries of one thing, pauses between them, and ends them after `retry_for_ms`."""
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -55,7 +55,7 @@ class Patience:
 
 def persist(settings: ClientSettings, attempt: Callable[[], T]) -> T:
     """What `attempt` returns once it succeeds; its last problem if it does not in time."""
-    patience = Patience(settings)
+    patience = RetryBackoff(settings)
     while True:
         try:
             return attempt()

@@ -8,7 +8,7 @@ from penstock.cluster.damage import report_damaged, why_not_renewed
 from penstock.cluster.decisions import TopicWish
 from penstock.cluster.leaders import check_unclean, elect_preferred, plan_leaders
 from penstock.cluster.membership import (
-    Patience,
+    RetryBackoff,
     Sightings,
     decommission_node,
     gone_nodes,
@@ -83,11 +83,11 @@ __all__ = [
     "PartitionMoveStarted",
     "PartitionMoved",
     "PartitionsAdded",
-    "Patience",
     "PlacementRules",
     "ProducerIdsReserved",
     "Reassignment",
     "ReplicaDamaged",
+    "RetryBackoff",
     "Sightings",
     "Snapshot",
     "Topic",

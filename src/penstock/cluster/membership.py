@@ -23,7 +23,7 @@ from penstock.errors import ErrorCode, KafkaError
 NEVER = 0
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RetryBackoff(msgspec.Struct, frozen=True, kw_only=True):
     """How long a node may be silent before it is fenced (Kafka's broker session is as long), and before its replicas
     are made anew elsewhere: long enough for a machine to restart; 0 for never."""
 
@@ -74,7 +74,7 @@ def register_node(
 
 
 def watch_nodes(
-    state: ClusterState, unseen_ms: Mapping[int, int], patience: Patience
+    state: ClusterState, unseen_ms: Mapping[int, int], patience: RetryBackoff
 ) -> list[MetadataRecord]:
     """Fences and unfences. A node that `unseen_ms` does not tell of stays as it is."""
     records: list[MetadataRecord] = []
@@ -89,7 +89,7 @@ def watch_nodes(
     return records
 
 
-def gone_nodes(state: ClusterState, unseen_ms: Mapping[int, int], patience: Patience) -> tuple[int, ...]:
+def gone_nodes(state: ClusterState, unseen_ms: Mapping[int, int], patience: RetryBackoff) -> tuple[int, ...]:
     """Fenced nodes that have been silent for so long that their replicas are to be made anew elsewhere."""
     if patience.replace_after_ms == NEVER:
         return ()

@@ -17,7 +17,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     dedup_window_ms: int = 0
-    """For how long a message id is remembered (see `penstock.node.dedup`); 0: ids are not looked at."""
+    """For how long a message id is remembered (see `penstock.node.dedup.index`); 0: ids are not looked at."""
     delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = 2**63 - 1

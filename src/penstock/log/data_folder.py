@@ -6,7 +6,8 @@ DATA/
   meta/identity    one sector: a CRC-32C of 4 bytes and a length of 2, big-endian, then a MessagePack array (Identity):
                    cluster, node, terms used up, incarnation, founders; then zeros
   meta/votes.*     terms and votes of all Raft groups (votes.py)
-  meta/gossip      what gossip must not forget; only a node that has had an inter-node port has it (node/gossip.py)
+  meta/gossip      what gossip must not forget (node/membership/gossip.py); only nodes that have had an inter-node port
+                   have it
   meta/clean       there is one if the last node that ran here stopped in good order
   topics/          one folder per partition (layout.py)
   topics/*.deleted partitions on their way out: removed on sight

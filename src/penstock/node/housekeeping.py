@@ -10,7 +10,7 @@ from penstock.errors import CorruptLog, PenstockError, StorageError
 from penstock.log.tending import SCRUB_BYTES
 from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
-from penstock.node.partition import Partition
+from penstock.node.replication.partition import Partition
 from penstock.node.workers import Workers
 from penstock.types import Offset
 

@@ -20,43 +20,43 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import frame_kinds
-from penstock.node.acked import AckedCleanup
-from penstock.node.announcing import Announcer
-from penstock.node.assembly import Assembly
 from penstock.node.clock import Clock, SystemClock
-from penstock.node.controller import Controller
-from penstock.node.courier import Courier
-from penstock.node.deduplicating import Deduplication
-from penstock.node.exclusive import ExclusiveProducers
-from penstock.node.flusher import Flusher
-from penstock.node.following import Following
-from penstock.node.groups import GroupManager
-from penstock.node.hard_states import HardStates
+from penstock.node.coordination.acked_cleanup import AckedCleanup
+from penstock.node.coordination.group_manager import GroupManager
+from penstock.node.coordination.record_forwarder import RecordForwarder
+from penstock.node.coordination.share_groups import ShareGroups
+from penstock.node.dedup.deduplication import Deduplication
+from penstock.node.exclusive_producers import ExclusiveProducers
 from penstock.node.housekeeping import Housekeeping
-from penstock.node.leaders import LeaderTable
-from penstock.node.metadata import MetadataLog
+from penstock.node.membership.no_network import NoNetwork
+from penstock.node.metadata.cluster_view import METADATA_GROUP, ClusterView
+from penstock.node.metadata.controller import Controller
+from penstock.node.metadata.local_replicas import LocalReplicas
+from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.metrics import NodeMetrics
-from penstock.node.no_network import NoNetwork
-from penstock.node.partition import Partition
-from penstock.node.partitions import LogLost, PartitionTable
-from penstock.node.queues.burial import Graveyard
-from penstock.node.queues.desk import QueueDesk
+from penstock.node.queues.dead_letters import DeadLetterWriter
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.overview import QueueOverview
-from penstock.node.queues.store import QueueStore
-from penstock.node.share_groups import ShareGroups
-from penstock.node.status_board import StatusBoard
-from penstock.node.subscriptions.desk import SubscriptionDesk
+from penstock.node.queues.router import QueueRouter
+from penstock.node.queues.state_client import QueueStateClient
+from penstock.node.replication.flusher import Flusher
+from penstock.node.replication.hard_states import HardStates
+from penstock.node.replication.leader_announcer import LeaderAnnouncer
+from penstock.node.replication.leaders import LeaderTable
+from penstock.node.replication.multi_raft import MultiRaft
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import LogLost, PartitionTable
+from penstock.node.replication.vote_files import begin_anew, open_votes
+from penstock.node.status.collector import StatusCollector
+from penstock.node.subscriptions.router import SubscriptionRouter
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.threads import JobThread, SystemThread
-from penstock.node.view import METADATA_GROUP, ClusterView
-from penstock.node.vote_files import begin_anew, open_votes
 from penstock.node.workers import Workers
 from penstock.raft import GroupConfig, RaftSettings, Refused
 from penstock.types import NO_EVENTS, EventSink, GroupId, NodeId, Replica, TopicPartition
 
 if TYPE_CHECKING:  # a node that is alone, in a test perhaps, should not wait for what it will not use
-    from penstock.node.links import Links, MakeLinks
+    from penstock.node.membership.links import Links, MakeLinks
     from penstock.node.peers import Rpc
 
 log = logging.getLogger("penstock.node")
@@ -77,15 +77,15 @@ class Node:
     controller: Controller
     groups: GroupManager
     share_groups: ShareGroups
-    courier: Courier
+    courier: RecordForwarder
     queues: QueueManager
     queue_overview: QueueOverview
-    queue_desk: QueueDesk
-    subscription_desk: SubscriptionDesk
+    queue_desk: QueueRouter
+    subscription_desk: SubscriptionRouter
     acked: AckedCleanup
     flusher: Flusher
     view: ClusterView
-    status: StatusBoard
+    status: StatusCollector
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Node:
         if self._make_links is not None:
             self.links = self._make_links(self)
         self.flusher = Flusher(self._disk, self._threads("penstock-flush"))
-        self._assembly = Assembly(
+        self._assembly = MultiRaft(
             me=self.me,
             transport=self.links.network if self.links is not None else NoNetwork(),
             hard_states=self._hard_states,
@@ -233,10 +233,10 @@ class Node:
         config = self.config
         self._state = ClusterState(self.node_id, static_broker_configs(config))
         self.metadata = MetadataLog(self._state, follower=self, events=self.events)
-        self._following = Following(
+        self._following = LocalReplicas(
             me=self.me, state=self._state, partitions=self.partitions, workers=self._workers
         )
-        self._announcer = Announcer(
+        self._announcer = LeaderAnnouncer(
             node_id=self.node_id, leaders=self.leaders, transport=self._assembly.transport
         )
         self.controller = Controller(
@@ -268,7 +268,7 @@ class Node:
             limits=self.config.limits,
             events=self.events,
         )
-        self.subscription_desk = SubscriptionDesk(
+        self.subscription_desk = SubscriptionRouter(
             node_id=self.node_id,
             state=self._state,
             view=self.view,
@@ -279,7 +279,7 @@ class Node:
 
     def _open_queues(self) -> None:
         state, rpc = self._state, self._rpc
-        self.courier = Courier(
+        self.courier = RecordForwarder(
             node_id=self.node_id,
             state=state,
             view=self.view,
@@ -287,7 +287,7 @@ class Node:
             controller=self.controller,
             rpc=rpc,
         )
-        self._queue_store = QueueStore(
+        self._queue_store = QueueStateClient(
             node_id=self.node_id,
             state=state,
             view=self.view,
@@ -298,7 +298,7 @@ class Node:
         )
         self.queues = QueueManager(
             store=self._queue_store,
-            graveyard=Graveyard(self.courier, self.clock, self.events),
+            graveyard=DeadLetterWriter(self.courier, self.clock, self.events),
             clock=self.clock,
             limits=self.config.limits,
             config_of=self.group_config,
@@ -315,7 +315,7 @@ class Node:
             rpc=rpc,
             events=self.events,
         )
-        self.queue_desk = QueueDesk(
+        self.queue_desk = QueueRouter(
             node_id=self.node_id,
             state=state,
             view=self.view,
@@ -328,7 +328,7 @@ class Node:
         )
 
     def _open_upkeep(self) -> None:
-        self.status = StatusBoard(self)
+        self.status = StatusCollector(self)
         self.acked = AckedCleanup(
             node_id=self.node_id,
             state=self._state,
@@ -367,15 +367,15 @@ class Node:
         self._set_ready()
 
     async def _start_clustered(self, links: "Links") -> None:
-        from penstock.node.caretaker import Caretaker
-        from penstock.node.overseer import Overseer
+        from penstock.node.metadata.controller_loop import ControllerLoop
+        from penstock.node.replication.reconciler import ReplicaReconciler
 
         links.events.take(frame_kinds.RAFT, self._assembly.on_messages)
         links.events.take(frame_kinds.BEAT, self._assembly.on_beat)
         links.events.take(frame_kinds.LEADERS, self._announcer.heard)
         links.events.watch(up=self._peer_up, down=self._assembly.peer_down)
         await links.start()
-        self._caretaker = Caretaker(
+        self._caretaker = ReplicaReconciler(
             me=self.me,
             state=self.metadata.state,
             partitions=self.partitions,
@@ -384,7 +384,7 @@ class Node:
             alive=links.seen,
             hands_over=self.config.replication.auto_rebalance,
         )
-        self._overseer = Overseer(
+        self._overseer = ControllerLoop(
             me=self.me, metadata=self.metadata, settings=self.config.replication, seen=links.seen
         )
         self._entering = asyncio.get_running_loop().create_task(self._enter(links))

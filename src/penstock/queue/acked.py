@@ -54,7 +54,7 @@ class Line(NamedTuple):
     offset: int
 
 
-class Tally:
+class QueueStats:
     """What the keepers of one node know of some partitions."""
 
     def __init__(self, wanted: Iterable[GroupId]) -> None:
@@ -105,7 +105,7 @@ class Poll:
     def __init__(self, keepers: Mapping[Keeper, Reign], places: Iterable[GroupId]) -> None:
         self.keepers = dict(keepers)
         self._missing = dict(self.keepers)
-        self._tally = Tally(places)
+        self._tally = QueueStats(places)
 
     @property
     def nodes(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Consensus, without I/O: one Raft core per partition. core.py has what must hold."""
+"""RaftDriver, without I/O: one Raft core per partition. core.py has what must hold."""
 
 from penstock.raft.beats import BeatFrame, BeatReceiver, BeatReply, BeatSender
 from penstock.raft.config import GroupConfig

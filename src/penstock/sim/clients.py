@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.batch import Record, build_batch, iter_headers, read_records
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.history import History, Write, is_whole
-from penstock.sim.outcome import Tally
+from penstock.sim.outcome import QueueStats
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.types import Replica
 
@@ -44,7 +44,7 @@ class Partition(Protocol):
     def scheduler(self) -> Scheduler: ...
 
     @property
-    def tally(self) -> Tally: ...
+    def tally(self) -> QueueStats: ...
 
     @property
     def places(self) -> "Sequence[Place]":

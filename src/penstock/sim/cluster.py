@@ -15,7 +15,7 @@ from penstock.batch import iter_headers
 from penstock.cluster import encode_record
 from penstock.config import Address, ClusterSettings, GroupSettings
 from penstock.errors import PenstockError
-from penstock.node.view import METADATA_GROUP
+from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.raft import Role
 from penstock.sim.chance import seeded_system
 from penstock.sim.checks import Watched, Witness
@@ -27,7 +27,7 @@ from penstock.sim.loop import NodeLoop
 from penstock.sim.members import Club
 from penstock.sim.network import Cuts, Wires
 from penstock.sim.node_logs import listening
-from penstock.sim.outcome import Tally, Violation
+from penstock.sim.outcome import QueueStats, Violation
 from penstock.sim.policies import UNLIMITED, draw_policy
 from penstock.sim.rest import Rest
 from penstock.sim.retaining import EXPIRY_MS, check_deletion, check_expiry
@@ -57,7 +57,7 @@ class ClusterWorld:
         self._random = self.chance("world")
         self.weather = draw(self.chance("weather"))
         self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
-        self.tally = Tally()
+        self.tally = QueueStats()
         self.calm = True
         """Nothing breaks: before the storm and after it."""
         self.partitions = self._random.choice((1, 2))

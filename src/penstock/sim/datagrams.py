@@ -2,7 +2,7 @@
 
 from random import Random
 
-from penstock.node.datagrams import Receive
+from penstock.node.membership.datagrams import Receive
 from penstock.sim.loop import NodeLoop
 from penstock.sim.network import Cuts
 from penstock.sim.scheduler import Process, Scheduler

@@ -17,7 +17,7 @@ from penstock.sim.disk import SimDisk
 from penstock.sim.faults import Faults
 from penstock.sim.history import History
 from penstock.sim.mail import Mail
-from penstock.sim.outcome import Tally, Violation
+from penstock.sim.outcome import QueueStats, Violation
 from penstock.sim.replica import Machine
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.sim.weather import draw
@@ -56,7 +56,7 @@ class GroupWorld:
         self._random = self.chance("world")
         self.weather = draw(self.chance("weather"))
         self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
-        self.tally = Tally()
+        self.tally = QueueStats()
         self.settings = SETTINGS
         self.topic = TOPIC
         self.group = GroupId(UUID(int=1), 0)

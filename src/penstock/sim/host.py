@@ -12,11 +12,11 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, Pr
 from penstock.log import Log
 from penstock.log.layout import CLEANED_SUFFIX, SWAP_SUFFIX
 from penstock.node import Node, frame_kinds
-from penstock.node.assembly import unpack
-from penstock.node.consensus import Consensus
-from penstock.node.links import Links
-from penstock.node.partition import Partition
+from penstock.node.membership.links import Links
 from penstock.node.peers import PeerHello, TransportEvents
+from penstock.node.replication.multi_raft import unpack
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.raft_driver import RaftDriver
 from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
 from penstock.raft.beats import as_named
 from penstock.sim.clients import Answer
@@ -266,7 +266,7 @@ class Host(Process):
 class WatchedReplica:
     """One replica on one host."""
 
-    def __init__(self, host: Host, consensus: Consensus) -> None:
+    def __init__(self, host: Host, consensus: RaftDriver) -> None:
         self.host = host
         self.consensus = consensus
         self.name = host.name

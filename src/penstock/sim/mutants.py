@@ -15,7 +15,8 @@ from typing import Any
 
 from penstock.cluster import state as cluster_state
 from penstock.log import appending, data_folder, flush, log, votes
-from penstock.node import consensus, flusher, hard_states, metadata, partition, pending
+from penstock.node.metadata import metadata_log
+from penstock.node.replication import flusher, hard_states, partition, pending, raft_driver
 from penstock.raft import config, core, election, follower, leader, membership
 from penstock.sim.mutant import Change, Mutant
 from penstock.sim.mutants_of_groups import GROUP_MUTANTS
@@ -280,7 +281,7 @@ MUTANTS = (
         "a node sends what rides on a vote while the vote is on its way to the disk",
         (
             Change(
-                consensus.Consensus,
+                raft_driver.RaftDriver,
                 "_persist",
                 "has_log = ",
                 "for send in effect.then:\n        self._send(send)\n    has_log = ",
@@ -306,7 +307,7 @@ MUTANTS = (
     Mutant(
         "ex-leader acknowledges",
         "who waits for a commit is told that it came when the leader steps down",
-        (Change(pending.Pending, "fail", "future.set_exception(error)", "future.set_result(None)"),),
+        (Change(pending.PendingAcks, "fail", "future.set_exception(error)", "future.set_result(None)"),),
         level=NODE,
         seeds=100,
     ),
@@ -315,7 +316,7 @@ MUTANTS = (
         "a node acts on metadata that its group may still take back",
         (
             Change(
-                metadata.MetadataLog,
+                metadata_log.MetadataLog,
                 "apply_committed",
                 "partition.high_watermark",
                 "partition.log.end_offset",

@@ -1,7 +1,7 @@
 """Seeded bugs of consumer groups and their coordinators."""
 
 from penstock.groups import coordinator, rebalancing
-from penstock.node import coordinating
+from penstock.node.coordination import coordinator_driver
 from penstock.sim.mutant import Change, Mutant
 from penstock.sim.seeds import NODE
 
@@ -9,7 +9,7 @@ GROUP_MUTANTS = (
     Mutant(
         "commits answered at once",
         "a coordinator tells of what it has only appended",
-        (Change(coordinating.CoordinatorDriver, "_append", "if committed is None:", "if True:"),),
+        (Change(coordinator_driver.CoordinatorDriver, "_append", "if committed is None:", "if True:"),),
         level=NODE,
         seeds=80,
     ),

@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that happened, where it was asked for."""
 
 
-class Tally:
+class QueueStats:
     """What happened, counted by name."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.node.view import METADATA_GROUP
+from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.raft import Role
 from penstock.sim.host import Host
 from penstock.types import GroupId

@@ -4,7 +4,7 @@ import posixpath
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.node.partitions import ORPHANS
+from penstock.node.replication.partition_table import ORPHANS
 from penstock.sim.checks import Watched, Witness
 from penstock.sim.clients import KeyedReader, PlainProducer, Producer, Reader
 from penstock.sim.disk import SimDisk

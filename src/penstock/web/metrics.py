@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from penstock.kafka.wire.apis import ApiKey
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
-from penstock.node.status import ClusterFigures
+from penstock.node.status.cluster_status import ClusterFigures
 from penstock.web.queue_metrics import push_metrics, queue_metrics
 from penstock.web.source import ApiFigures, GroupFigures, PartitionFigures, Snapshot
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from penstock.node.queues.tally import Backlog, QueueFigures
-from penstock.node.subscriptions.counts import PushFigures
+from penstock.node.queues.stats import Backlog, QueueFigures
+from penstock.node.subscriptions.stats import PushFigures
 
 LABELS = ("queue", "topic")
 

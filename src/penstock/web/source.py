@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 
 from penstock.config import NodeConfig
-from penstock.node.controller import RebalanceStep
+from penstock.node.metadata.controller import RebalanceStep
 from penstock.node.metrics import NodeMetrics
-from penstock.node.queues.tally import QueueFigures
-from penstock.node.status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus
-from penstock.node.subscriptions.counts import NO_PUSH, PushFigures
+from penstock.node.queues.stats import QueueFigures
+from penstock.node.status.cluster_status import ClusterFigures, ClusterStatus, NodeStatus, PartitionStatus
+from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
 from penstock.types import EventSink, Offset, TopicPartition
 
 

@@ -17,7 +17,7 @@ from penstock.batch import build_batch, iter_headers, unpacked_total
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, StorageError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
-from penstock.node.queues.desk_here import held_by_other
+from penstock.node.queues.local_queues import held_by_other
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs

@@ -31,7 +31,7 @@ class QueueLoad(Work, frozen=True, kw_only=True):
     """What was sent so early has no part in the latencies."""
 
 
-class Tally:
+class QueueStats:
     """How many messages each consumer has acknowledged: a file in memory, with a place for each of them.
 
     Nobody knows beforehand who gets how many, and a consumer that waited to see whether more comes would measure its

@@ -12,7 +12,7 @@ from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import latency
 from penstock.cli.bench.load import Report
 from penstock.cli.bench.queue_figures import QueueRun
-from penstock.cli.bench.queue_load import QueueLoad, Tally, Via
+from penstock.cli.bench.queue_load import QueueLoad, QueueStats, Via
 from penstock.cli.bench.runner import (
     WARM_UP_SECONDS,
     LoadProcess,
@@ -115,7 +115,7 @@ def _fresh_queue(target: Target, shape: QueueShape) -> Iterator[Place]:
         Client(target.bootstrap) as client,
     ):
         tally = Path(folder) / "tally"
-        Tally.create(tally, shape.consumers)
+        QueueStats.create(tally, shape.consumers)
         try:
             client.admin.create_queue(group)
         except ClientError as failure:

@@ -14,7 +14,7 @@ import msgspec
 from confluent_kafka import KafkaException, Producer
 
 from penstock.cli.bench.load import Report
-from penstock.cli.bench.queue_load import QueueLoad, Tally
+from penstock.cli.bench.queue_load import QueueLoad, QueueStats
 from penstock.cli.bench.worker import (
     QUEUE_FULL_WAIT_S,
     STALL_TIMEOUT_S,
@@ -99,18 +99,18 @@ def _publish_by_producer(load: QueueLoad) -> Report:
 class Taker(Protocol):
     """A consumer that acknowledges whatever it takes."""
 
-    def take(self, patience: "Patience") -> Iterator[bytes]:
+    def take(self, patience: "RetryBackoff") -> Iterator[bytes]:
         """Messages, until all consumers together have all; then waits until the acknowledgements are durable."""
 
     def close(self) -> str:
         """What went wrong, if something did."""
 
 
-class Patience:
+class RetryBackoff:
     """Whether there is more to wait for. Raises Stalled when the consumers get no further."""
 
     def __init__(self, load: QueueLoad) -> None:
-        self._tally = Tally(load.tally, load.number)
+        self._tally = QueueStats(load.tally, load.number)
         self._wanted = load.messages
         self._seen = 0
         self._seen_at = time.perf_counter()
@@ -139,7 +139,7 @@ class ClientTaker:
         self._load = load
         self._lost = 0
 
-    def take(self, patience: Patience) -> Iterator[bytes]:
+    def take(self, patience: RetryBackoff) -> Iterator[bytes]:
         load = self._load
         queue = self._client.queue(load.topic, group=load.group, prefetch=load.prefetch)
         while patience.is_needed:
@@ -176,7 +176,7 @@ class ShareTaker:
         self._consumer.poll(JOIN_SECONDS)
         self._error = ""
 
-    def take(self, patience: Patience) -> Iterator[bytes]:
+    def take(self, patience: RetryBackoff) -> Iterator[bytes]:
         while patience.is_needed:
             messages = self._consumer.poll(SHARE_LOOK_SECONDS)
             for message in messages:
@@ -197,7 +197,7 @@ class ShareTaker:
 
 def work_off(load: QueueLoad) -> Report:
     taker: Taker = ClientTaker(load) if load.via == "client" else ShareTaker(load)
-    patience = Patience(load)
+    patience = RetryBackoff(load)
     latencies_us: list[int] = []
     taken, error = 0, ""
     wait_for_go()

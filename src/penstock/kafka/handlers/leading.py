@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node, Partition
-from penstock.node.view import Broker
+from penstock.node.metadata.cluster_view import Broker
 
 MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 """What a client is told that should go elsewhere, or come back with a newer epoch."""

@@ -1,7 +1,7 @@
 """Produce and InitProducerId: batches into logs.
 
 A batch is never opened here, unless its topic has rules on what is in it (topic_rules.py) or wants each message once
-(`dedup.window.ms`, see `penstock.node.deduplicating`).
+(`dedup.window.ms`, see `penstock.node.dedup.deduplication`).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from penstock.kafka.wire.messages.produce import (
 )
 from penstock.log import Appended
 from penstock.node import Node, Partition
-from penstock.node.exclusive import Writer
+from penstock.node.exclusive_producers import Writer
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 

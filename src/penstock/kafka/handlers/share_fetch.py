@@ -26,7 +26,7 @@ from penstock.kafka.wire.messages.share_fetch import (
 )
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, QueueDriver, ShareSession
-from penstock.node.queues.desk_here import internal_topic
+from penstock.node.queues.local_queues import internal_topic
 from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, Place
 
 log = logging.getLogger("penstock.kafka")

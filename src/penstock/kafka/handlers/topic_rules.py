@@ -8,7 +8,7 @@ from penstock.batch import BatchHeader, check_produced, recompress, scan_batch
 from penstock.batch._scan import NULL_KEY, NULL_VALUE
 from penstock.config import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.message_ids import MessageId, read_ids
+from penstock.node.dedup.message_ids import MessageId, read_ids
 
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

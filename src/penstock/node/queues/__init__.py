@@ -7,10 +7,10 @@ delivery; `burial` copies dead letters; `admission` lets the group coordinator k
 drivers, `overview` and `desk` those on other nodes too.
 """
 
-from penstock.node.queues.desk import QueueDesk
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.overview import QueueOverview, QueuePicture
+from penstock.node.queues.router import QueueRouter
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.values import Acknowledgement, Consumer, Delivery, NotLeased
 
@@ -19,11 +19,11 @@ __all__ = [
     "Consumer",
     "Delivery",
     "NotLeased",
-    "QueueDesk",
     "QueueDriver",
     "QueueManager",
     "QueueOverview",
     "QueuePicture",
+    "QueueRouter",
     "ShareSession",
     "ShareSessions",
 ]

@@ -22,14 +22,13 @@ from uuid import uuid4
 from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock
-from penstock.node.partition import Partition
-from penstock.node.queues.beginning import first_offset, is_of_another_log, settings_of
-from penstock.node.queues.exclusive import Holder, Seat
-from penstock.node.queues.patience import Patience
-from penstock.node.queues.reading import LogReader
-from penstock.node.queues.shelf import QueueKey
-from penstock.node.queues.store import QueueStore
-from penstock.node.queues.tally import Backlog, Tally
+from penstock.node.queues.exclusive_consumer import Holder, Seat
+from penstock.node.queues.log_reader import LogReader
+from penstock.node.queues.retry_backoff import RetryBackoff
+from penstock.node.queues.start_position import first_offset, is_of_another_log, settings_of
+from penstock.node.queues.state_client import QueueStateClient
+from penstock.node.queues.state_log import QueueKey
+from penstock.node.queues.stats import Backlog, QueueStats
 from penstock.node.queues.values import (
     NOTHING,
     Acknowledgement,
@@ -39,7 +38,8 @@ from penstock.node.queues.values import (
     not_leased,
     unknown_queue,
 )
-from penstock.node.waiter import FetchWaiter
+from penstock.node.replication.fetch_waiter import FetchWaiter
+from penstock.node.replication.partition import Partition
 from penstock.queue import HEAD_SUFFIX, AckKind, DeadLetter, QueuePartition
 from penstock.types import NO_EVENTS, EventSink, Term
 
@@ -66,14 +66,14 @@ class QueueDriver:
         *,
         key: QueueKey,
         partition: Partition,
-        store: QueueStore,
+        store: QueueStateClient,
         config: GroupConfig,
         clock: Clock,
         bury: Bury,
         on_end: Callable[["QueueDriver"], None],
         may_begin: bool = True,
         events: EventSink = NO_EVENTS,
-        tally: Tally | None = None,
+        tally: QueueStats | None = None,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -88,7 +88,7 @@ class QueueDriver:
         self._clock = clock
         self._bury = bury
         self._events = events
-        self.tally = tally or Tally(key.group_id, partition.name.topic)
+        self.tally = tally or QueueStats(key.group_id, partition.name.topic)
         """Where it is counted what happens here."""
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -529,7 +529,7 @@ class QueueDriver:
     async def _bury_all(self, dead: Sequence[DeadLetter]) -> None:
         try:
             for letter in dead:
-                patience = Patience(f"dead letters of {self.partition.name} wait")
+                patience = RetryBackoff(f"dead letters of {self.partition.name} wait")
                 while self.ended is None:
                     try:
                         await self._bury(self, letter)

@@ -8,15 +8,15 @@ from uuid import UUID
 from penstock.config import GroupConfig, Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.clock import Clock
-from penstock.node.partition import Partition
-from penstock.node.queues.admission import Admission, Note
-from penstock.node.queues.burial import Graveyard
+from penstock.node.queues.dead_letters import DeadLetterWriter
 from penstock.node.queues.driver import QueueDriver
+from penstock.node.queues.registration import Note, QueueRegistration
 from penstock.node.queues.sessions import ShareSession, ShareSessions
-from penstock.node.queues.shelf import QueueKey
-from penstock.node.queues.store import QueueStore
-from penstock.node.queues.tally import Backlog, QueueFigures, Tallies, Tally, figures_of
+from penstock.node.queues.state_client import QueueStateClient
+from penstock.node.queues.state_log import QueueKey
+from penstock.node.queues.stats import Backlog, QueueFigures, QueueStats, QueueStatsTable, figures_of
 from penstock.node.queues.values import unknown_queue
+from penstock.node.replication.partition import Partition
 from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")
@@ -32,8 +32,8 @@ class QueueManager:
     def __init__(
         self,
         *,
-        store: QueueStore,
-        graveyard: Graveyard,
+        store: QueueStateClient,
+        graveyard: DeadLetterWriter,
         clock: Clock,
         limits: Limits,
         config_of: Callable[[str], GroupConfig],
@@ -47,9 +47,9 @@ class QueueManager:
         self._clock = clock
         self._limits = limits
         self._config_of = config_of
-        self._admission = Admission(store, note)
+        self._admission = QueueRegistration(store, note)
         self._drivers: dict[QueueKey, QueueDriver] = {}
-        self._tallies = Tallies()
+        self._tallies = QueueStatsTable()
         self.sessions = ShareSessions(
             limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
         )
@@ -157,8 +157,8 @@ class QueueManager:
 
     def figures(self) -> list[QueueFigures]:
         """For whoever watches: what each queue has to do on the partitions that this node leads, and has done."""
-        backlogs: dict[Tally, Backlog] = {}
-        workers: dict[Tally, set[str]] = {}
+        backlogs: dict[QueueStats, Backlog] = {}
+        workers: dict[QueueStats, set[str]] = {}
         for driver in self._drivers.values():
             if driver.is_open:
                 backlogs[driver.tally] = backlogs.get(driver.tally, Backlog()).plus(driver.backlog)

@@ -13,12 +13,12 @@ import msgspec
 
 from penstock.cluster import ClusterState, Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.node.leaders import NO_LEADER
-from penstock.node.partitions import PartitionTable
+from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.shelf import QueueKey
-from penstock.node.queues.store import WHOLE_TOPIC, Place, QueueStore
-from penstock.node.view import ClusterView
+from penstock.node.queues.state_client import WHOLE_TOPIC, Place, QueueStateClient
+from penstock.node.queues.state_log import QueueKey
+from penstock.node.replication.leaders import NO_LEADER
+from penstock.node.replication.partition_table import PartitionTable
 from penstock.types import NO_EVENTS, EventSink, NodeId
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class QueueOverview:
         state: ClusterState,
         view: ClusterView,
         partitions: PartitionTable,
-        store: QueueStore,
+        store: QueueStateClient,
         queues: QueueManager,
         rpc: "Rpc | None",
         events: EventSink = NO_EVENTS,

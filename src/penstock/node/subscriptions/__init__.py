@@ -6,8 +6,8 @@ tells any node of all of it.
 """
 
 from penstock.node.subscriptions.attachment import Attachment, place_told
-from penstock.node.subscriptions.desk import PlacePicture, SubscriptionDesk, SubscriptionPicture
 from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.router import PlacePicture, SubscriptionPicture, SubscriptionRouter
 from penstock.node.subscriptions.values import (
     Bounds,
     Elsewhere,
@@ -31,8 +31,8 @@ __all__ = [
     "Reader",
     "Refused",
     "Rows",
-    "SubscriptionDesk",
     "SubscriptionPicture",
+    "SubscriptionRouter",
     "Subscriptions",
     "Wish",
     "place_told",

@@ -16,9 +16,9 @@ from functools import partial
 from uuid import UUID
 
 from penstock.errors import KafkaError, PenstockError
-from penstock.node.subscriptions.counts import PushCounts
 from penstock.node.subscriptions.feeds import Feeds, Source, Spot, Want
 from penstock.node.subscriptions.pages import Page
+from penstock.node.subscriptions.stats import PushCounts
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import FAILED, Encoder, Ending, Notice, Outcome, Refused, Send, Wish
 from penstock.queue.subscription import ANY_TIME, Ack, Place, Subscriber

@@ -18,8 +18,8 @@ from uuid import UUID
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
-from penstock.node.subscriptions.counts import PushCounts, PushFigures
 from penstock.node.subscriptions.feeds import Feeds
+from penstock.node.subscriptions.stats import PushCounts, PushFigures
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import Bounds, Elsewhere, Encoder, Ending, Reader, Refused, Wish
 from penstock.queue.subscription import Place

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from penstock.batch import Record, iter_headers, read_records
 from penstock.errors import BatchError
-from penstock.node.queues.notes import most_unpacked, times_of
+from penstock.node.queues.delivery_headers import most_unpacked, times_of
 from penstock.node.subscriptions.values import Encoder, Outcome
 from penstock.queue.subscription import Times
 from penstock.types import TopicPartition

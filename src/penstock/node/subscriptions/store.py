@@ -13,7 +13,7 @@ from penstock.config import Limits
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
 from penstock.node.clock import Clock
-from penstock.node.groups import GroupManager
+from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.subscriptions.values import Refused
 from penstock.queue.subscription import Place
 from penstock.queue.subscription_storage import decode_done, encode_mark, is_mark

@@ -1,6 +1,6 @@
 """Dead letters: what died in a queue, and the way back.
 
-They are records of a topic (`node.queues.burial` says how they are marked). Which of them were dealt with is kept by a
+They are records of a topic (marked as `node/queues/dead_letters.py` says). Which of them were dealt with is kept by a
 queue of the broker's own on that topic, KEEPER: what is done in it is not listed any more. Sending one back publishes
 it to where it came from, as a new record without the marks, and then says in that queue that it is done. A node that
 fails between the two leaves it listed, and it may be sent back twice.
@@ -17,8 +17,8 @@ from penstock.batch import Record, build_batch, unpacked_total
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.queues import burial
-from penstock.node.queues.desk_words import At, Look, Seen
+from penstock.node.queues import dead_letters as dead_letter_headers
+from penstock.node.queues.messages import At, Look, Seen
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
@@ -226,7 +226,7 @@ class DeadLetters:
                 for letter in await aside(
                     ASIDE_FROM_BYTES if seen.records else 0, _opened, topic.name, partition, seen
                 ):
-                    if letter.mark(burial.GROUP) == params.queue:
+                    if letter.mark(dead_letter_headers.GROUP) == params.queue:
                         yield letter
                 at = seen.next_offset
 
@@ -274,7 +274,7 @@ class DeadLetters:
             raise _no_topic(place.topic)
         seen = await self._peek(topic, place.partition, place.offset, 1, await self._kept())
         for letter in _opened(place.topic, place.partition, seen):
-            if letter.place == place and letter.mark(burial.GROUP) == queue:
+            if letter.place == place and letter.mark(dead_letter_headers.GROUP) == queue:
                 return letter
         message = (
             f"there is no dead letter of {queue!r} at {place.topic}-{place.partition}, offset {place.offset}"
@@ -314,11 +314,11 @@ class DeadLetters:
         return found, False
 
     async def _send_back(self, letter: Letter) -> SentBack:
-        name = letter.mark(burial.TOPIC) or ""
+        name = letter.mark(dead_letter_headers.TOPIC) or ""
         topic = self._node.metadata.state.topics.get(name)
         if topic is None:
             raise _no_topic(name)
-        partition = (letter.number(burial.PARTITION) or 0) % topic.partitions
+        partition = (letter.number(dead_letter_headers.PARTITION) or 0) % topic.partitions
         offset = await self._node.courier.append(topic, partition, self._reborn(letter.record))
         await self._dealt_with(letter.place)
         return SentBack(letter=letter.place, topic=name, partition=partition, offset=offset)
@@ -357,12 +357,12 @@ def _told(letter: Letter, encoding: Encoding) -> LetterOut:
     return LetterOut(
         topic=letter.place.topic,
         partition=letter.place.partition,
-        reason=letter.mark(burial.REASON),
-        from_topic=letter.mark(burial.TOPIC),
-        from_partition=letter.number(burial.PARTITION),
-        from_offset=letter.number(burial.OFFSET),
-        deliveries=letter.number(burial.DELIVERIES),
-        died_at_ms=letter.number(burial.AT),
+        reason=letter.mark(dead_letter_headers.REASON),
+        from_topic=letter.mark(dead_letter_headers.TOPIC),
+        from_partition=letter.number(dead_letter_headers.PARTITION),
+        from_offset=letter.number(dead_letter_headers.OFFSET),
+        deliveries=letter.number(dead_letter_headers.DELIVERIES),
+        died_at_ms=letter.number(dead_letter_headers.AT),
         **msgspec.structs.asdict(record_out(letter.record, encoding)),
     )
 

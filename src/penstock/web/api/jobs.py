@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.batch import BatchHeader, Record, iter_headers, read_records
 from penstock.errors import BatchError
-from penstock.node.queues.notes import most_unpacked
+from penstock.node.queues.delivery_headers import most_unpacked
 
 KEPT_BYTES = 32 * 1024 * 1024
 """Of all opened batches together, about: keys, values, and RECORD_OVERHEAD for each record."""

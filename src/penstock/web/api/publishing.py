@@ -47,7 +47,7 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from penstock.node.message_ids import MAX_ID_BYTES
+from penstock.node.dedup.message_ids import MAX_ID_BYTES
 from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
 from penstock.web.api.problems import (
     ErrorFacts,

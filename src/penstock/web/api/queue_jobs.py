@@ -18,7 +18,7 @@ from msgspec import Meta
 from penstock.batch import unpacked_total
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.queues.desk_words import At, HandedOut, Taken, Verdict, Verdicts, Wish
+from penstock.node.queues.messages import At, HandedOut, Taken, Verdict, Verdicts, Wish
 from penstock.queue import AckKind
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs

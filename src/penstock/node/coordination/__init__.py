@@ -1,0 +1,1 @@
+"""Coordinators of groups: sans-I/O cores hosted on the partitions of internal topics."""

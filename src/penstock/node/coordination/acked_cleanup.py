@@ -1,0 +1,320 @@
+"""Deletes what everybody has acked from the partitions that this node leads (`penstock.queue.acked` has the rules).
+
+Every two seconds, if there is such a partition with records in it, all nodes that keep groups or queues are asked how
+far these are, one question to each. Nothing is remembered from one round to the next, so there is nothing that could be
+out of date: who leads, who keeps what and who holds what back is found out anew.
+
+The cost: each node that is asked looks at all groups that it coordinates and all queues whose state it keeps, a few
+microseconds each. A cluster without such topics asks nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC, ClusterState
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError
+from penstock.groups import CommittedOffset, GroupListing, GroupState
+from penstock.node.clock import Clock
+from penstock.node.coordination.coordinator_driver import CoordinatorDriver
+from penstock.node.coordination.group_manager import GroupManager
+from penstock.node.metadata.cluster_view import ClusterView
+from penstock.node.queues.manager import QueueManager
+from penstock.node.queues.state_client import WHOLE_TOPIC, QueueStateClient
+from penstock.node.replication.leaders import NO_LEADER
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import PartitionTable
+from penstock.node.workers import Workers
+from penstock.queue.acked import NOTHING, Keeper, Line, Poll, QueueStats, Reign, acked_before
+from penstock.types import GroupId, NodeId, Offset
+
+if TYPE_CHECKING:
+    from penstock.node.peers import Rpc
+
+log = logging.getLogger("penstock.node")
+
+HOW_FAR = 27
+"""Method of the inter-node port."""
+
+ANSWER_MS = 5_000
+"""A node that has not answered by then is taken to be busy: the next round asks again."""
+
+GROUPS_PER_TURN = 100
+"""Groups that are looked at before other work gets its turn on the event loop: a millisecond or so."""
+
+PARTITIONS_PER_TURN = 50
+
+PATIENT_ROUNDS = 30
+"""A minute."""
+
+KEEPERS = (OFFSETS_TOPIC, STATE_TOPIC)
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """How far is everybody in these partitions, by topic id?"""
+
+    places: list[tuple[bytes, list[int]]]
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    partition_counts: list[int]
+    """Of the keepers' topics, 0 for one that is not there, as the answering node knows them. One that knows of more
+    than the asker knows that others must be asked."""
+    keepers: list[tuple[int, int, int]]
+    """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
+    lines: list[tuple[int, int, int, int]]
+    """Topic (its number in the question), partition, holders, offset."""
+    begun: list[tuple[int, str, list[int]]]
+    """Topic (its number in the question), queue, and all partitions of the topic that something is stored of here."""
+
+
+class AckedCleanup:
+    """Both sides: asking and deleting as a leader, answering as a keeper."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        state: ClusterState,
+        view: ClusterView,
+        partitions: PartitionTable,
+        groups: GroupManager,
+        queues: QueueManager,
+        store: QueueStateClient,
+        clock: Clock,
+        workers: Workers,
+        rpc: "Rpc | None",
+    ) -> None:
+        self._node_id = node_id
+        self._state = state
+        self._view = view
+        self._partitions = partitions
+        self._groups = groups
+        self._queues = queues
+        self._store = store
+        self._clock = clock
+        self._workers = workers
+        self._rpc = rpc
+        self._failures = 0
+        """Rounds in a row in which not all have answered."""
+        if rpc is not None:
+            rpc.handle(HOW_FAR, self._serve)
+
+    # --- as a leader
+
+    async def clean(self) -> None:
+        """One round."""
+        led = {one.group: (one, one.term) for one in self._partitions.online() if _has_work(one)}
+        if not led or not (keepers := self._reigns()):
+            return
+        poll = Poll(keepers, led)
+        if NO_LEADER not in poll.nodes:
+            await asyncio.gather(*(self._ask(poll, node, list(led)) for node in poll.nodes))
+        self._note(poll)
+        shortened = []
+        for count, (place, (partition, term)) in enumerate(led.items()):
+            if count % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+                if not poll.counts(self._reigns()):
+                    break
+            is_as_it_was = not partition.closed and partition.serves and partition.term == term
+            if is_as_it_was and self._clean(partition, poll.line(place)):
+                shortened.append(partition)
+        for partition in shortened:
+            await self._give_back(partition)
+
+    def _note(self, poll: Poll) -> None:
+        """Tells an operator who waits for space in vain; once, and not for what an election explains."""
+        self._failures = 0 if poll.counts(poll.keepers) else self._failures + 1
+        if self._failures == PATIENT_ROUNDS:
+            log.warning(
+                "nothing that is acked is deleted (cleanup.policy=acked): nobody answers for %s",
+                ", ".join(f"{keeper.topic}-{keeper.partition}" for keeper in poll.missing),
+            )
+
+    def _reigns(self) -> dict[Keeper, Reign]:
+        """All keepers there are, as far as this node knows."""
+        found = {}
+        for name in KEEPERS:
+            topic = self._state.topics.get(name)
+            for index in range(topic.partitions if topic is not None else 0):
+                facts = self._view.partition(self._state.topics[name], index)
+                found[Keeper(name, index)] = Reign(facts.leader, facts.term)
+        return found
+
+    async def _ask(self, poll: Poll, node: int, places: Sequence[GroupId]) -> None:
+        """What goes wrong leaves the poll incomplete."""
+        topics: dict[UUID, list[int]] = {}
+        for topic_id, index in places:
+            topics.setdefault(topic_id, []).append(index)
+        question = Question([(topic_id.bytes, indexes) for topic_id, indexes in topics.items()])
+        try:
+            answer = await self._put(node, question)
+            if answer.partition_counts != self._partition_counts():
+                return
+            told = {Keeper(KEEPERS[topic], index): term for topic, index, term in answer.keepers}
+            ids = list(topics)
+            lines = {GroupId(ids[at], index): Line(*line) for at, index, *line in answer.lines}
+            begun: dict[UUID, dict[str, list[int]]] = {}
+            for at, name, indexes in answer.begun:
+                begun.setdefault(ids[at], {})[name] = indexes
+        except (PenstockError, msgspec.DecodeError, IndexError) as trouble:
+            log.debug("node %s does not say how far its groups and queues are: %s", node, trouble)
+        else:
+            poll.heard(node, told, lines, begun)
+
+    async def _put(self, node: int, question: Question) -> Answer:
+        if node == self._node_id:
+            return await self.answer(question)
+        if self._rpc is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no way to node {node}")
+        data = await self._rpc.call(NodeId(node), HOW_FAR, msgspec.msgpack.encode(question), ANSWER_MS)
+        return msgspec.msgpack.decode(data, type=Answer)
+
+    def _clean(self, partition: Partition, line: Line | None) -> bool:
+        try:
+            return self._delete(partition, line)
+        except CorruptLog as rot:
+            partition.damaged(rot)
+        except PenstockError as trouble:
+            log.warning("%s: what is acked could not be deleted: %s", partition.name, trouble)
+        return False
+
+    async def _give_back(self, partition: Partition) -> None:
+        """Memory is what topics in memory are short of; files may wait for housekeeping's next round."""
+        if partition.config.memory and not partition.closed:
+            garbage = partition.log.take_garbage()
+            if garbage is not None:
+                await self._workers.run(garbage)
+
+    def _delete(self, partition: Partition, line: Line | None) -> bool:
+        """Moves the start of the log; whether it did."""
+        acked = acked_before(line, self.queue_starts(partition.group))
+        limit = Offset(min(acked, partition.high_watermark, partition.log.flushed_offset))
+        if limit <= partition.start_offset or not partition.has_lease:
+            return False
+        young_ms = self._clock.wall_ms() - partition.config.acked_min_age_ms + 1
+        found = partition.log.find_timestamp(young_ms, limit)
+        if found is not None:
+            limit = Offset(found[1])
+        return limit > partition.start_offset and partition.delete_records(limit) == limit
+
+    def queue_starts(self, place: GroupId) -> list[int | None]:
+        """Of the queues at work on a partition here: where each begins by what is stored; None: nothing is yet."""
+        return [
+            driver.core.saved_start_offset if driver.is_open else None
+            for driver in self._queues.drivers()
+            if driver.partition.group == place and driver.ended is None
+        ]
+
+    # --- as a keeper
+
+    async def _serve(self, sender: NodeId, question: memoryview) -> bytes:
+        asked = msgspec.msgpack.decode(question, type=Question)
+        return msgspec.msgpack.encode(await self.answer(asked))
+
+    async def answer(self, question: Question) -> Answer:
+        """KafkaError if this node does not know one of the topics yet: it cannot say who is on it."""
+        ids = [UUID(bytes=topic_id) for topic_id, _ in question.places]
+        names = {self._name_of(topic_id): topic_id for topic_id in ids}
+        tally = QueueStats(
+            GroupId(topic_id, index)
+            for topic_id, (_, indexes) in zip(ids, question.places, strict=True)
+            for index in indexes
+        )
+        counts = self._partition_counts()
+        keepers = [(0, index, term) async for index, term in self._count_groups(names, tally)]
+        keepers += [(1, index, term) async for index, term in self._count_queues(tally)]
+        at = {topic_id: number for number, topic_id in enumerate(ids)}
+        lines = [(at[place.topic_id], place.partition, *line) for place, line in tally.lines.items()]
+        begun = [
+            (at[topic_id], name, sorted(indexes))
+            for topic_id, queues in tally.begun.items()
+            for name, indexes in queues.items()
+        ]
+        return Answer(counts, keepers, lines, begun)
+
+    def _partition_counts(self) -> list[int]:
+        topics = [self._state.topics.get(name) for name in KEEPERS]
+        return [topic.partitions if topic is not None else 0 for topic in topics]
+
+    def _name_of(self, topic_id: UUID) -> str:
+        topic = self._state.topic_by_id(topic_id)
+        if topic is None:
+            message = f"topic {topic_id} is not known on node {self._node_id}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, message)
+        return topic.name
+
+    def _is_of_this_log(self, topic_id: UUID, index: int, term: int) -> bool:
+        """Whether a place that was stored in this term of the partition is in the log that is there now. A log in
+        memory begins at 0 again when its node does, in a later term: a place from before then says nothing of it. One
+        that has only moved is taken for such a log, too, until its holders say something under the new leader."""
+        topic = self._state.topic_by_id(topic_id)
+        if topic is None or not topic.config.memory or not 0 <= index < topic.partitions:
+            return True
+        return term >= self._view.partition(topic, index).term
+
+    async def _count_groups(
+        self, names: Mapping[str, UUID], tally: QueueStats
+    ) -> AsyncIterator[tuple[int, int]]:
+        """Counts groups and subscriptions; says of which coordinators they were all, and nobody else's by now."""
+        for index, driver in list(self._groups.coordinators().items()):
+            for count, row in enumerate(driver.core.list_groups((), ("classic",))):
+                if count % GROUPS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                for name, committed in _acked_by(driver, row, names).items():
+                    tally.group(names[name], self._true_offsets(names[name], committed))
+            if self._groups.coordinators().get(index) is driver and driver.has_lease:
+                yield index, driver.term
+
+    def _true_offsets(self, topic_id: UUID, committed: Mapping[int, CommittedOffset]) -> dict[int, int]:
+        """Without those of a log that is gone. Clients that do not say of which leader they have read are believed."""
+        return {
+            index: one.offset
+            for index, one in committed.items()
+            if one.leader_epoch < 0 or self._is_of_this_log(topic_id, index, one.leader_epoch)
+        }
+
+    async def _count_queues(self, tally: QueueStats) -> AsyncIterator[tuple[int, int]]:
+        for index, shelf in self._store.shelves().items():
+            try:
+                heads = await shelf.settled_heads()
+            except KafkaError:
+                continue
+            for queue, head in heads:
+                if queue.partition == WHOLE_TOPIC:
+                    continue
+                is_true = self._is_of_this_log(queue.topic_id, queue.partition, head.term)
+                tally.queue(*queue, head.start_offset if is_true else NOTHING)
+            yield index, shelf.term
+
+
+def _has_work(partition: Partition) -> bool:
+    return (
+        partition.config.cleanup_acked
+        and not partition.closed
+        and partition.serves
+        and partition.start_offset < partition.high_watermark
+    )
+
+
+def _acked_by(
+    driver: CoordinatorDriver, row: GroupListing, names: Mapping[str, UUID]
+) -> dict[str, dict[int, CommittedOffset]]:
+    """The topics of these that a group is on, with the offsets that it has committed. It is on those that its members
+    read and those that it has committed something in; a rebalance, in which nobody reads, changes nothing about that:
+    whoever comes out of it goes on where nothing was committed, at the beginning. A subscription's offsets end with
+    their TTL, also while nobody has deleted them yet."""
+    is_empty = row.state is GroupState.EMPTY
+    found: dict[str, dict[int, CommittedOffset]] = {
+        name: {} for name in sorted(driver.core.wanted_topics(row.group_id)) if name in names
+    }
+    for (name, index), committed in driver.core.fetch_offsets(row.group_id).items():
+        is_over = is_empty and 0 <= committed.expire_timestamp_ms <= driver.now_ms
+        if name in names and not is_over:
+            found.setdefault(name, {})[index] = committed
+    return found

@@ -1,0 +1,1 @@
+"""Deduplication by message id."""

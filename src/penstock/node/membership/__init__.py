@@ -1,0 +1,1 @@
+"""How a node finds its cluster, joins and leaves it, and hears which nodes are alive."""

@@ -1,0 +1,279 @@
+"""Drives membership: datagrams in and out, one timer, and the number that must survive a restart.
+
+`meta/gossip` holds a CRC-32C of 4 bytes, big-endian, and behind it a MessagePack array: boot epoch, reserved
+incarnation. It is written once at every start, and again only when this node has had to contradict others some sixty
+times. A file that is lost or damaged harms nobody: the epoch also follows the wall clock, and the others know the
+last incarnation and are outdone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from random import Random
+from types import MappingProxyType
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.errors import StorageError
+from penstock.log.data_folder import GOSSIP_PATH
+from penstock.log.disk import Disk
+from penstock.node.clock import Clock
+from penstock.node.membership.datagrams import DatagramNetwork, Datagrams
+from penstock.swim import (
+    Conflict,
+    Effect,
+    Endpoint,
+    Member,
+    MemberChanged,
+    MemberMeta,
+    Refusal,
+    Refused,
+    SaveIncarnation,
+    SendPacket,
+    SendReliable,
+    Session,
+    State,
+    Swim,
+    SwimSettings,
+)
+from penstock.types import NodeId, Replica
+
+log = logging.getLogger("penstock.gossip")
+
+META = "meta"
+CRC_SIZE = 4
+
+Reliable = Callable[[NodeId | Endpoint, bytes], bool]
+"""Sends over the connection between nodes, never waits; False when it was dropped. What arrives there is given to
+`Gossip.receive_reliable`. For a node, its address is in `Gossip.members()`."""
+OnChange = Callable[[Member, State], None]
+
+
+class Saved(msgspec.Struct, array_like=True, frozen=True):
+    """What `meta/gossip` holds."""
+
+    epoch: int = -1
+    incarnation: int = -1
+
+    @classmethod
+    def load(cls, disk: Disk) -> "Saved":
+        try:
+            data = disk.read_file(GOSSIP_PATH)
+        except FileNotFoundError:
+            return cls()
+        with suppress(msgspec.DecodeError):
+            if int.from_bytes(data[:CRC_SIZE], "big") == crc32c(data[CRC_SIZE:]):
+                return msgspec.msgpack.decode(data[CRC_SIZE:], type=cls)
+        log.warning("%s is damaged; gossip starts without what it held", GOSSIP_PATH)
+        return cls()
+
+    def save(self, disk: Disk) -> None:
+        body = msgspec.msgpack.encode(self)
+        disk.write_file_atomic(GOSSIP_PATH, crc32c(body).to_bytes(CRC_SIZE, "big") + body)
+
+
+class Gossip:
+    """One node's membership. Every method is called on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        meta: MemberMeta,
+        settings: SwimSettings,
+        key: bytes | None,
+        disk: Disk,
+        clock: Clock,
+        network: DatagramNetwork,
+        reliable: Reliable,
+        on_change: OnChange,
+        chance: Random | None = None,
+    ) -> None:
+        """`on_change` is called for every member but this one, after `members()` has changed. Without `key`,
+        everybody who can reach the port is believed: for loopback only."""
+        self._meta = meta
+        self._settings = settings
+        self._key = key
+        self._disk = disk
+        self._network = network
+        self._reliable = reliable
+        self._on_change = on_change
+        self._chance = chance or Random()
+        self._core: Swim | None = None
+        self._datagrams: Datagrams | None = None
+        self._saved = Saved.load(disk)
+        self._epoch = max(self._saved.epoch + 1, clock.wall_ms())
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0  # not every loop's handles tell
+        self._left = asyncio.Event()
+
+    async def start(self, bind: Endpoint) -> Endpoint:
+        """Listens, and returns where. A port 0 in the metadata's `cluster` becomes the port that was bound."""
+        self._disk.make_dir(META)
+        self._loop = asyncio.get_running_loop()
+        self._datagrams = await self._network.open(bind, self._receive)
+        if self._meta.cluster.port == 0:
+            cluster = Endpoint(self._meta.cluster.host, self._datagrams.local.port)
+            self._meta = msgspec.structs.replace(self._meta, cluster=cluster)
+        self._core = Swim(
+            meta=self._meta,
+            last_incarnation=self._saved.incarnation,
+            epoch=self._epoch,
+            key=self._key,
+            settings=self._settings,
+            chance=self._chance,
+            now=self._loop.time(),
+        )
+        self._carry_out(self._core.start(self._loop.time()))
+        return self._datagrams.local
+
+    def join(self, seeds: Iterable[Endpoint]) -> None:
+        """Tries the seeds now, and for ever whenever nobody is known to be there."""
+        self._carry_out(self._running.join(self._loop.time(), seeds))
+
+    async def leave(self, timeout_s: float = 5.0) -> None:
+        """Says farewell and waits until it has been told often enough, or for `timeout_s`. Whoever never began has
+        nobody to say it to."""
+        if self._core is None:
+            return
+        self._carry_out(self._running.leave(self._loop.time()))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._left.wait(), timeout_s)
+
+    def stop(self) -> None:
+        """Silent from here on; without `leave` the others will find this node dead. Calling it twice is fine."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._datagrams is not None:
+            self._datagrams.close()
+        self._core = None
+
+    def set_meta(self, meta: MemberMeta) -> None:
+        """Tells everybody something else of this node."""
+        self._meta = meta
+        self._carry_out(self._running.set_meta(self._loop.time(), meta))
+
+    def forget(self, replica: Replica) -> None:
+        """The metadata group has removed a dead member: it is no longer looked for."""
+        self._carry_out(self._running.forget(self._loop.time(), replica))
+
+    def peer_up(self, node: NodeId, session: Session | None = None) -> None:
+        """The connection with a node has come up: nodes find each other by this where datagrams do not get through.
+        `session`: which run of it; None from a node of a version that does not tell."""
+        if self._core is not None:
+            self._carry_out(self._core.connected(self._loop.time(), node, session))
+
+    def peer_down(self, node: NodeId) -> None:
+        if self._core is not None:
+            self._carry_out(self._core.disconnected(self._loop.time(), node))
+
+    def receive_reliable(self, sender: NodeId, data: bytes | memoryview) -> None:
+        """A frame of gossip's kind came over the connection with `sender`."""
+        if self._core is not None:
+            self._carry_out(self._core.step_reliable(self._loop.time(), sender, bytes(data)))
+
+    # --- what is known
+
+    @property
+    def epoch(self) -> int:
+        """Of this run, as peers are to hear it in the handshake; greater than that of any earlier one."""
+        return self._epoch
+
+    @property
+    def meta(self) -> MemberMeta:
+        return self._meta
+
+    def members(self) -> Mapping[Replica, Member]:
+        """Everybody that is known, this node included, as of now: the mapping changes as members do."""
+        return MappingProxyType(self._running.members)
+
+    def find(self, node: NodeId) -> Member | None:
+        """The member with this node id that is most likely there: of several folders, one that is alive."""
+        known = [member for member in self._running.members.values() if member.node == node]
+        return min(known, key=lambda member: (member.state, -member.incarnation), default=None)
+
+    @property
+    def refused(self) -> Mapping[Refusal, int]:
+        """Packets and claims that were dropped, by reason, for metrics."""
+        return MappingProxyType(self._running.refused)
+
+    @property
+    def health_score(self) -> int:
+        """0: this node is healthy; up to 7: it is slow or badly connected itself, and therefore patient."""
+        return self._running.health_score
+
+    # --- inside
+
+    @property
+    def _running(self) -> Swim:
+        if self._core is None:
+            raise RuntimeError("gossip is not running")
+        return self._core
+
+    def _receive(self, source: Endpoint, packet: bytes) -> None:
+        if self._core is not None:
+            self._carry_out(self._core.step(self._loop.time(), source, packet))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._carry_out(self._running.tick(self._loop.time()))
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendPacket(to=to, data=data):
+                    assert self._datagrams is not None
+                    self._datagrams.send(to, data)
+                case SendReliable(to=to, data=data):
+                    self._reliable(to, data)
+                case MemberChanged(member=member, state=state):
+                    _tell_change(member, state)
+                    self._on_change(member, state)
+                case SaveIncarnation(incarnation=incarnation):
+                    self._save(incarnation)
+                case Refused() | Conflict():
+                    _tell_trouble(effect)
+        self._set_timer()
+        if self._core is not None and self._core.has_left:
+            self._left.set()
+
+    def _save(self, incarnation: int) -> None:
+        try:
+            Saved(self._epoch, incarnation).save(self._disk)
+        except StorageError as problem:
+            # After a restart the others would know a greater one, and be outdone: slower, and no harm.
+            log.error("cannot save the gossip incarnation: %s", problem)
+
+    def _set_timer(self) -> None:
+        if self._core is None:  # a callback has stopped us
+            return
+        due = self._core.next_deadline
+        if self._timer is not None:
+            if self._timer_due == due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due != float("inf"):
+            self._timer = self._loop.call_at(due, self._tick)
+            self._timer_due = due
+
+
+def _tell_change(member: Member, state: State) -> None:
+    level = logging.INFO if state in (State.ALIVE, State.LEFT) else logging.WARNING
+    log.log(level, "node %d at %s is %s", member.node, member.meta.cluster, state.name.lower())
+
+
+def _tell_trouble(trouble: Refused | Conflict) -> None:
+    match trouble:
+        case Refused(reason=reason, source=source, detail=detail, suppressed=suppressed):
+            again = f"; {suppressed} more were not logged" if suppressed else ""
+            log.warning("gossip from %s refused: %s (%s)%s", source, reason.value, detail, again)
+        case Conflict(first=first, second=second):
+            log.error(
+                "two nodes have the id %d: one at %s and one at %s. Give one of them another node id",
+                first.node,
+                first.cluster,
+                second.cluster,
+            )

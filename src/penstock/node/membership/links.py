@@ -1,0 +1,119 @@
+"""All that ties a node to its peers: frames, calls, gossip, membership. A node that is alone has none of it."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.config import Address
+from penstock.node import frame_kinds
+from penstock.node.membership.datagrams import DatagramNetwork
+from penstock.node.membership.gossip import Gossip
+from penstock.node.membership.membership import Membership
+from penstock.node.membership.network import MakeNetwork
+from penstock.node.peers import PeerHello, Rpc, Switchboard
+from penstock.swim import Endpoint, Member, MemberMeta, Session, State, SwimSettings
+from penstock.types import NodeId
+from penstock.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+LEAVE_SECONDS = 1.0
+
+
+class Links:
+    """Made for one node, on its event loop. `bind` is where gossip listens; the network brings its own socket."""
+
+    def __init__(
+        self,
+        node: "Node",
+        *,
+        make_network: MakeNetwork,
+        datagrams: DatagramNetwork,
+        bind: Address,
+        key: bytes | None,
+        random: Random,
+    ) -> None:
+        config, folder = node.config, node.folder
+        advertised = config.cluster_advertised
+        assert advertised is not None
+        cluster_id = folder.cluster_id or None
+        self._bind = Endpoint(bind.host, bind.port)
+        self.gossip = Gossip(
+            meta=MemberMeta(
+                node=node.node_id,
+                folder_incarnation=folder.incarnation,
+                cluster_id=cluster_id or "",
+                cluster=Endpoint(advertised.host, advertised.port),
+                kafka=Endpoint(config.advertised.host, config.advertised.port),
+                http=None if config.http is None else Endpoint(config.http.host, config.http.port),
+                rack=config.rack or "",
+                version=VERSION,
+            ),
+            settings=SwimSettings(),
+            key=key,
+            disk=node.disk,
+            clock=node.clock,
+            network=datagrams,
+            reliable=self._reliable,
+            on_change=self._member_changed,
+            chance=random,
+        )
+        hello = PeerHello(
+            node=node.node_id,
+            incarnation=folder.incarnation,
+            run=random.getrandbits(62),
+            gossip_epoch=self.gossip.epoch,
+            cluster_id=cluster_id,
+            founders=tuple(folder.founders),
+            cluster=advertised,
+            kafka=config.advertised,
+            http=config.http,
+            rack=config.rack,
+            seeds=config.seeds,
+            version=VERSION,
+        )
+        self.events = Switchboard()
+        self.network = make_network(hello, self.events)
+        self.rpc = Rpc(self.network, self.events, max_calls_per_peer=config.limits.max_peer_calls)
+        self.membership = Membership(
+            config=config,
+            hello=hello,
+            folder=folder,
+            events=self.events,
+            network=self.network,
+            gossip=self.gossip,
+        )
+
+    def seen(self) -> dict[int, int]:
+        """Nodes that are there, with their incarnations."""
+        return self.membership.seen()
+
+    async def start(self) -> None:
+        self.events.watch(up=self._peer_up, down=self.gossip.peer_down)
+        await self.network.start()
+        await self.gossip.start(self._bind)
+        for node in self.network.connected():  # who came while gossip's socket was being opened
+            self._peer_up(node)
+
+    async def stop(self) -> None:
+        await self.membership.stop()
+        await self.gossip.leave(LEAVE_SECONDS)
+        self.gossip.stop()
+        self.rpc.stop()
+        await self.network.stop()
+
+    def _peer_up(self, node: NodeId) -> None:
+        hello = self.network.connected()[node]
+        session = Session(hello.replica, hello.gossip_epoch) if hello.gossip_epoch else None
+        self.gossip.peer_up(node, session)
+
+    def _reliable(self, to: NodeId | Endpoint, data: bytes) -> bool:
+        """Gossip's own packets over a connection; an address alone cannot be dialled for that."""
+        return isinstance(to, int) and self.network.send(NodeId(to), frame_kinds.GOSSIP, data)
+
+    def _member_changed(self, member: Member, state: State) -> None:
+        """Whoever wants to know looks at `seen`: decisions are made in rounds."""
+
+
+MakeLinks = Callable[["Node"], Links]

@@ -1,0 +1,115 @@
+"""The cluster as clients are shown it: which nodes there are, who leads what, who coordinates whom.
+
+Everything here is what this node has read of the metadata and heard of leaders. It may lag behind the truth; whoever
+acts on it meets a node that knows better.
+"""
+
+from collections.abc import Callable, Container, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.cluster import OFFSETS_TOPIC, ClusterState, Topic
+from penstock.config import Address
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import offsets_partition
+from penstock.node.replication.leaders import NO_LEADER, LeaderTable
+from penstock.types import GroupId, NodeId
+
+METADATA_GROUP = GroupId(UUID(int=1), 0)
+"""Kafka's metadata topic has the same id."""
+
+
+class Broker(NamedTuple):
+    """A node as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionFacts(NamedTuple):
+    """A partition as clients see it. `leader` is -1 while nobody is known to lead."""
+
+    leader: int
+    term: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+class ClusterView:
+    """What this node answers when it is asked about the cluster."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        advertised: Address,
+        rack: str | None,
+        state: ClusterState,
+        leaders: LeaderTable,
+        connected: Callable[[], Container[NodeId]] | None = None,
+    ) -> None:
+        """`connected` tells the nodes that this one is connected with; None: it need not care."""
+        self._me = Broker(node_id, advertised.host, advertised.port, rack)
+        self._state = state
+        self._leaders = leaders
+        self._connected = connected
+
+    def brokers(self) -> list[Broker]:
+        """Nodes that clients may be led to. This one is among them: whoever asks has reached it."""
+        found = {
+            node.node_id: Broker(node.node_id, node.kafka.host, node.kafka.port, node.rack)
+            for node in self._state.nodes.values()
+            if node.alive
+        }
+        found.setdefault(self._me.node_id, self._me)
+        return [found[node_id] for node_id in sorted(found)]
+
+    def broker(self, node_id: int) -> Broker | None:
+        if node_id == self._me.node_id:
+            return self._me
+        node = self._state.nodes.get(node_id)
+        return Broker(node_id, node.kafka.host, node.kafka.port, node.rack) if node is not None else None
+
+    @property
+    def controller_id(self) -> int:
+        return self._leaders.get(METADATA_GROUP).leader
+
+    @property
+    def controller_for_clients(self) -> int:
+        """Whom clients should ask to change something. While the controller is out of reach, which it is until the next
+        one is elected, that is this node: it forwards such requests as soon as there is one again, whereas a client
+        that was sent to a dead node waits for that one to answer."""
+        known = self.controller_id
+        if known in (NO_LEADER, self._me.node_id) or self._connected is None:
+            return known
+        return known if NodeId(known) in self._connected() else self._me.node_id
+
+    def partition(self, topic: Topic, index: int) -> PartitionFacts:
+        known = self._leaders.get(GroupId(topic.topic_id, index))
+        replicas = topic.assignments[index].shown
+        there = self._there()
+        leader = known.leader if known.leader in there else NO_LEADER
+        in_sync = tuple(node for node in known.in_sync if node in replicas)
+        offline = tuple(node for node in replicas if node not in there)
+        if leader == NO_LEADER and len(there) == 1:
+            offline = replicas
+        return PartitionFacts(leader, known.term, replicas, in_sync if leader != NO_LEADER else (), offline)
+
+    def coordinator(self, group_id: str) -> Broker:
+        """The node that coordinates a consumer group; KafkaError while that is not known."""
+        topic = self._state.topics.get(OFFSETS_TOPIC)
+        if topic is not None:
+            index = offsets_partition(group_id, topic.partitions)
+            leader = self.broker(self.partition(topic, index).leader)
+            if leader is not None:
+                return leader
+        raise KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {group_id!r} is not known yet"
+        )
+
+    def _there(self) -> Mapping[int, object]:
+        nodes = {node.node_id: node for node in self._state.nodes.values() if node.alive}
+        return nodes or {self._me.node_id: self._me}

@@ -1,0 +1,113 @@
+"""Brings the replicas on this node to what the metadata says: opens what it shall hold, lets go of what it shall not.
+
+A replica's files are deleted by decision only: its topic was deleted, or its group has reported that it went on without
+it. What is merely not mentioned stays (see `ClusterState.may_discard`): metadata that is missing must never cost data.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from penstock.cluster import ClusterState, Topic
+from penstock.cluster.records import UNKNOWN_INCARNATION
+from penstock.errors import StorageError
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import PartitionTable
+from penstock.node.workers import Workers
+from penstock.raft import GroupConfig
+from penstock.types import GroupId, Replica, TopicPartition
+
+log = logging.getLogger("penstock.node")
+
+
+class LocalReplicas:
+    """Acts on committed metadata, topic by topic."""
+
+    def __init__(
+        self, *, me: Replica, state: ClusterState, partitions: PartitionTable, workers: Workers
+    ) -> None:
+        self._me = me
+        self._state = state
+        self._partitions = partitions
+        self._workers = workers
+        self._slow: set[asyncio.Task[None]] = set()
+
+    def bring(self, name: str) -> None:
+        """One topic came, went or changed."""
+        try:
+            topic = self._state.topics.get(name)
+            held = self._partitions.held(name)
+            if topic is None:
+                self._destroy(name, held)
+                return
+            self._let_go(topic, held)
+            for index, assignment in enumerate(topic.assignments):
+                if index not in self._partitions.held(name) and self._me.node in assignment.shown:
+                    self._open(topic, index)
+            self._partitions.reconfigure(name, topic.config)
+        except StorageError as trouble:
+            log.error("topic %s: %s", name, trouble)
+
+    def set_aside(self, name: str) -> None:
+        """A topic is no longer mentioned. That it was deleted is likely and not sure: its files are kept out of the
+        way."""
+        self._partitions.set_aside(name)
+
+    def _open(self, topic: Topic, index: int) -> Partition | None:
+        # A node that was never registered with others is not known by its incarnation.
+        unregistered = Replica(self._me.node, UNKNOWN_INCARNATION)
+        founders = tuple(
+            self._me if founder == unregistered else founder for founder in topic.assignments[index].founders
+        )
+        group = GroupId(topic.topic_id, index)
+        return self._partitions.open(
+            TopicPartition(topic.name, index),
+            group,
+            topic.config,
+            GroupConfig(voters=founders) if self._partitions.replica(group) in founders else None,
+        )
+
+    def _let_go(self, topic: Topic, held: Collection[int]) -> None:
+        """Replicas of an earlier topic of that name, and those that were moved elsewhere."""
+        gone = [index for index in held if self._is_superfluous(topic, index)]
+        if gone:
+            self._destroy(topic.name, gone)
+
+    def _is_superfluous(self, topic: Topic, index: int) -> bool:
+        partition = self._partitions.find(topic.name, index)
+        group = GroupId(topic.topic_id, index)
+        if partition is not None and partition.group != group:
+            return True
+        if self._me.node in topic.assignments[index].shown:
+            # In another life, perhaps: what becomes of this one is not decided by its absence (see `mending`).
+            return False
+        return self._state.may_discard(group, self._partitions.replica(group))
+
+    def orphans(self) -> None:
+        """Once all metadata has been read: folders that belong to no replica of this node are moved out of the way.
+        Only for a node that is alone, which knows when that is. In a cluster a node may be registered and yet have to
+        read of the topics that came later: a folder that seems to be nobody's stays, until a topic wants its name."""
+        known = {
+            TopicPartition(name, index)
+            for name in self._partitions.names()
+            for index in self._partitions.held(name)
+        }
+        self._partitions.move_orphans(known)
+
+    async def drain(self) -> None:
+        if self._slow:
+            await asyncio.wait(self._slow)
+
+    def _destroy(self, name: str, indexes: Collection[int]) -> None:
+        for delete_files in self._partitions.destroy(name, indexes):
+            task = asyncio.get_running_loop().create_task(self._delete(name, delete_files))
+            self._slow.add(task)
+            task.add_done_callback(self._slow.discard)
+
+    async def _delete(self, name: str, delete_files: Callable[[], None]) -> None:
+        try:
+            await self._workers.run(delete_files)
+        except StorageError as trouble:
+            log.error(
+                "files of the deleted topic %s are left, the next start removes them: %s", name, trouble
+            )

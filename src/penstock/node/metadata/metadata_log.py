@@ -1,0 +1,151 @@
+"""The metadata log: topics, nodes, configs and producer ids as records, applied in order to one state.
+
+It is one Raft group like any other, of which every node holds a replica. Its leader is the *controller*: it decides
+changes on the state as it is, appends them, and answers when they are committed. Every node, the controller included,
+applies what is committed and acts on it; nothing else ever changes the state, so all nodes go through the same states
+in the same order. Changes run one after the other. When the log has grown far beyond what the state needs, the state is
+written as one snapshot record and everything before it is deleted: a node that is far behind gets that record first.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from penstock.batch import Record, build_batch, check_batch
+from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_record, encode_record
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.coordination.replay import records_between
+from penstock.node.replication.partition import Partition
+from penstock.node.status.metadata_events import tell_changes
+from penstock.types import NO_EVENTS, EventSink, Offset
+
+SNAPSHOT_AFTER_RECORDS = 1000
+"""A snapshot is worth it when replaying costs more than reading the state: at least this many records, and ..."""
+SNAPSHOT_FACTOR = 4
+"""... this many per topic that exists."""
+
+Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
+
+
+class Follower(Protocol):
+    """Whoever acts on changes: the node opens and closes partitions, and looks at its peers."""
+
+    def metadata_changed(self, changed: Collection[str], vanished: Collection[str]) -> None:
+        """Topics that came, went or changed; and topics that a snapshot no longer mentions. Those were deleted while
+        this node was away, as far as one can tell."""
+        ...
+
+    async def settled(self) -> None:
+        """Returns when what a change led to on this node has happened, if that takes no other node."""
+        ...
+
+
+class MetadataLog:
+    """Drives the cluster state through its log."""
+
+    def __init__(self, state: ClusterState, follower: Follower, events: EventSink = NO_EVENTS) -> None:
+        self.state = state
+        self._events = events
+        self.partition: Partition
+        self._follower = follower
+        self._turn = asyncio.Lock()
+        self._changes: set[asyncio.Task[Sequence[MetadataRecord]]] = set()
+        self._applied = Offset(0)
+        self._changed: asyncio.Future[None] | None = None
+        self._records_since_snapshot = 0
+
+    # --- applying
+
+    def apply_committed(self, partition: Partition) -> None:
+        """The watermark moved: every node applies what is below it, once."""
+        changed: set[str] = set()
+        vanished: set[str] = set()
+        start, end = max(self._applied, partition.start_offset), partition.high_watermark
+        for record in records_between(partition, start, end):
+            change = decode_record(record.value or b"")
+            names = self.state.apply(change)
+            changed |= names
+            if isinstance(change, Snapshot):
+                vanished |= names - self.state.topics.keys()
+            self._records_since_snapshot += 1
+        self._applied = end
+        self._follower.metadata_changed(sorted(changed - vanished), sorted(vanished))
+
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def next_change(self) -> None:
+        """Returns when more has been applied."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    @property
+    def applied(self) -> Offset:
+        """All below is in the state."""
+        return self._applied
+
+    # --- deciding
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this node decides: it leads the group and has applied all that was decided before it did."""
+        return self.partition.leads and self.partition.is_confirmed
+
+    def check_controller(self) -> None:
+        if not self.is_controller:
+            leader = self.partition.leader
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, f"the controller is {leader or 'not known yet'}")
+
+    async def change(self, decide: Decision) -> Sequence[MetadataRecord]:
+        """Decides, commits and applies; the records. Raises what `decide` raises, and NOT_CONTROLLER. Runs to its end
+        even if the caller goes away: the next change must see the outcome of this one."""
+        task = asyncio.get_running_loop().create_task(self._change(decide))
+        self._changes.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Sequence[MetadataRecord]]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have gone, and then nobody else looks
+
+    async def drain(self) -> None:
+        """Returns when no change is under way."""
+        if self._changes:
+            await asyncio.wait(self._changes)
+
+    async def _change(self, decide: Decision) -> Sequence[MetadataRecord]:
+        async with self._turn:
+            self.check_controller()
+            records = decide(self.state)
+            if records:
+                await self._commit(records)
+                tell_changes(self._events, self.state, records)
+                await self._follower.settled()
+                if self._records_since_snapshot > max(
+                    SNAPSHOT_AFTER_RECORDS, SNAPSHOT_FACTOR * len(self.state.topics)
+                ):
+                    await self._snapshot()
+            return records
+
+    async def _commit(self, records: Sequence[MetadataRecord]) -> Offset:
+        """When this returns the records are applied here as well."""
+        rows = [Record(i, 0, None, encode_record(record), ()) for i, record in enumerate(records)]
+        batch = memoryview(bytearray(build_batch(rows)))
+        try:
+            appended = self.partition.append(batch, check_batch(batch))
+            committed = self.partition.committed_at(appended)
+            if committed is not None:
+                await committed
+        except KafkaError as refused:
+            if refused.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise
+            # Whether it stands is for the next controller to say, which is whom clients should ask.
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, refused.message) from refused
+        return appended.base_offset
+
+    async def _snapshot(self) -> None:
+        offset = await self._commit([self.state.snapshot()])
+        self._records_since_snapshot = 0
+        self.partition.delete_records(offset)

@@ -1,0 +1,74 @@
+"""Tells all nodes which partitions this one leads, and learns the same from them (see `leaders`)."""
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from penstock.errors import ProtocolViolation
+from penstock.node import frame_kinds
+from penstock.node.replication.leaders import Leadership, LeaderTable, decode_rows, encode_rows
+from penstock.node.replication.partition import Partition
+from penstock.types import GroupId, NodeId, Term
+
+if TYPE_CHECKING:
+    from penstock.node.peers import Transport
+
+
+TELL_AGAIN_SECONDS = 0.5
+"""After this long a node is told again what could not be sent to it: its connection was full, not gone."""
+
+
+class LeaderAnnouncer:
+    """This node's voice in the matter of leaders, and its ear."""
+
+    def __init__(self, *, node_id: NodeId, leaders: LeaderTable, transport: "Transport") -> None:
+        self._node_id = node_id
+        self._leaders = leaders
+        self._transport = transport
+        self._uninformed: dict[NodeId, None] = {}
+        """Connected nodes that have missed something."""
+
+    def role_changed(self, partition: Partition) -> None:
+        """This node began or ceased to serve a partition, or heard of a new leader of it."""
+        group = partition.group
+        if partition.serves:
+            self.announce(group, partition.term, partition.in_sync_nodes())
+        elif partition.leads or partition.leader is None:
+            self._leaders.lost(group, partition.term, self._node_id)
+
+    def announce(self, group: GroupId, term: Term, in_sync: tuple[int, ...]) -> None:
+        leadership = Leadership(self._node_id, term, in_sync)
+        if self._leaders.learn(group, leadership):
+            body = encode_rows([(group, leadership)])
+            for node in self._transport.connected():
+                self._send(node, body)
+
+    def peer_up(self, node: NodeId) -> None:
+        """It may have missed everything."""
+        rows = list(self._leaders.led_by(self._node_id))
+        if rows:
+            self._send(node, encode_rows(rows))
+
+    def _send(self, node: NodeId, body: bytes) -> None:
+        if not self._transport.send(node, frame_kinds.LEADERS, body):
+            if not self._uninformed:
+                asyncio.get_running_loop().call_later(TELL_AGAIN_SECONDS, self._tell_again)
+            self._uninformed[node] = None
+
+    def _tell_again(self) -> None:
+        missed, self._uninformed = self._uninformed, {}
+        for node in missed:
+            if node in self._transport.connected():  # otherwise it is told when it comes back
+                self.peer_up(node)
+
+    def heard(self, sender: NodeId, body: memoryview) -> None:
+        try:
+            rows = decode_rows(body)
+        except (msgspec.DecodeError, ValueError) as wrong:
+            raise ProtocolViolation(f"leaders from node {sender}: {wrong}") from wrong
+        for row in rows:
+            if row.leadership.leader != sender or len(row.topic_id) != 16:
+                raise ProtocolViolation(f"node {sender} speaks for node {row.leadership.leader}")
+            self._leaders.learn(GroupId(UUID(bytes=row.topic_id), row.partition), row.leadership)

@@ -1,0 +1,309 @@
+"""Connects the groups of this node with their peers: what all cores say in one turn of the loop goes to a peer in one
+frame.
+
+One timer looks at all groups' deadlines, and one beat per peer and interval speaks for all groups that this node leads.
+So a thousand idle groups cost a node a few frames a second and a glance at a thousand numbers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.errors import ProtocolViolation
+from penstock.node import frame_kinds
+from penstock.node.clock import Clock
+from penstock.node.replication.hard_states import HardStates
+from penstock.node.replication.raft_driver import RaftDriver
+from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
+from penstock.raft.messages import check
+from penstock.types import GroupId, NodeId, Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.node.peers import Buffer, Transport
+
+log = logging.getLogger("penstock.node")
+
+TICKS_PER_BEAT = 3
+"""How much finer than a beat deadlines are looked at."""
+UUID_BYTES = 16
+FRAME_BYTES = 4 * 1024 * 1024
+"""A frame is sent when it holds this much: a peer should get something to do while the rest is being read."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One message to one group's member on the node that the frame goes to."""
+
+    topic_id: bytes
+    partition: int
+    incarnation: int
+    """Of the replica that it is meant for: a node that lost its data since is somebody else."""
+    message: Message
+    entries_bytes: int = 0
+    """Entries of an append are not in the message but behind all envelopes, so that nobody copies them."""
+    sender: int = 0
+    """Incarnation of the replica that sends it, if that is not its node's own: it was made anew since."""
+
+
+class Posted(NamedTuple):
+    """A message that waits for its frame. Who sent it is noted at once: a moment later it may be another one."""
+
+    to: Replica
+    group: GroupId
+    message: Message
+    sender: int = 0
+
+
+_LENGTH = Struct(">I")
+"""A frame of messages: the length of the envelopes, the envelopes, then the entries, in the same order."""
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[Envelope])
+
+
+def pack(envelopes: "Iterable[Posted]") -> "list[Buffer]":
+    """The frame's body in pieces."""
+    rows, pieces = [], []
+    for to, group, message, sender in envelopes:
+        size = 0
+        if type(message) is Append and message.entries:
+            size = len(message.entries)
+            pieces.append(message.entries)
+            message = replace(message, entries=b"")
+        rows.append(Envelope(group.topic_id.bytes, group.partition, to.incarnation, message, size, sender))
+    head = _ENCODER.encode(rows)
+    return [_LENGTH.pack(len(head)) + head, *pieces]
+
+
+def unpack(body: memoryview) -> list[Envelope]:
+    """ProtocolViolation for what `pack` cannot have made. Entries stay where they are: views of the body."""
+    if len(body) < _LENGTH.size:
+        raise ProtocolViolation("a frame of messages without a length")
+    (length,) = _LENGTH.unpack_from(body)
+    position = _LENGTH.size + length
+    try:
+        envelopes = _DECODER.decode(body[_LENGTH.size : position])
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise ProtocolViolation(f"messages that do not parse: {wrong}") from None
+    for number, envelope in enumerate(envelopes):
+        if envelope.entries_bytes:
+            end = position + envelope.entries_bytes
+            message = envelope.message
+            if envelope.entries_bytes < 0 or end > len(body) or type(message) is not Append:
+                raise ProtocolViolation(f"{envelope.entries_bytes} bytes of entries that are not there")
+            message = replace(message, entries=body[position:end])
+            envelopes[number] = replace(envelope, message=message)
+            position = end
+        check(envelopes[number].message)
+    return envelopes
+
+
+class MultiRaft:
+    """All cores of one node. Everything happens on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        me: Replica,
+        transport: "Transport",
+        hard_states: HardStates,
+        settings: RaftSettings,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.me = me
+        self.hard_states = hard_states
+        self.settings = settings
+        self.jitter: Callable[[], float] = random.random
+        self.transport = transport
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[GroupId, RaftDriver] = {}
+        self._reborn: dict[GroupId, int] = {}
+        """Incarnations of the replicas that are not what this node is: made anew, because their files were lost."""
+        self._outbox: dict[Replica, list[Posted]] = {}
+        self._outbox_bytes = 0
+        self._scheduled = False
+        self._senders: dict[Replica, beats.BeatSender] = {}
+        self._receivers: dict[Replica, beats.BeatReceiver] = {}
+        self._session: Callable[[], int] = lambda: random.getrandbits(62)
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0
+
+    # --- facts that cores ask for
+
+    def now(self) -> float:
+        """Seconds, of a clock that never goes back."""
+        return self._loop.time()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def replica(self, group: GroupId) -> Replica:
+        """What this node is in that group."""
+        return self.me.in_life(self.hard_states.life(group))
+
+    def find(self, group: GroupId) -> RaftDriver | None:
+        return self._groups.get(group)
+
+    # --- life
+
+    def start(self) -> None:
+        """Begins to tick. A node that is alone has nothing to wait for and never calls this."""
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def add(self, consensus: RaftDriver) -> None:
+        self._groups[consensus.group] = consensus
+        if consensus.core.me != self.me:
+            self._reborn[consensus.group] = consensus.core.me.incarnation
+
+    def remove(self, consensus: RaftDriver) -> None:
+        if self._groups.get(consensus.group) is consensus:
+            del self._groups[consensus.group]
+            self._reborn.pop(consensus.group, None)
+
+    @property
+    def _tick_seconds(self) -> float:
+        return self.settings.beat_interval_s / TICKS_PER_BEAT
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+        now = self.now()
+        due = [member for member in self._groups.values() if member.core.next_deadline <= now]
+        for member in due:
+            member.tick()
+        self._ticks += 1
+        if self._ticks % TICKS_PER_BEAT == 0:
+            self._beat()
+
+    # --- messages
+
+    def post(self, to: Replica, group: GroupId, message: Message) -> None:
+        """Goes out when this turn of the loop is over, together with all else for that node."""
+        posted = Posted(to, group, message, self._reborn.get(group, 0))
+        self._outbox.setdefault(to, []).append(posted)
+        if type(message) is Append:
+            self._outbox_bytes += len(message.entries)
+        if self._outbox_bytes >= FRAME_BYTES:
+            self._send_all()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._send_all)
+
+    def _send_all(self) -> None:
+        self._scheduled = False
+        outbox, self._outbox = self._outbox, {}
+        self._outbox_bytes = 0
+        for to, messages in outbox.items():
+            self.transport.send(to.node, frame_kinds.RAFT, pack(messages))
+
+    def on_messages(self, sender: NodeId, body: memoryview) -> None:
+        """Raft messages of a peer. ProtocolViolation if they make no sense: the connection is closed then."""
+        envelopes = unpack(body)
+        node = self.transport.connected()[sender].replica
+        for envelope in envelopes:
+            replica = beats.as_named(node, envelope.sender)
+            if envelope.sender and replica.life_of(node) is None:
+                raise ProtocolViolation(
+                    f"a message of incarnation {envelope.sender}, which is none of its sender's"
+                )
+            member = self._addressee(envelope)
+            # One that is not known here yet was made a moment ago: its leader asks again.
+            if member is not None:
+                member.step(replica, envelope.message)
+
+    def _addressee(self, envelope: Envelope) -> RaftDriver | None:
+        if len(envelope.topic_id) != UUID_BYTES:
+            return None
+        member = self._groups.get(GroupId(UUID(bytes=envelope.topic_id), envelope.partition))
+        return member if member is not None and member.core.me.incarnation == envelope.incarnation else None
+
+    # --- beats
+
+    def peer_up(self, node: NodeId) -> None:
+        """A connection begins: nothing that was said before counts."""
+        for replica in [known for known in self._senders if known.node == node]:
+            del self._senders[replica]
+
+    def peer_down(self, node: NodeId) -> None:
+        """A connection ended. Whoever follows a leader there need not hope to hear it."""
+        now = self.now()
+        for member in self._groups.values():
+            leader = member.core.leader
+            if leader is not None and leader.node == node:
+                member.core.leader_lost(now)
+
+    def _beat(self) -> None:
+        """Speaks to every peer for all groups that this node leads and that it is a member of."""
+        nodes = {hello.node: hello.replica for hello in self.transport.connected().values()}
+        led: dict[Replica, list[tuple[GroupId, Beat]]] = {replica: [] for replica in self._senders}
+        reborn: dict[Replica, dict[GroupId, beats.Pair]] = {}
+        for group, member in self._groups.items():
+            core = member.core
+            if core.role is Role.LEADER and core.config is not None:
+                beat = core.beat()
+                leader = self._reborn.get(group, 0)
+                for node, named in addressees(core.config.members, nodes).items():
+                    led.setdefault(node, []).append((group, beat))
+                    if leader or named:
+                        reborn.setdefault(node, {})[group] = beats.Pair(leader, named)
+        for node, rows in led.items():
+            self._beat_to(node, rows, reborn.get(node, {}))
+
+    def _beat_to(
+        self, replica: Replica, rows: list[tuple[GroupId, Beat]], reborn: dict[GroupId, beats.Pair]
+    ) -> None:
+        sender = self._senders.get(replica)
+        if sender is None:
+            sender = self._senders[replica] = beats.BeatSender(replica, self._session())
+        frame = sender.frame(self.now(), rows, reborn)
+        if frame is not None:
+            self.transport.send(replica.node, frame_kinds.BEAT, beats.encode(frame))
+
+    def on_beat(self, sender: NodeId, body: memoryview) -> None:
+        frame = beats.decode(body)
+        replica = self.transport.connected()[sender].replica
+        if isinstance(frame, beats.BeatFrame):
+            receiver = self._receivers.get(replica)
+            if receiver is None:
+                receiver = self._receivers[replica] = beats.BeatReceiver(replica, self.me)
+            reply, effects = receiver.receive(self.now(), frame, self._core)
+            if reply is not None:
+                self.transport.send(sender, frame_kinds.BEAT, beats.encode(reply))
+        else:
+            speaker = self._senders.get(replica)
+            effects = speaker.receive(self.now(), frame, self._core) if speaker is not None else []
+        for group, some in effects:
+            member = self._groups.get(group)  # what one of them decides may close another one
+            if member is not None:
+                member.carry_out(some)
+
+    def _core(self, group: GroupId) -> Raft | None:
+        member = self._groups.get(group)
+        return member.core if member is not None else None
+
+
+def addressees(members: "Iterable[Replica]", nodes: "Mapping[NodeId, Replica]") -> dict[Replica, int]:
+    """To which of these nodes, as they are now, a beat goes, and to which of its incarnations (0: its own). While a
+    replica is being made anew there are two on its node, of which the older one has ended for good."""
+    found: dict[Replica, int] = {}
+    for member in members:
+        node = nodes.get(member.node)
+        if node == member:
+            found.setdefault(member, 0)
+        elif node is not None and (life := member.life_of(node)) is not None:
+            known = beats.as_named(node, found.get(node, 0))
+            if life > (known.life_of(node) or 0):
+                found[node] = member.incarnation
+    return found

@@ -1,0 +1,289 @@
+"""All partitions of which this node holds a replica: opened, found by name, closed, destroyed.
+
+A folder is never deleted because nobody knows it: one that belongs to no topic is moved to `orphans/` with a warning,
+since the metadata may be what was lost. Only a topic that was deleted by decision, or a replica that was moved
+elsewhere by decision, loses its files. Whose a folder is tells the store of terms and votes, which knows groups by
+their topic's id: the folder of a topic that was deleted and made again while this node was away is not mistaken for the
+new one's.
+
+A replica that is made anew (`renew`) leaves its old files in `orphans/` too: they may hold what no other replica has.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from penstock.config import TopicConfig
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
+from penstock.log import Log
+from penstock.log.disk import Disk
+from penstock.log.memory_disk import MemoryDisk
+from penstock.node.clock import Clock
+from penstock.node.replication.multi_raft import MultiRaft
+from penstock.node.replication.partition import Partition
+from penstock.raft import GroupConfig
+from penstock.types import GroupId, Replica, TopicPartition
+
+log = logging.getLogger("penstock.node")
+
+ORPHANS = "orphans"
+
+Offline = CorruptLog | StorageError
+"""Why a partition could not be opened: it stays closed, and all others go on."""
+
+
+class LogLost(StorageError):
+    """There was a log of this replica, and its files are gone."""
+
+
+class PartitionTable:
+    """Finds a topic's partitions; opens and closes them as the metadata says."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        topics_dir: str,
+        clock: Clock,
+        assembly: MultiRaft,
+        mark_dirty: Callable[[Partition], None],
+        on_role: Callable[[Partition], None],
+    ) -> None:
+        self._disk = disk
+        self._memory = disk if isinstance(disk, MemoryDisk) else MemoryDisk()
+        self._topics_dir = topics_dir
+        self._clock = clock
+        self._assembly = assembly
+        self._mark_dirty = mark_dirty
+        self._on_role = on_role
+        self._topics: dict[str, dict[int, Partition | Offline]] = {}
+        self._own: list[Partition] = []
+        self._groups: dict[TopicPartition, GroupId] = {}
+        """Of all replicas that were to be opened, the offline ones too."""
+
+    # --- finding
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        """The replica that this node holds and could open."""
+        found = self._topics.get(topic, {}).get(index)
+        return found if isinstance(found, Partition) else None
+
+    def offline_reason(self, topic: str, index: int) -> Offline | None:
+        """Why the replica that this node holds cannot serve."""
+        found = self._topics.get(topic, {}).get(index)
+        return found if not isinstance(found, Partition) else None
+
+    def get(self, topic: str, index: int) -> Partition:
+        """The replica; KafkaError says why there is none."""
+        found = self._topics.get(topic, {}).get(index)
+        if isinstance(found, Partition):
+            return found
+        if found is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is on other nodes")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {found}")
+
+    def offline_count(self) -> int:
+        rows = (partition for partitions in self._topics.values() for partition in partitions.values())
+        return sum(not isinstance(partition, Partition) for partition in rows)
+
+    def held(self, topic: str) -> list[int]:
+        """Indexes of the topic's partitions of which a replica is here."""
+        return sorted(self._topics.get(topic, ()))
+
+    def names(self) -> list[str]:
+        return list(self._topics)
+
+    def online(self) -> Iterator[Partition]:
+        for partitions in self._topics.values():
+            for partition in partitions.values():
+                if isinstance(partition, Partition):
+                    yield partition
+
+    def replica(self, group: GroupId) -> Replica:
+        """What this node is in that group."""
+        return self._assembly.replica(group)
+
+    def is_connected(self, member: Replica) -> bool:
+        """Whether its node is connected with this one now, with the folder that the replica is of."""
+        hello = self._assembly.transport.connected().get(member.node)
+        return hello is not None and member.life_of(hello.replica) is not None
+
+    def replicas(self) -> Iterator[tuple[TopicPartition, GroupId, Partition | Offline]]:
+        """All that were to be opened, the offline ones too."""
+        for name, group in self._groups.items():
+            found = self._topics.get(name.topic, {}).get(name.partition)
+            if found is not None:
+                yield name, group, found
+
+    def own(self) -> list[Partition]:
+        """Those of the node itself, outside all topics."""
+        return list(self._own)
+
+    def tended(self) -> list[Partition]:
+        """All that housekeeping looks after: those of topics and the node's own."""
+        return [*self.online(), *self._own]
+
+    # --- opening and closing
+
+    def open(
+        self, name: TopicPartition, group: GroupId, config: TopicConfig, founding: GroupConfig | None
+    ) -> Partition | None:
+        """Opens a replica and lets it take part. None: it cannot be opened, and stays offline."""
+        partitions = self._topics.setdefault(name.topic, {})
+        try:
+            partition = self._open(name, group, config, founding)
+        except (CorruptLog, StorageError) as trouble:
+            log.error("%s stays offline: %s", name, trouble)
+            partitions[name.partition] = trouble
+            return None
+        partitions[name.partition] = partition
+        partition.start()
+        return partition
+
+    def _open(
+        self, name: TopicPartition, group: GroupId, config: TopicConfig, founding: GroupConfig | None
+    ) -> Partition:
+        self._groups[name] = group
+        there = not config.memory and self._disk.exists(f"{self._topics_dir}/{name}")
+        if there and not self._assembly.hard_states.is_known(group):
+            # Somebody else's records: an earlier topic of this name.
+            self._move_aside(str(name))
+        return self._partition(name, group, config, founding, on_commit=None)
+
+    def open_own(
+        self,
+        name: TopicPartition,
+        group: GroupId,
+        config: TopicConfig,
+        founding: GroupConfig | None,
+        on_commit: Callable[[Partition], None],
+    ) -> Partition:
+        """A partition of the node itself, outside all topics: the metadata log. Raises if it cannot be opened. The
+        caller starts it."""
+        partition = self._partition(name, group, config, founding, on_commit, is_copied=False)
+        self._own.append(partition)
+        return partition
+
+    def _partition(
+        self,
+        name: TopicPartition,
+        group: GroupId,
+        config: TopicConfig,
+        founding: GroupConfig | None,
+        on_commit: Callable[[Partition], None] | None,
+        *,
+        is_copied: bool = True,
+    ) -> Partition:
+        """`is_copied`: should its files be gone, the node starts without them, and others may send them."""
+        disk = self._disk_of(config)
+        stored = Log.open(disk, f"{self._topics_dir}/{name}", config)
+        for cut in stored.cuts:
+            log.warning("recovered %s: %s", name, cut)
+        if not disk.volatile:
+            self._check_not_lost(stored, group, is_copied)
+        return Partition(
+            name=name,
+            group=group,
+            log=stored,
+            config=config,
+            founding=founding,
+            assembly=self._assembly,
+            clock=self._clock,
+            mark_dirty=self._mark_dirty,
+            on_role=self._on_role,
+            on_commit=on_commit,
+            is_lasting=not disk.volatile,
+        )
+
+    def _check_not_lost(self, stored: Log, group: GroupId, is_copied: bool) -> None:
+        """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
+        if stored.end_index == 0 and self._assembly.hard_states.had_log(group):
+            copied = "where enough other nodes have it, it is copied from them; else " if is_copied else ""
+            raise LogLost(
+                f"{stored.path} is missing or empty, and with it what this node had acknowledged: {copied}bring the "
+                "files back"
+            )
+
+    def renew(self, name: TopicPartition, life: int, config: TopicConfig) -> Partition | None:
+        """Makes a replica anew, in another life, with an empty log that its leader fills. The old files are moved aside
+        before the new life is noted: a crash between the two leaves a replica that misses its files, and is renewed
+        again, and never a new life with the files of an old one. Raises StorageError, with the replica closed."""
+        found, group = self._topics[name.topic][name.partition], self._groups[name]
+        if isinstance(found, Partition):
+            found.close()
+            found.log.abandon("is made anew")
+            self._topics[name.topic][name.partition] = LogLost(f"{name} is being made anew")
+        if self._disk.exists(f"{self._topics_dir}/{name}"):
+            self._move_aside(str(name), "is made anew from the other replicas")
+        self._assembly.hard_states.renew_now(group, life)
+        return self.open(name, group, config, None)
+
+    def reconfigure(self, topic: str, config: TopicConfig) -> None:
+        for partition in self._topics.get(topic, {}).values():
+            if isinstance(partition, Partition):
+                partition.reconfigure(config)
+
+    def destroy(self, topic: str, indexes: Iterable[int]) -> list[Callable[[], None]]:
+        """Closes these replicas for good; returns the slow part of deleting them, for a thread."""
+        partitions = self._topics.get(topic, {})
+        slow = []
+        for index in indexes:
+            partition = partitions.pop(index)
+            group = self._groups.pop(TopicPartition(topic, index), None)
+            if group is not None:
+                self._assembly.hard_states.forget(group)
+            if isinstance(partition, Partition):
+                partition.close()
+                slow.append(partition.log.destroy())
+            else:  # its log could not be opened, but its name must be free for the next topic
+                slow.append(Log(self._disk, f"{self._topics_dir}/{topic}-{index}", TopicConfig()).destroy())
+        if not partitions:
+            self._topics.pop(topic, None)
+        return slow
+
+    def set_aside(self, topic: str) -> None:
+        """Closes the topic's replicas and moves their folders out of the way."""
+        for index, partition in self._topics.pop(topic, {}).items():
+            if isinstance(partition, Partition):
+                partition.close()
+                partition.log.close()
+            if self._disk.exists(f"{self._topics_dir}/{topic}-{index}"):
+                self._move_aside(f"{topic}-{index}")
+
+    def close(self) -> None:
+        """Closes every log; one that cannot save what would make the next start quicker keeps none from closing."""
+        for partition in self.tended():
+            partition.close()
+            try:
+                partition.log.close()
+            except StorageError as trouble:
+                log.error(
+                    "%s was not closed cleanly, the next start recovers it: %s", partition.name, trouble
+                )
+        self._topics.clear()
+        self._own.clear()
+
+    # --- folders
+
+    def move_orphans(self, known: set[TopicPartition]) -> None:
+        """Moves folders that belong to no known partition out of the way of topics that may take their names."""
+        names = {str(name) for name in known} | {str(partition.name) for partition in self._own}
+        for folder in sorted(self._disk.list_dir(self._topics_dir)):
+            if folder not in names:
+                self._move_aside(folder)
+
+    def _move_aside(self, folder: str, why: str = "belongs to no topic") -> None:
+        self._disk.make_dir(ORPHANS)
+        # Its own name must be on the disk before anything is moved there: what is aside is all that is left of it.
+        self._disk.sync_dir("")
+        self._disk.rename(f"{self._topics_dir}/{folder}", f"{ORPHANS}/{folder}.{self._clock.wall_ms()}")
+        for changed in (ORPHANS, self._topics_dir):
+            self._disk.sync_dir(changed)
+        log.warning(
+            "%s %s: its files were moved to %s/ (delete them there if you do not miss them)",
+            folder,
+            why,
+            ORPHANS,
+        )
+
+    def _disk_of(self, config: TopicConfig) -> Disk:
+        return self._memory if config.memory else self._disk

@@ -1,0 +1,370 @@
+"""One group's Raft core at work: gives it the facts, carries out what it decides.
+
+The core returns effects and this carries them out at once and in order, so that the core always looks at a log that is
+what it decided. What takes time (a flush, a saved vote) is started here and told to the core when it is done.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.errors import (
+    BatchError,
+    CorruptLog,
+    DiskFull,
+    KafkaError,
+    ProtocolViolation,
+    StorageError,
+)
+from penstock.log import Log, Prefix
+from penstock.raft import (
+    Append,
+    AppendControl,
+    AppendEntries,
+    AppendReply,
+    BrokenPromise,
+    Committed,
+    ConfigChanged,
+    ControlKind,
+    Effect,
+    GroupConfig,
+    Install,
+    Message,
+    Persist,
+    Raft,
+    Role,
+    RoleChanged,
+    Send,
+    SendPrefix,
+    StartAt,
+    Suspect,
+    Truncate,
+)
+from penstock.raft.config import decode as decode_config
+from penstock.raft.config import encode as encode_config
+from penstock.types import GroupId, Offset, Replica, Term
+
+if TYPE_CHECKING:
+    from penstock.node.replication.multi_raft import MultiRaft
+
+log = logging.getLogger("penstock.node")
+
+NOWHERE, EVERYWHERE = Offset(0), Offset(2**63 - 1)
+"""Where entries that a leader sends may leave offsets out: compaction does, and happens only to topics that want it."""
+
+Halt = StorageError | CorruptLog | BrokenPromise
+"""Why a replica takes no part any more."""
+
+
+class Seat(Protocol):
+    """Whoever uses the group's log: it is told what the group decides."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        ...
+
+    def dirty(self) -> None:
+        """The log has bytes that are not flushed."""
+        ...
+
+    def committed(self, index: int) -> None: ...
+
+    def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None: ...
+
+    def config_changed(self, config: GroupConfig | None) -> None: ...
+
+    def damaged(self, rot: CorruptLog) -> None:
+        """Stored bytes are not what they were. The replica goes on: its owner sees to it that it is made anew."""
+        ...
+
+    def heard_reply(self) -> None:
+        """A replica has answered an append: it may have flushed more, whether or not that committed anything."""
+        ...
+
+    def settled(self) -> None:
+        """All that was decided in one go has been told."""
+        ...
+
+    def halted(self, error: Halt) -> None:
+        """This replica takes no part any more, until it is opened anew."""
+        ...
+
+
+class RaftDriver:
+    """A member of one group."""
+
+    def __init__(
+        self,
+        *,
+        group: GroupId,
+        stored: Log,
+        assembly: "MultiRaft",
+        seat: Seat,
+        founding: GroupConfig | None,
+        eager: bool = False,
+        is_lasting: bool = True,
+    ) -> None:
+        """`eager`: followers act on what is committed and should hear of it at once. `is_lasting`: the log is meant to
+        be there after a restart."""
+        self.group = group
+        self.log = stored
+        self._assembly = assembly
+        self._seat = seat
+        self._stopped = False
+        self._full = False
+        self._leader_start = 0
+        """Where the leader's log starts, as far as has been heard."""
+        self._refused = ""
+        """What was wrong with the entries that came last, until some come that are right."""
+        self._wrote_control = False
+        self._log_noted = not is_lasting or assembly.hard_states.had_log(group)
+        """It is on the disk that this group has a log here: only then is anything of it acknowledged."""
+        self._noting = False
+        installed = stored.prefix_config
+        self.core = Raft(
+            me=assembly.replica(group),
+            log=stored,
+            hard=assembly.hard_states.get(group),
+            config=decode_config(installed) if installed else founding,
+            # Raft wants to know where such an entry ends; it is one wide.
+            history=[(index + 1, decode_config(payload)) for index, payload in stored.control_payloads()],
+            settings=replace(assembly.settings, eager_commit=eager),
+            jitter=assembly.jitter,
+            now=assembly.now(),
+        )
+
+    # --- what happens to it
+
+    def start(self) -> None:
+        self._assembly.add(self)
+        self.tick()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._assembly.remove(self)
+
+    def step(self, sender: Replica, message: Message) -> None:
+        try:
+            self._feed(lambda now: self.core.step(now, sender, message))
+        except ProtocolViolation as wrong:
+            if type(message) is not Append or not message.entries or sender != self.core.leader:
+                raise
+            self._refuse_entries(str(wrong))
+        if type(message) is AppendReply:
+            self._seat.heard_reply()
+
+    def tick(self) -> None:
+        self._feed(self.core.tick)
+
+    def appended(self, size_bytes: int) -> None:
+        """The leader's own append."""
+        self._feed(lambda now: self.core.appended(now, size_bytes))
+
+    def flushed(self) -> None:
+        if self._log_noted:
+            self._feed(self.core.durable)
+            try:
+                self._follow_start()
+            except (StorageError, CorruptLog) as trouble:
+                self.halt(trouble)
+        elif not self._noting and self.log.flushed_index > 0:
+            self._noting = True
+            self._assembly.hard_states.note_log(self.group, has_log=True, saved=self._noted)
+
+    def _noted(self, error: StorageError | None) -> None:
+        self._noting = False
+        if error is None:
+            self._log_noted = True
+            self.flushed()
+
+    def campaign(self) -> None:
+        self._feed(self.core.campaign)
+
+    def transfer(self, to: Replica) -> None:
+        self._feed(lambda now: self.core.transfer(now, to))
+
+    def change_config(self, voters: tuple[Replica, ...], learners: tuple[Replica, ...] = ()) -> None:
+        self._feed(lambda now: self.core.change_config(now, voters, learners))
+
+    def abandon_change(self) -> None:
+        self._feed(self.core.abandon_change)
+
+    def prefix_deleted(self) -> None:
+        self._feed(self.core.prefix_deleted)
+
+    def _feed(self, question: Callable[[float], list[Effect]]) -> None:
+        if self._stopped:
+            return
+        try:
+            effects = question(self._assembly.now())
+        except BrokenPromise as broken:
+            self.halt(broken)
+        except CorruptLog as rot:
+            self._seat.damaged(rot)
+        else:
+            self.carry_out(effects)
+
+    def halt(self, error: Halt) -> None:
+        """The disk failed: what this replica says of its log can no longer be trusted, so it says nothing."""
+        if not self._stopped:
+            self.stop()
+            self._seat.halted(error)
+
+    # --- what it decides
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        if not effects:
+            return
+        try:
+            for effect in effects:
+                if self._stopped:
+                    return
+                _CARRY_OUT[type(effect)](self, effect)
+            if self._wrote_control:
+                self._wrote_control = False
+                self.carry_out(self.core.appended(self._assembly.now(), 0))
+        except DiskFull as refused:
+            self._no_space(refused)
+        except (StorageError, CorruptLog, BrokenPromise) as trouble:
+            self.halt(trouble)
+        except (BatchError, KafkaError) as wrong:
+            self._refuse_entries(str(wrong))
+        except Exception as surprise:
+            # The core believes that it was done: nothing that this replica says can be trusted any more.
+            log.exception("%s: a bug", self._seat.label)
+            self.halt(StorageError(f"an effect could not be carried out: {surprise!r}"))
+        if not self._stopped:
+            self._seat.settled()
+
+    def _refuse_entries(self, wrong: str) -> None:
+        """They rotted where they came from, or were changed on the way: their leader is told, and looks."""
+        if wrong != self._refused:
+            self._refused = wrong
+            log.error("%s: what %s sent cannot be stored: %s", self._seat.label, self.core.leader, wrong)
+        self._feed(self.core.entries_refused)
+
+    def _suspect(self, effect: Suspect) -> None:
+        """Reads on the loop, once in a while and not more than one message holds."""
+        rot = self.log.look_again(effect.index, self._assembly.settings.max_append_bytes)
+        if rot is not None:
+            self._seat.damaged(rot)
+            return
+        log.warning(
+            "%s: node %s could not store what follows index %d; it is whole here, so it was damaged on the way or "
+            "there: it is sent again",
+            self._seat.label,
+            effect.peer,
+            effect.index,
+        )
+
+    def _no_space(self, refused: DiskFull) -> None:
+        """Nothing was acknowledged. A follower is sent it again, and there may be space by then; a leader that cannot
+        write what it decided lets another one lead."""
+        if not self._full:
+            self._full = True
+            log.error("%s: %s", self._seat.label, refused)
+        if self.core.role is Role.LEADER:
+            self.carry_out(self.core.resign(self._assembly.now()))
+
+    def _send(self, effect: Send) -> None:
+        self._assembly.post(effect.to, self.group, effect.message)
+
+    def _persist(self, effect: Persist) -> None:
+        def saved(error: StorageError | None) -> None:
+            if self._stopped or error is not None:
+                return
+            for send in effect.then:
+                self._send(send)
+            self.carry_out(self.core.hard_state_saved(self._assembly.now(), effect.hard))
+
+        has_log = self._noting or self._assembly.hard_states.had_log(self.group)
+        self._assembly.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
+
+    def _truncate(self, effect: Truncate) -> None:
+        log.info("%s: drops what its leader never had, from index %d on", self._seat.label, effect.end_index)
+        self.log.truncate_to_index(effect.end_index)
+        if self.log.end_index == 0 and self._log_noted:
+            self._log_noted = False
+            self._assembly.hard_states.note_log(self.group, has_log=False, saved=lambda _: None)
+
+    def _append_entries(self, effect: AppendEntries) -> None:
+        gaps_below = EVERYWHERE if self.log.config.cleanup_compact else NOWHERE
+        self.log.append_entries(effect.data, self._assembly.wall_ms(), gaps_below=gaps_below)
+        self._full = False
+        self._refused = ""
+        self._seat.dirty()
+
+    def _append_control(self, effect: AppendControl) -> None:
+        if effect.kind is ControlKind.TERM_START:
+            self.log.begin_term(Term(self.core.term))
+        else:
+            self.log.append_control(effect.payload, Term(self.core.term))
+        self._seat.dirty()
+        self._wrote_control = True
+
+    def _committed(self, effect: Committed) -> None:
+        self._seat.committed(effect.index)
+        self._follow_start()
+
+    def _role_changed(self, effect: RoleChanged) -> None:
+        self._seat.role_changed(effect.role, Term(effect.term), effect.leader)
+
+    def _config_changed(self, effect: ConfigChanged) -> None:
+        self._seat.config_changed(effect.config)
+
+    def _send_prefix(self, effect: SendPrefix) -> None:
+        prefix = msgspec.msgpack.encode(self.log.prefix())
+        self._assembly.post(effect.to, self.group, self.core.install_prefix(prefix))
+
+    def _install(self, effect: Install) -> None:
+        message = effect.message
+        try:
+            prefix = msgspec.msgpack.decode(message.prefix, type=Prefix)
+            self.log.reset(replace(prefix, config=encode_config(message.config)))
+        except DiskFull as full:
+            # The core has begun anew already, so there is no way back for this replica.
+            raise StorageError(f"no space to begin anew: {full}") from full
+        except (msgspec.DecodeError, ValueError) as wrong:
+            raise StorageError(f"a prefix that cannot be: {wrong}") from wrong
+        log.info("%s: begins anew at offset %d", self._seat.label, self.log.start_offset)
+        if not self._log_noted:
+            # The answer is the next effect.
+            self._assembly.hard_states.note_log_now(self.group)
+            self._log_noted = True
+        self.carry_out(self.core.durable(self._assembly.now()))
+
+    def _start_at(self, effect: StartAt) -> None:
+        self._leader_start = max(self._leader_start, effect.offset)
+        self._follow_start()
+
+    def _follow_start(self) -> None:
+        """As far as is committed here, which the log has been told, and flushed. The rest follows when that is: its
+        leader says it once."""
+        if self._stopped or self._leader_start <= self.log.start_offset:
+            return
+        committed = self.log.commit_offset
+        limits = [self.log.flushed_offset] if committed is None else [committed, self.log.flushed_offset]
+        first_index = self.log.first_index
+        self.log.delete_prefix(Offset(min(self._leader_start, *limits)))
+        if self.log.first_index != first_index:
+            self._feed(self.core.prefix_deleted)
+
+
+_CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {
+    Send: RaftDriver._send,
+    Persist: RaftDriver._persist,
+    Truncate: RaftDriver._truncate,
+    AppendEntries: RaftDriver._append_entries,
+    AppendControl: RaftDriver._append_control,
+    Committed: RaftDriver._committed,
+    RoleChanged: RaftDriver._role_changed,
+    ConfigChanged: RaftDriver._config_changed,
+    SendPrefix: RaftDriver._send_prefix,
+    Install: RaftDriver._install,
+    StartAt: RaftDriver._start_at,
+    Suspect: RaftDriver._suspect,
+}

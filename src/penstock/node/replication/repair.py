@@ -1,0 +1,182 @@
+"""Damaged replicas of this node: the lead is handed to one that is whole, the controller is told, and what it decides
+is carried out. `penstock.cluster.damage` has the rules, and why they are safe.
+
+A replica is damaged if rot was found in it (by a scrub, or because a follower could not store what it was sent), or if
+it could not be opened because its log is corrupt or gone. Other troubles of a disk, such as too few file descriptors,
+are not: they pass, and the bytes are there.
+
+Which *life* a replica shall be in is what the metadata says (the target of a move, or what the group has); which one it
+is in, this node knows, durably. A node in an earlier life than it should be makes the replica anew. One in a later life
+(the move was given up) does not go back: it reports the life that is asked for as damaged, and proposes the next one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from penstock.cluster import Assignment, ClusterState, why_not_renewed
+from penstock.errors import CorruptLog, PenstockError, StorageError
+from penstock.node.metadata.controller import Controller
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import LogLost, Offline, PartitionTable
+from penstock.raft import Refused
+from penstock.types import GroupId, Replica, TopicPartition
+
+log = logging.getLogger("penstock.node")
+
+PATIENT_ROUNDS = 10
+"""For how many rounds (of half a second) something must keep a replica from being made anew before people are told:
+another one that is being mended, or a node that is being restarted, is through by then."""
+TEXTS_MAX = 20
+"""Different ones of one replica: those of a disk may name another file each time."""
+
+
+class ReplicaRepair:
+    """Looks after what is damaged on this node."""
+
+    def __init__(
+        self, *, me: Replica, state: ClusterState, partitions: PartitionTable, controller: Controller
+    ) -> None:
+        self._me = me
+        self._state = state
+        self._partitions = partitions
+        self._controller = controller
+        self._reports: dict[GroupId, asyncio.Task[None]] = {}
+        self._obstacles: dict[TopicPartition, dict[str, int]] = {}
+        """For how many rounds each of these was so, of each damaged replica: people are told once."""
+        self._sound: dict[GroupId, Assignment] = {}
+        """Replicas that were what they should be, by the assignment that said so: most, in nearly every round."""
+
+    def reports(self) -> Collection[asyncio.Task[None]]:
+        """Those under way."""
+        return self._reports.values()
+
+    def look(self) -> None:
+        """One round."""
+        replicas = list(self._partitions.replicas())
+        for name, group, found in replicas:
+            known = self._sound.get(group)
+            if known is not None and known is self._state.assignment(group) and not _is_damaged(found):
+                continue
+            self._sound.pop(group, None)
+            try:
+                self._mind(name, group, found)
+            except StorageError as trouble:
+                self._say(name, f"cannot be made anew now: {trouble}", after_rounds=1)
+            except Exception:
+                log.exception("%s: a bug in mending it; the others go on", name)
+        if len(self._sound) > len(replicas):
+            self._sound.clear()
+        for partition in self._partitions.own():
+            # The metadata log: there is nobody to make it anew, but others may lead.
+            if partition.damage is not None:
+                self._hand_over(partition, ())
+
+    def _mind(self, name: TopicPartition, group: GroupId, found: Partition | Offline) -> None:
+        assignment = self._state.assignment(group)
+        assigned = None if assignment is None else _assigned(assignment, self._me)
+        if assignment is None or assigned is None:
+            return
+        if assigned == self._partitions.replica(group) and not assignment.damaged and not _is_damaged(found):
+            self._obstacles.pop(name, None)
+            self._sound[group] = assignment
+            return
+        wanted, life = assigned.life_of(self._me), self._partitions.replica(group).life_of(self._me)
+        if wanted is None or life is None:
+            # Of a data folder that this node no longer has: the planner sees that by itself.
+            return
+        if wanted > life:
+            self._renew(name, found, assignment, wanted)
+        elif wanted < life or _is_damaged(found) or assignment.damage_of(assigned) is not None:
+            self._report(name, group, assignment, assigned, self._me.in_life(life + 1))
+            if isinstance(found, Partition):
+                self._hand_over(found, assignment.damaged_nodes)
+
+    # --- what is to be done
+
+    def _renew(
+        self, name: TopicPartition, found: Partition | Offline, assignment: Assignment, life: int
+    ) -> None:
+        if isinstance(found, Partition):
+            if found.leads:
+                self._hand_over(found, assignment.damaged_nodes)
+                return
+            # Others may have failed since this was decided: a rotten replica that takes part is better than none.
+            # What the metadata knows of that is up to `fence_after_ms` old; a connection ends with its process.
+            obstacle = why_not_renewed(self._state, assignment, found.me, self._away(assignment))
+            if obstacle is not None:
+                self._say(name, f"damaged, and not made anew now: {obstacle}")
+                return
+        topic = self._state.topics[name.topic]
+        log.warning("%s is made anew from the other replicas", name)
+        self._partitions.renew(name, life, topic.config)
+
+    def _away(self, assignment: Assignment) -> list[int]:
+        """Nodes of other replicas that are not connected with this one now."""
+        others = [member for member in assignment.members if member.node != self._me.node]
+        return [member.node for member in others if not self._partitions.is_connected(member)]
+
+    def _hand_over(self, partition: Partition, damaged: Collection[int]) -> None:
+        """To one that has kept up and is not known to be damaged; if there is none, nobody has more than this one."""
+        if not partition.leads or not partition.is_replicated:
+            return
+        others = [node for node in partition.in_sync_nodes() if node != self._me.node and node not in damaged]
+        if not others:
+            self._say(partition.name, "damaged, and nobody else is known to be whole: it serves what it can")
+            return
+        config = partition.consensus.core.config
+        successors = [] if config is None else [one for one in config.voters if one.node in others]
+        try:
+            for successor in successors[:1]:
+                partition.consensus.transfer(successor)
+                log.warning("%s: damaged here, hands the lead to node %s", partition.name, successor)
+        except Refused as not_now:
+            log.debug("%s: %s", partition.name, not_now)
+
+    def _report(
+        self,
+        name: TopicPartition,
+        group: GroupId,
+        assignment: Assignment,
+        assigned: Replica,
+        renewal: Replica,
+    ) -> None:
+        """Until it is in the metadata; then people are told if nothing can come of it."""
+        known = assignment.damage_of(assigned)
+        if known is not None and known.renewal == renewal.incarnation:
+            obstacle = why_not_renewed(self._state, assignment, assigned)
+            if obstacle is not None:
+                self._say(name, f"damaged, and not made anew: {obstacle}")
+        elif group not in self._reports:
+            report = self._tell_controller(name, group, assigned, renewal)
+            self._reports[group] = asyncio.get_running_loop().create_task(report)
+
+    async def _tell_controller(
+        self, name: TopicPartition, group: GroupId, assigned: Replica, renewal: Replica
+    ) -> None:
+        try:
+            await self._controller.report_damaged(group, assigned, renewal.incarnation)
+        except PenstockError as trouble:
+            log.info("%s: its damage could not be reported, again soon: %s", name, trouble)
+        finally:
+            self._reports.pop(group, None)
+
+    def _say(self, name: TopicPartition, what: str, *, after_rounds: int = PATIENT_ROUNDS) -> None:
+        rounds = self._obstacles.setdefault(name, {})
+        if len(rounds) >= TEXTS_MAX:
+            rounds.clear()
+        rounds[what] = rounds.get(what, 0) + 1
+        if rounds[what] == after_rounds:
+            log.error("%s: %s", name, what)
+
+
+def _assigned(assignment: Assignment, me: Replica) -> Replica | None:
+    """Which replica this node shall hold."""
+    members = assignment.target_members or assignment.members
+    return next((member for member in members if member.node == me.node), None)
+
+
+def _is_damaged(found: Partition | Offline) -> bool:
+    if isinstance(found, Partition):
+        return found.damage is not None
+    return isinstance(found, CorruptLog | LogLost)

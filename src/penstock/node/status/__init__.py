@@ -1,0 +1,1 @@
+"""The state of the cluster in one report, and the status log."""

@@ -1,0 +1,373 @@
+"""The cluster in one picture, as this node sees it now: who is there, who holds and leads what, how far behind.
+
+Five sources, each with its own truth:
+
+    metadata    which nodes are registered, and which replicas each partition shall have; the same on all nodes, soon
+    gossip      which nodes are there; seconds old, and only a hint
+    leaders     who leads and who keeps up, as the leaders themselves announced it
+    progress    how far each replica is: only its leader knows, so that for the whole picture every node is asked once
+    offline     which replicas are damaged or take no part, and why: only the node that holds them knows
+
+Nothing here decides anything, and no source is waited for: a node that does not answer leaves its lags out and is named
+in `unanswered`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.cluster import ClusterState, NodeInfo, Topic
+from penstock.config import Address
+from penstock.node.metadata.cluster_view import ClusterView
+from penstock.types import GroupId, NodeId, Replica
+
+ALIVE = "alive"
+UNSEEN = "unseen"
+"""Gossip has never met the node, or has forgotten it."""
+
+
+MAX_VOTER_LAG = 64
+"""Entries that a voter of the metadata group may have under way: as many as Raft sends before it waits for an answer.
+One that is farther behind is catching up, and a majority must not be made to count on it."""
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica, as its leader knows it. `end_offset` is what it has flushed; `lag` counts messages (and the odd
+    entry of Penstock's own); `bytes_behind` is an estimate from the log's mean."""
+
+    node_id: int
+    end_offset: int
+    lag: int
+    bytes_behind: int
+    silent_ms: int
+    learner: bool
+
+
+class ReplicaTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica with which something is wrong although its node is there. *Offline*: its node keeps it out of its
+    group (lost or unreadable files, a disk that failed). *Damaged*: wrong bytes were found in it, and it takes part
+    until it is made anew."""
+
+    topic: str
+    partition: int
+    node_id: int
+    reason: str
+
+
+class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`leader` is None while nobody leads. `progress` is empty where the leader was not asked or did not answer."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    term: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    under_replicated: bool
+    lag: int | None
+    """Of the replica that is farthest behind; None where it is not known."""
+    offline: tuple[int, ...] = ()
+    """Nodes whose replica takes no part although they are there; the picture's `offline` says why."""
+    damaged: tuple[int, ...] = ()
+    """Nodes in whose replica wrong bytes were found; the picture's `damaged` says which."""
+    progress: tuple[ReplicaStatus, ...] = ()
+
+
+class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition on its way to other nodes."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    target: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    bytes_behind: int | None
+    """Of those that come, together; None where it is not known."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` is gossip's word, `fenced` the cluster's. `hosts` and `leads` are partition numbers by topic."""
+
+    node_id: int
+    incarnation: str
+    """In hexadecimal: JSON's numbers are too short for it in many languages."""
+    state: str
+    registered: bool
+    """Whether the cluster counts it as its own: one that was taken out of it does not know yet what else to say."""
+    fenced: bool
+    decommissioning: bool
+    connected: bool
+    controller: bool
+    metadata_role: str | None
+    """voter or learner of the metadata group; None: this node does not know of any part that it takes."""
+    kafka: str
+    http: str | None
+    cluster: str | None
+    rack: str | None
+    version: str
+    hosts: dict[str, list[int]]
+    leads: dict[str, list[int]]
+
+
+class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata group. `end_offset` is how far this node has applied its log."""
+
+    leader: int | None
+    term: int
+    voters: tuple[int, ...]
+    learners: tuple[int, ...]
+    end_offset: int
+    behind: tuple[int, ...] = ()
+    """Voters that do not keep up, or of which nobody can tell: with one more gone there may be no majority."""
+    progress: tuple[ReplicaStatus, ...] = ()
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole picture. `healthy`: nothing is in `troubles`, so that any one node may be taken away."""
+
+    cluster_id: str
+    node_id: int
+    """Who drew it."""
+    alone: bool
+    """A node without an inter-node port: all of the cluster that there is."""
+    healthy: bool
+    controller: int | None
+    nodes: tuple[NodeStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+    under_replicated: tuple[str, ...]
+    leaderless: tuple[str, ...]
+    moves: tuple[MoveStatus, ...]
+    metadata: QuorumStatus
+    unanswered: tuple[int, ...]
+    """Nodes that were asked how far their followers are, and did not answer."""
+    offline: tuple[ReplicaTrouble, ...] = ()
+    damaged: tuple[ReplicaTrouble, ...] = ()
+    troubles: tuple[str, ...] = ()
+    """All that is not as it should be, in words for people."""
+
+
+class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What monitoring wants of one node, without asking another."""
+
+    leaders: int
+    replicas: int
+    under_replicated: int
+    """Of those that this node leads: the sum over all nodes counts each once."""
+    leaderless: int
+    """Of those that this node holds a replica of."""
+    elections: int
+    is_controller: bool
+    replication_lag_max: int
+    peer_connections: int
+    members: dict[str, int]
+    """By gossip's word; this node is one of them."""
+
+
+class Sight(NamedTuple):
+    """What is known besides the metadata and the leaders."""
+
+    members: Mapping[Replica, str]
+    connected: frozenset[int]
+    progress: Mapping[GroupId, tuple[ReplicaStatus, ...]]
+    offline: tuple[ReplicaTrouble, ...] = ()
+    damaged: tuple[ReplicaTrouble, ...] = ()
+
+
+class Seat(NamedTuple):
+    """This node itself, which a cluster of one has not registered."""
+
+    replica: Replica
+    kafka: str
+    http: str | None
+    cluster: str | None
+    rack: str | None
+    version: str
+
+
+# --- drawing: from facts to the picture
+
+
+def draw_partitions(
+    state: ClusterState, view: ClusterView, sight: Sight, only: str | None = None
+) -> Iterator[PartitionStatus]:
+    """All partitions by topic and number, or one topic's."""
+    absent = {replica.node for replica, word in sight.members.items() if word in ("dead", "left")}
+    absent -= {replica.node for replica, word in sight.members.items() if word not in ("dead", "left")}
+    offline, damaged = _places(sight.offline), _places(sight.damaged)
+    for topic, group, _ in state.groups():
+        if only is None or topic.name == only:
+            place = topic.name, group.partition
+            drawn = _partition(topic, group, view, absent, sight.progress.get(group, ()))
+            if place in offline or place in damaged:
+                nodes = offline.get(place, ()), damaged.get(place, ())
+                drawn = msgspec.structs.replace(drawn, offline=nodes[0], damaged=nodes[1])
+            yield drawn
+
+
+def _places(troubles: Iterable[ReplicaTrouble]) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The nodes of each partition, in order."""
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    for one in sorted(troubles, key=lambda one: one.node_id):
+        place = one.topic, one.partition
+        found[place] = (*found.get(place, ()), one.node_id)
+    return found
+
+
+def _partition(
+    topic: Topic,
+    group: GroupId,
+    view: ClusterView,
+    absent: set[NodeId],
+    progress: tuple[ReplicaStatus, ...],
+) -> PartitionStatus:
+    assignment = topic.assignments[group.partition]
+    facts = view.partition(topic, group.partition)
+    led = facts.leader >= 0 and facts.leader not in absent
+    in_sync = tuple(sorted(facts.in_sync)) if led else ()
+    behind = [one.lag for one in progress if one.node_id != facts.leader]
+    return PartitionStatus(
+        topic=topic.name,
+        partition=group.partition,
+        leader=facts.leader if led else None,
+        term=facts.term,
+        replicas=assignment.shown,
+        in_sync=in_sync,
+        adding=assignment.adding,
+        removing=assignment.removing,
+        under_replicated=not set(assignment.replicas) <= set(in_sync),
+        lag=max(behind, default=0) if led and (progress or len(assignment.shown) == 1) else None,
+        progress=progress,
+    )
+
+
+def draw_moves(state: ClusterState, sight: Sight) -> Iterator[MoveStatus]:
+    for topic, group, assignment in state.groups():
+        if assignment.target is None:
+            continue
+        # A replica that is made anew has the old one's node, so it is found among those that do not vote yet.
+        coming = [
+            one for one in sight.progress.get(group, ()) if one.learner or one.node_id in assignment.adding
+        ]
+        yield MoveStatus(
+            topic=topic.name,
+            partition=group.partition,
+            replicas=assignment.replicas,
+            target=assignment.target,
+            adding=assignment.adding,
+            removing=assignment.removing,
+            bytes_behind=sum(one.bytes_behind for one in coming) if coming else None,
+        )
+
+
+def voters_behind(
+    voters: Sequence[int], leader: int | None, progress: Sequence[ReplicaStatus], patience_ms: int
+) -> tuple[int, ...]:
+    """Voters of the metadata group whose vote cannot be counted on. Without a word from the leader that is all others;
+    without a leader the question is another one."""
+    if leader is None:
+        return ()
+    keeping_up = {
+        one.node_id for one in progress if one.silent_ms <= patience_ms and one.lag <= MAX_VOTER_LAG
+    }
+    return tuple(voter for voter in voters if voter != leader and voter not in keeping_up)
+
+
+def draw_troubles(
+    nodes: Sequence[NodeStatus],
+    partitions: Sequence[PartitionStatus],
+    quorum: QuorumStatus,
+    sight: Sight,
+) -> Iterator[str]:
+    """In the order in which a person should care."""
+    if quorum.leader is None:
+        yield "there is no controller: a majority of the metadata group's voters must be there"
+    for node in nodes:
+        if node.registered and (word := _absence(node)):
+            yield f"node {node.node_id} is {word}"
+    if quorum.behind:
+        behind = ", ".join(map(str, quorum.behind))
+        yield f"metadata voters that do not keep up: {behind} (of {len(quorum.voters)})"
+    leaderless = sum(one.leader is None for one in partitions)
+    if leaderless:
+        yield f"partitions without a leader: {leaderless}"
+    weak = sum(one.under_replicated and one.leader is not None for one in partitions)
+    if weak:
+        yield f"under-replicated partitions: {weak}"
+    if sight.offline:
+        yield f"offline replicas: {len(sight.offline)}"
+    if sight.damaged:
+        yield f"damaged replicas: {len(sight.damaged)}"
+
+
+def _absence(node: NodeStatus) -> str:
+    """Gossip's word for a node that is not there, and the cluster's."""
+    gone = node.state in ("dead", "left") or (node.state == UNSEEN and not node.connected)
+    return " and ".join([node.state] * gone + ["fenced"] * node.fenced)
+
+
+def draw_nodes(
+    state: ClusterState,
+    seat: Seat,
+    sight: Sight,
+    quorum: QuorumStatus,
+    partitions: Sequence[PartitionStatus],
+) -> list[NodeStatus]:
+    hosts: dict[int, dict[str, list[int]]] = {}
+    leads: dict[int, dict[str, list[int]]] = {}
+    for one in partitions:
+        for node in one.replicas:
+            hosts.setdefault(node, {}).setdefault(one.topic, []).append(one.partition)
+        if one.leader is not None:
+            leads.setdefault(one.leader, {}).setdefault(one.topic, []).append(one.partition)
+    known = {node_id: _seat_of(info) for node_id, info in state.nodes.items()}
+    known.setdefault(seat.replica.node, seat)
+    return [
+        _node(known[node_id], state.nodes.get(node_id), seat, sight, quorum, hosts, leads)
+        for node_id in sorted(known)
+    ]
+
+
+def _node(
+    one: Seat,
+    info: NodeInfo | None,
+    me: Seat,
+    sight: Sight,
+    quorum: QuorumStatus,
+    hosts: Mapping[int, dict[str, list[int]]],
+    leads: Mapping[int, dict[str, list[int]]],
+) -> NodeStatus:
+    node_id = one.replica.node
+    role = "voter" if node_id in quorum.voters else "learner" if node_id in quorum.learners else None
+    return NodeStatus(
+        node_id=node_id,
+        incarnation=f"{one.replica.incarnation:016x}",
+        state=ALIVE if one.replica == me.replica else sight.members.get(one.replica, UNSEEN),
+        registered=info is not None or one.cluster is None,
+        fenced=info is not None and info.fenced,
+        decommissioning=info is not None and info.decommissioning,
+        connected=node_id == me.replica.node or node_id in sight.connected,
+        controller=node_id == quorum.leader,
+        metadata_role=role,
+        kafka=one.kafka,
+        http=one.http,
+        cluster=one.cluster,
+        rack=one.rack,
+        version=one.version,
+        hosts=hosts.get(node_id, {}),
+        leads=leads.get(node_id, {}),
+    )
+
+
+def _seat_of(info: NodeInfo) -> Seat:
+    return Seat(
+        replica=info.replica,
+        kafka=str(Address(info.kafka.host, info.kafka.port)),
+        http=str(Address(info.http.host, info.http.port)) if info.http is not None else None,
+        cluster=str(Address(info.cluster.host, info.cluster.port)),
+        rack=info.rack,
+        version=info.version,
+    )

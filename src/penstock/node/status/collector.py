@@ -1,0 +1,325 @@
+"""Draws the picture of `status` for a node: looks at its own sources, and asks the other nodes for theirs."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from penstock.config import Address
+from penstock.errors import PenstockError
+from penstock.node.metadata.cluster_view import METADATA_GROUP
+from penstock.node.replication.partition import Partition, ReplicaFacts
+from penstock.node.status.cluster_status import (
+    ALIVE,
+    ClusterFigures,
+    ClusterStatus,
+    NodeStatus,
+    PartitionStatus,
+    QuorumStatus,
+    ReplicaStatus,
+    ReplicaTrouble,
+    Seat,
+    Sight,
+    draw_moves,
+    draw_nodes,
+    draw_partitions,
+    draw_troubles,
+    voters_behind,
+)
+from penstock.types import GroupId, NodeId, Replica, Term, TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+PROGRESS, TROUBLES = 32, 33
+"""The methods' numbers between nodes; those of the controller are below."""
+ANSWER_MS = 2_000
+"""How long a node may take to answer: a person waits, and a picture without that node's lags is better than none."""
+MAX_ROWS = 200_000
+"""In one answer: as many as a cluster may have partitions."""
+MAX_REASON_CHARACTERS = 400
+"""Of what is wrong with a replica: whole sentences, and not somebody's megabyte."""
+
+Progress = Mapping[GroupId, tuple[ReplicaStatus, ...]]
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """On the wire: one partition that the answering node leads."""
+
+    topic_id: bytes
+    partition: int
+    progress: tuple[tuple[int, int, int, int, int, bool], ...]
+
+
+class _Trouble(msgspec.Struct, frozen=True, array_like=True):
+    """On the wire: a replica of the answering node that takes no part or is damaged."""
+
+    topic: str
+    partition: int
+    reason: str
+    takes_part: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Row]).decode
+_decode_troubles = msgspec.msgpack.Decoder(list[_Trouble]).decode
+
+Troubles = list[tuple[ReplicaTrouble, bool]]
+"""Each with whether the replica takes part all the same."""
+
+
+def _row(partition: Partition) -> _Row:
+    width = max(1, partition.log.end_index - partition.log.first_index)
+    per_entry = partition.log.size_bytes / width
+    return _Row(
+        partition.group.topic_id.bytes,
+        partition.group.partition,
+        tuple(_replica(one, per_entry, width) for one in partition.progress()),
+    )
+
+
+def _replica(one: ReplicaFacts, per_entry: float, width: int) -> tuple[int, int, int, int, int, bool]:
+    lag = max(0, one.lag)
+    behind = int(min(lag, width) * per_entry)
+    return one.node_id, one.end_offset, lag, behind, max(0, one.silent_ms), one.learner
+
+
+def _rows(rows: Iterable[_Row]) -> Iterator[tuple[GroupId, tuple[ReplicaStatus, ...]]]:
+    for row in rows:
+        yield (
+            GroupId(UUID(bytes=row.topic_id), row.partition),
+            tuple(
+                ReplicaStatus(
+                    node_id=node_id, end_offset=end, lag=lag, bytes_behind=behind, silent_ms=silent, learner=learner
+                )
+                for node_id, end, lag, behind, silent, learner in row.progress
+            ),
+        )  # fmt: skip
+
+
+def _troubles(node: int, rows: Iterable[_Trouble]) -> Troubles:
+    return [
+        (ReplicaTrouble(topic=row.topic, partition=row.partition, node_id=node, reason=row.reason), row.takes_part)
+        for row in rows
+    ]  # fmt: skip
+
+
+def _trouble(partition: Partition) -> _Trouble | None:
+    """What is wrong with a replica that could be opened."""
+    if partition.offline_reason is not None:
+        return _Trouble(*partition.name, str(partition.offline_reason)[:MAX_REASON_CHARACTERS])
+    if partition.damage is not None:
+        return _Trouble(*partition.name, str(partition.damage)[:MAX_REASON_CHARACTERS], True)
+    return None
+
+
+class StatusCollector:
+    """Draws the picture for one node, and answers other nodes that draw theirs."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        if node.links is not None:
+            node.links.rpc.handle(PROGRESS, self._serve_progress)
+            node.links.rpc.handle(TROUBLES, self._serve_troubles)
+
+    async def picture(self) -> ClusterStatus:
+        """Everything, with the lags of partitions that other nodes lead and what is wrong with their replicas: two
+        calls to each node."""
+        node = self._node
+        sight, unanswered = await self._look_around()
+        state = node.metadata.state
+        partitions = list(draw_partitions(state, node.view, sight))
+        quorum = self._quorum(sight)
+        nodes = draw_nodes(state, self._seat(), sight, quorum, partitions)
+        troubles = tuple(draw_troubles(nodes, partitions, quorum, sight))
+        leaderless = tuple(_name(one) for one in partitions if one.leader is None)
+        weak = tuple(_name(one) for one in partitions if one.under_replicated and one.leader is not None)
+        return ClusterStatus(
+            cluster_id=node.cluster_id,
+            node_id=node.node_id,
+            alone=node.is_alone,
+            healthy=not troubles,
+            controller=quorum.leader,
+            nodes=tuple(nodes),
+            partitions=tuple(partitions),
+            under_replicated=weak,
+            leaderless=leaderless,
+            moves=tuple(draw_moves(state, sight)),
+            metadata=quorum,
+            unanswered=unanswered,
+            offline=sight.offline,
+            damaged=sight.damaged,
+            troubles=troubles,
+        )
+
+    async def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
+        """With lags; of one topic or of all."""
+        sight, _ = await self._look_around(topic)
+        return list(draw_partitions(self._node.metadata.state, self._node.view, sight, topic))
+
+    def nodes(self) -> list[NodeStatus]:
+        """Without asking anybody."""
+        sight = self._sight({})
+        state = self._node.metadata.state
+        partitions = list(draw_partitions(state, self._node.view, sight))
+        return draw_nodes(state, self._seat(), sight, self._quorum(sight), partitions)
+
+    def figures(self) -> ClusterFigures:
+        node = self._node
+        held = list(node.partitions.online())
+        led = [partition for partition in held if partition.serves]
+        members = Counter(self._members().values()) or Counter({ALIVE: 1})
+        leaders = (node.leaders.get(partition.group).leader for partition in held)
+        return ClusterFigures(
+            leaders=len(led),
+            replicas=len(held),
+            under_replicated=sum(map(self._is_weak, led)),
+            leaderless=sum(leader < 0 for leader in leaders),
+            elections=node.metrics.elections_won,
+            is_controller=node.metadata.is_controller,
+            replication_lag_max=max((one.lag for each in led for one in each.progress()), default=0),
+            peer_connections=len(self._connected()),
+            members=dict(members),
+        )
+
+    def _is_weak(self, partition: Partition) -> bool:
+        assignment = self._node.metadata.state.assignment(partition.group)
+        in_sync = self._node.leaders.get(partition.group).in_sync
+        return assignment is not None and not set(assignment.replicas) <= set(in_sync)
+
+    # --- the sources
+
+    async def _look_around(self, topic: str | None = None) -> tuple[Sight, tuple[int, ...]]:
+        """What all nodes know, and who did not answer."""
+        asked = sorted(self._leading_elsewhere(topic))
+        others = sorted(self._connected())
+        answers, troubles = await asyncio.gather(
+            asyncio.gather(*(self._ask_progress(NodeId(one)) for one in asked)),
+            asyncio.gather(*(self._ask_troubles(NodeId(one)) for one in others)),
+        )
+        told = {group: row for answer in answers for group, row in (answer or {}).items()}
+        silent = tuple(one for one, answer in zip(asked, answers, strict=True) if answer is None)
+        return self._sight(told, [row for answer in troubles for row in answer]), silent
+
+    def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
+        """Nodes that know lags which this one does not."""
+        leaders = self._node.leaders
+        groups = [
+            group
+            for one, group, assignment in self._node.metadata.state.groups()
+            if (topic is None or one.name == topic) and len(assignment.shown) > 1
+        ]
+        found = {leaders.get(group).leader for group in [*groups, METADATA_GROUP]}
+        return {one for one in found if one >= 0 and one != self._node.node_id}
+
+    async def _ask_progress(self, node: NodeId) -> Progress | None:
+        try:
+            return dict(_rows(_decode(await self._ask(node, PROGRESS))))
+        except (PenstockError, msgspec.DecodeError, ValueError):
+            return None
+
+    async def _ask_troubles(self, node: NodeId) -> Troubles:
+        """Nothing from one that does not answer, or does not know the question yet: what it keeps out is
+        under-replicated all the same."""
+        try:
+            return _troubles(node, _decode_troubles(await self._ask(node, TROUBLES)))
+        except (PenstockError, msgspec.DecodeError, ValueError):
+            return []
+
+    async def _ask(self, node: NodeId, method: int) -> memoryview:
+        links = self._node.links
+        assert links is not None, "a node that is alone knows no other"
+        return await links.rpc.call(node, method, b"", ANSWER_MS)
+
+    def _serve_progress(self, sender: NodeId, question: memoryview) -> bytes:
+        led = [*self._led(), *self._own_led()]
+        return _encode([_row(partition) for partition in led[:MAX_ROWS]])
+
+    def _serve_troubles(self, sender: NodeId, question: memoryview) -> bytes:
+        return _encode(list(self._troubles_here())[:MAX_ROWS])
+
+    def _troubles_here(self) -> Iterator[_Trouble]:
+        for name, _, found in self._node.partitions.replicas():
+            if not isinstance(found, Partition):
+                yield _Trouble(*name, str(found)[:MAX_REASON_CHARACTERS])
+            elif (trouble := _trouble(found)) is not None:
+                yield trouble
+        yield from (trouble for own in self._own() if (trouble := _trouble(own)) is not None)
+
+    def _led(self) -> list[Partition]:
+        return [partition for partition in self._node.partitions.online() if partition.serves]
+
+    def _own(self) -> list[Partition]:
+        """The metadata group's; none while this node has not found its cluster yet."""
+        opened = getattr(self._node.metadata, "partition", None)
+        return [] if opened is None else [opened]
+
+    def _own_led(self) -> list[Partition]:
+        return [own for own in self._own() if self._node.metadata.is_controller]
+
+    def _sight(
+        self, elsewhere: Progress, troubles_elsewhere: Iterable[tuple[ReplicaTrouble, bool]] = ()
+    ) -> Sight:
+        here = dict(_rows(map(_row, [*self._led(), *self._own_led()])))
+        troubles = [*_troubles(self._node.node_id, self._troubles_here()), *troubles_elsewhere]
+        troubles.sort(key=lambda row: (row[0].topic, row[0].partition, row[0].node_id))
+        return Sight(
+            self._members(),
+            self._connected(),
+            {**elsewhere, **here},
+            offline=tuple(one for one, takes_part in troubles if not takes_part),
+            damaged=tuple(one for one, takes_part in troubles if takes_part),
+        )
+
+    def _members(self) -> dict[Replica, str]:
+        links = self._node.links
+        if links is None:
+            return {}
+        return {replica: member.state.name.lower() for replica, member in links.gossip.members().items()}
+
+    def _connected(self) -> frozenset[int]:
+        links = self._node.links
+        return frozenset(links.network.connected()) if links is not None else frozenset()
+
+    def _seat(self) -> Seat:
+        from importlib.metadata import version  # slow to load, for somebody who may never ask
+
+        node, config = self._node, self._node.config
+        return Seat(
+            replica=node.me,
+            kafka=str(config.advertised),
+            http=_shown(config.http),
+            cluster=_shown(config.cluster_advertised),
+            rack=config.rack,
+            version=version("penstock"),
+        )
+
+    def _quorum(self, sight: Sight) -> QuorumStatus:
+        partition = self._node.metadata.partition
+        config = partition.consensus.core.config
+        known = self._node.leaders.get(METADATA_GROUP)
+        controller = self._node.view.controller_id
+        leader = controller if controller >= 0 else None
+        voters = tuple(sorted(voter.node for voter in config.voters)) if config else ()
+        progress = sight.progress.get(METADATA_GROUP, ())
+        patience_ms = self._node.config.replication.election_timeout_ms
+        return QuorumStatus(
+            leader=leader,
+            term=max(Term(known.term), partition.term),
+            voters=voters,
+            learners=tuple(sorted(learner.node for learner in config.learners)) if config else (),
+            end_offset=self._node.metadata.applied,
+            behind=voters_behind(voters, leader, progress, patience_ms),
+            progress=progress,
+        )
+
+
+def _shown(address: Address | None) -> str | None:
+    return None if address is None else str(address)
+
+
+def _name(one: PartitionStatus) -> str:
+    return str(TopicPartition(one.topic, one.partition))

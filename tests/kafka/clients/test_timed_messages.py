@@ -1,0 +1,98 @@
+"""Messages that say themselves when they are due and how long they are of use, from an unmodified producer."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, Message, Producer
+
+from penstock import Broker
+from tests.kafka.clients.queues import PATIENCE_SECONDS, configure, publish, take, work_off, worker
+
+
+def send(servers: str, topic: str, rows: list[tuple[str, dict[str, str]]]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    for value, headers in rows:
+        producer.produce(topic, value.encode(), headers=list(headers.items()))
+        producer.poll(0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(
+    broker: Broker, unique: Callable[[str], str]
+) -> None:
+    topic, group, servers = unique("jobs"), unique("workers"), broker.bootstrap_servers
+    configure(servers, group, share_auto_offset_reset="earliest")
+    due_ms = now_ms() + 1500
+    rows: list[tuple[str, dict[str, str]]] = [
+        ("at", {"penstock-deliver-at": str(due_ms)}),
+        ("delay", {"penstock-delay-ms": "1500"}),
+        ("now", {}),
+        ("nonsense", {"penstock-delay-ms": "soon"}),
+    ]
+    send(servers, topic, rows)
+    with worker(servers, group, topic) as consumer:
+        first = take(consumer, lambda got: bool(got))
+        assert [message.value() for message in first] == [b"now", b"nonsense"]
+        for message in first:
+            consumer.acknowledge(message)
+        late = work_off(consumer, lambda message: message.value() == b"delay")
+        assert now_ms() >= due_ms
+        assert late == ["at", "delay"]
+
+
+def test_readers_and_groups_see_the_log_as_it_is(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, servers = unique("jobs"), broker.bootstrap_servers
+    send(servers, topic, [("later", {"penstock-delay-ms": "600000"}), ("gone", {"penstock-ttl-ms": "1"})])
+    reader = Consumer(
+        {"bootstrap.servers": servers, "group.id": unique("g"), "auto.offset.reset": "earliest"}
+    )
+    reader.subscribe([topic])
+    seen: list[Message] = []
+    while len(seen) < 2:
+        message = reader.poll(PATIENCE_SECONDS)
+        assert message is not None
+        seen.append(message)
+    reader.close()
+    assert [message.value() for message in seen] == [b"later", b"gone"]
+
+
+def test_an_expired_message_is_not_delivered(broker: Broker, unique: Callable[[str], str]) -> None:
+    topic, group, servers = unique("jobs"), unique("workers"), broker.bootstrap_servers
+    configure(servers, group, share_auto_offset_reset="earliest")
+    long_ago = now_ms() - 60_000
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce(topic, b"stale", timestamp=long_ago, headers=[("penstock-ttl-ms", b"59000")])
+    producer.produce(topic, b"fresh", timestamp=long_ago, headers=[("penstock-ttl-ms", b"600000")])
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    publish(servers, topic, ["last"])
+    with worker(servers, group, topic) as consumer:
+        assert work_off(consumer, lambda message: message.value() == b"last") == ["fresh", "last"]
+
+
+def test_scheduled_messages_survive_a_restart_none_lost_and_none_early(tmp_path: Path) -> None:
+    count = 5000
+    with Broker(data_dir=tmp_path) as broker:
+        servers = broker.bootstrap_servers
+        configure(servers, "workers", share_auto_offset_reset="earliest")
+        due_ms = now_ms() + 3000
+        rows = [(str(number), {"penstock-deliver-at": str(due_ms + number % 100)}) for number in range(count)]
+        send(servers, "jobs", rows)
+        publish(servers, "jobs", ["now"])
+        with worker(servers, "workers", "jobs") as consumer:
+            assert work_off(consumer, lambda message: message.value() == b"now") == ["now"]
+    with Broker(data_dir=tmp_path) as broker:
+        got: list[str] = []
+        with worker(broker.bootstrap_servers, "workers", "jobs") as consumer:
+            while len(got) < count:
+                messages = take(consumer, lambda found: bool(found))
+                assert now_ms() >= due_ms
+                got += [(message.value() or b"").decode() for message in messages]
+                for message in messages:
+                    consumer.acknowledge(message)
+                consumer.commit_sync()
+    assert sorted(got, key=int) == [str(number) for number in range(count)]

@@ -1,0 +1,272 @@
+"""`cleanup.policy=acked` on three nodes: groups and queues are kept here and there, and whoever keeps them may go."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC
+from penstock.config import GroupSettings
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import CommitRequest, OffsetToCommit, offsets_partition
+from penstock.node import Partition
+from penstock.node.coordination import acked_cleanup
+from penstock.node.coordination.acked_cleanup import Question
+from penstock.node.queues import Acknowledgement, QueueDriver
+from penstock.queue import AckKind
+from tests.kafka.asking import EARLIEST, create, offset_at, write
+from tests.kafka.trio import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Trio
+
+Unique = Callable[[str], str]
+RECORDS = 10
+ACCEPT = bytes([AckKind.ACCEPT])
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[Trio]:
+    """Each test uses a topic of its own and leaves all three nodes running."""
+    with Trio(groups=GroupSettings(offsets_topic_partitions=3, state_topic_partitions=2)) as running:
+        running.run(running.node(1).groups.ensure_topic())
+        yield running
+
+
+@pytest.fixture
+def topic(trio: Trio, unique: Unique) -> str:
+    """With ten records of long ago. Each node coordinates a third of all groups."""
+    for index, node_id in enumerate((1, 2, 3)):
+        hand_over(trio, OFFSETS_TOPIC, node_id, index)
+    name = unique("acked")
+    with trio.client(1) as client:
+        made = create(client, name, cleanup_policy="acked", penstock_acked_min_age_ms="0")
+        assert made.error_code == ErrorCode.NONE, made.error_message
+    with trio.client(trio.leader(name)) as client:
+        for _ in range(RECORDS):
+            assert write(client, name).error_code == ErrorCode.NONE
+    return name
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+def hand_over(trio: Trio, topic: str, to: int, index: int = 0) -> None:
+    """Again and again: a node that was cut off a moment ago has to catch up before it can lead."""
+
+    def leads() -> bool:
+        leader = trio.leader(topic, index)
+        if leader != to:
+            group = trio.replica(leader, topic, index).group
+            with suppress(KafkaError):
+                trio.run(trio.node(leader).controller.hand_over(group, leader, to))
+        return leader == to
+
+    until(leads)
+
+
+def index_of(group: str) -> int:
+    return offsets_partition(group, 3)
+
+
+def group_at(trio: Trio, unique: Unique, node_id: int) -> str:
+    """A name that this node coordinates."""
+    names = (unique("group") for _ in range(100))
+    return next(name for name in names if trio.leader(OFFSETS_TOPIC, index_of(name)) == node_id)
+
+
+def commit(trio: Trio, group: str, topic: str, offset: int) -> None:
+    """At the group's coordinator, wherever that is by now."""
+    row = OffsetToCommit(topic=topic, partition=0, offset=offset, metadata="")
+    request = CommitRequest(group_id=group, offsets=(row,))
+
+    def is_committed() -> bool:
+        home = trio.leader(OFFSETS_TOPIC, index_of(group), among=tuple(trio.running))
+        result = trio.run(trio.node(home).groups.commit(request))
+        return list(result.errors.values()) == [ErrorCode.NONE]
+
+    until(is_committed)
+
+
+def succeeded(trio: Trio, *among: int) -> None:
+    """Returns when these nodes coordinate all groups."""
+    for index in range(3):
+        trio.leader(OFFSETS_TOPIC, index, among=among)
+
+
+def clean(trio: Trio, node_id: int, topic: str) -> int:
+    """Where the log starts after a round on this node."""
+    trio.run(trio.node(node_id).acked.clean())
+    return trio.replica(node_id, topic).start_offset
+
+
+def starts_at(trio: Trio, topic: str, offset: int, *, among: tuple[int, ...] = ()) -> None:
+    """Returns when its leader has deleted all before, and a client is told so."""
+    leader = trio.leader(topic, among=among)
+    until(lambda: clean(trio, leader, topic) >= offset)
+    with trio.client(leader) as client:
+        assert offset_at(client, topic, EARLIEST).offset == offset
+
+
+# --- groups
+
+
+def test_groups_count_wherever_they_are_coordinated(trio: Trio, topic: str, unique: Unique) -> None:
+    groups = [group_at(trio, unique, node_id) for node_id in (1, 2, 3)]
+    for group, offset in zip(groups, (10, 3, 7), strict=True):
+        commit(trio, group, topic, offset)
+    starts_at(trio, topic, 3)
+    commit(trio, groups[1], topic, 10)
+    starts_at(trio, topic, 7)
+    commit(trio, groups[2], topic, 9)
+    starts_at(trio, topic, 9)
+
+
+def test_replicas_follow_where_the_log_of_their_leader_starts(trio: Trio, topic: str, unique: Unique) -> None:
+    commit(trio, group_at(trio, unique, 1), topic, 6)
+    starts_at(trio, topic, 6)
+    replicas = [trio.replica(follower, topic) for follower in trio.followers(topic)]
+    trio.eventually(lambda: all(replica.start_offset == 6 for replica in replicas))
+
+
+def test_nothing_goes_while_a_coordinator_cannot_be_asked_and_its_successor_knows_its_groups(
+    trio: Trio, topic: str, unique: Unique
+) -> None:
+    leader = trio.leader(topic)
+    silent, other = trio.followers(topic)
+    commit(trio, slow := group_at(trio, unique, silent), topic, 2)
+    commit(trio, group_at(trio, unique, leader), topic, 10)
+    with trio.cut_off(silent):
+        assert clean(trio, leader, topic) <= 2
+        succeeded(trio, leader, other)
+        starts_at(trio, topic, 2, among=(leader, other))
+    commit(trio, slow, topic, 10)
+    starts_at(trio, topic, 10)
+
+
+def test_a_coordinator_that_may_have_been_replaced_tells_nothing(
+    trio: Trio, topic: str, unique: Unique
+) -> None:
+    """It does not know who has come at its successor."""
+    leader = trio.leader(topic)
+    silent, other = trio.followers(topic)
+    commit(trio, group_at(trio, unique, leader), topic, 10)
+    with trio.cut_off(silent):
+        node = trio.node(silent)
+        index = next(iter(trio.call(lambda: dict(node.groups.coordinators()))))
+        trio.eventually(lambda: not node.partitions.get(OFFSETS_TOPIC, index).has_lease)
+        topic_id = trio.replica(leader, topic).group.topic_id
+        assert index not in trio.run(_told(trio, silent, topic_id.bytes))
+        succeeded(trio, leader, other)
+
+
+async def _told(trio: Trio, node_id: int, topic_id: bytes) -> list[int]:
+    """Partitions of the offsets topic whose groups this node tells about."""
+    answer = await trio.node(node_id).acked.answer(Question([(topic_id, [0])]))
+    return [index for kind, index, _ in answer.keepers if kind == 0]
+
+
+def test_a_new_leader_goes_on_where_the_last_one_was(trio: Trio, topic: str, unique: Unique) -> None:
+    first = trio.leader(topic)
+    second = trio.followers(topic)[0]
+    commit(trio, slow := group_at(trio, unique, second), topic, 4)
+    commit(trio, group_at(trio, unique, first), topic, 10)
+    starts_at(trio, topic, 4)
+    trio.stop(first)
+    try:
+        leader = trio.leader(topic)
+        starts_at(trio, topic, 4)
+        assert clean(trio, leader, topic) == 4
+        commit(trio, slow, topic, 8)
+        starts_at(trio, topic, 8)
+    finally:
+        trio.start(first)
+
+
+def test_a_node_that_does_not_lead_deletes_nothing(trio: Trio, topic: str, unique: Unique) -> None:
+    commit(trio, group_at(trio, unique, 1), topic, 10)
+    with trio.unconfirmed(trio.leader(topic), topic):
+        for node_id in trio.running:
+            assert clean(trio, node_id, topic) == 0
+    starts_at(trio, topic, 10)
+
+
+def test_an_operator_is_told_who_does_not_answer(
+    trio: Trio, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acked_cleanup, "PATIENT_ROUNDS", 2)
+    leader = trio.leader(topic)
+    silent, other = trio.followers(topic)
+    group = group_at(trio, unique, silent)
+    commit(trio, group, topic, 10)
+    starts_at(trio, topic, 10)
+    with trio.client(leader) as client:
+        write(client, topic)
+    with trio.cut_off(silent):
+        clean(trio, leader, topic)
+        clean(trio, leader, topic)
+        succeeded(trio, leader, other)
+    assert f"nobody answers for {OFFSETS_TOPIC}-{index_of(group)}" in caplog.text
+
+
+# --- queues
+
+
+def queue(trio: Trio, group: str, topic: str) -> QueueDriver:
+    leader = trio.leader(topic)
+    partition: Partition = trio.replica(leader, topic)
+    node = trio.node(leader)
+    return trio.run(node.queues.driver(group, partition.group.topic_id, partition))
+
+
+def accept(trio: Trio, driver: QueueDriver, first: int, last: int) -> None:
+    async def work() -> None:
+        driver.deliver("member", 1000, 1 << 20)
+        await driver.acknowledge("member", [Acknowledgement(first, last, ACCEPT)])
+
+    trio.run(work())
+
+
+def test_a_queue_counts_wherever_its_state_is_kept_and_whoever_leads_its_partition(
+    trio: Trio, topic: str, unique: Unique
+) -> None:
+    """It begins at the end of the log, so the records that were there before are nothing to it."""
+    workers = unique("workers")
+    driver = queue(trio, workers, topic)
+    with trio.client(trio.leader(topic)) as client:
+        for _ in range(RECORDS):
+            write(client, topic)
+    accept(trio, driver, 10, 14)
+    starts_at(trio, topic, 15)
+    for to in trio.followers(topic):
+        for index in range(2):
+            hand_over(trio, STATE_TOPIC, to, index)
+        hand_over(trio, topic, to)
+        assert clean(trio, to, topic) == 15
+    driver = queue(trio, workers, topic)
+    accept(trio, driver, 15, 19)
+    starts_at(trio, topic, 20)
+
+
+def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
+    trio: Trio, topic: str, unique: Unique
+) -> None:
+    leader = trio.leader(topic)
+    workers = unique("workers")
+    driver = queue(trio, workers, topic)
+    for index in range(2):
+        hand_over(trio, STATE_TOPIC, leader, index)
+    with trio.client(leader) as client:
+        write(client, topic)
+    shelves = trio.call(trio.node(leader)._queue_store.shelves).values()
+    [shelf] = [one for one in shelves if (driver.key, 10) in one.starts(None)]
+    with trio.cut_off(leader):
+        trio.call(lambda: driver.deliver("member", 1, 1 << 20))
+        trio.call(lambda: driver.acknowledge("member", [Acknowledgement(10, 10, ACCEPT)]))
+        trio.eventually(lambda: (driver.key, 11) in shelf.starts(None))
+        with pytest.raises(KafkaError):
+            trio.run(shelf.settled_heads())
+        succeeded(trio, *(one for one in trio.running if one != leader))
+    trio.eventually(lambda: not driver._tasks)  # what was begun there finds the new leader

@@ -1,0 +1,201 @@
+"""A node dies after a topic was deleted and before its offsets were: they do not come back with the next topic of that
+name."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from penstock.cluster import OFFSETS_TOPIC, TopicCreated, TopicWish, decisions
+from penstock.config import Address, GroupSettings, NodeConfig
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.node import Node
+from penstock.node.coordination.group_manager import AppliedTopics
+from penstock.node.coordination.replay import stored_records
+from penstock.types import TopicPartition
+
+GROUP = "billing"
+ORDERS, INVOICES = TopicPartition("orders", 0), TopicPartition("invoices", 0)
+
+Act = Callable[[Node], Coroutine[None, None, None]]
+
+
+async def run(folder: Path, act: Act) -> None:
+    node = Node(
+        NodeConfig(
+            data_dir=str(folder),
+            kafka=Address("127.0.0.1", 1),
+            groups=GroupSettings(offsets_topic_partitions=1),
+        )
+    )
+    await node.start()
+    try:
+        await act(node)
+    finally:
+        await node.stop()
+
+
+async def create(node: Node, name: str) -> None:
+    wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
+    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+
+
+async def delete(node: Node, name: str) -> None:
+    await node.metadata.change(lambda state: decisions.delete_topic(state, name))
+
+
+async def commit(node: Node, partition: TopicPartition, offset: int) -> ErrorCode:
+    wanted = OffsetToCommit(topic=partition.topic, partition=partition.partition, offset=offset)
+    result = await node.groups.commit(CommitRequest(group_id=GROUP, offsets=(wanted,)))
+    return result.errors[partition]
+
+
+def committed(node: Node) -> dict[TopicPartition, int]:
+    return {partition: found.offset for partition, found in node.groups.committed(GROUP).items()}
+
+
+def stored_about(node: Node, topic: str) -> list[bytes | None]:
+    """The values of the records about offsets of this topic."""
+    records = stored_records(node.partitions.get(OFFSETS_TOPIC, 0))
+    return [record.value for record in records if topic.encode() in (record.key or b"")]
+
+
+async def commit_and_lose_the_coordinator(node: Node) -> None:
+    for partition in (ORDERS, INVOICES):
+        await create(node, partition.topic)
+        assert await commit(node, partition, 500) is ErrorCode.NONE
+    node.groups.stop()  # from here on it writes nothing, as if it had died
+    await delete(node, "orders")
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """What a kill -9 leaves between the deletion of `orders` and that of its offsets."""
+    copy = tmp_path / "copy"
+
+    async def act(node: Node) -> None:
+        await commit_and_lose_the_coordinator(node)
+        shutil.copytree(tmp_path / "data", copy)
+
+    asyncio.run(run(tmp_path / "data", act))
+    return copy
+
+
+def test_a_topic_that_is_made_anew_after_a_crash_has_no_offsets(crashed: Path) -> None:
+    async def act(node: Node) -> None:
+        assert committed(node) == {INVOICES: 500}
+        await create(node, "orders")
+        assert committed(node) == {INVOICES: 500}
+        assert await commit(node, ORDERS, 2) is ErrorCode.NONE
+        assert committed(node) == {ORDERS: 2, INVOICES: 500}
+
+    asyncio.run(run(crashed, act))
+
+
+def test_a_topic_that_was_made_anew_before_the_crash_has_no_offsets(tmp_path: Path) -> None:
+    async def recreate(node: Node) -> None:
+        await commit_and_lose_the_coordinator(node)
+        await create(node, "orders")
+
+    async def look(node: Node) -> None:
+        assert committed(node) == {INVOICES: 500}
+        [summary] = node.groups.summaries()
+        assert summary.offsets == {INVOICES: 500}, "and no lag is told of it"
+
+    asyncio.run(run(tmp_path, recreate))
+    asyncio.run(run(tmp_path, look))
+
+
+def test_what_was_left_of_the_deleted_topic_is_deleted_at_the_next_start(crashed: Path) -> None:
+    async def start_and_stop(node: Node) -> None:
+        assert await commit(node, INVOICES, 501) is ErrorCode.NONE  # its turn comes after the tidying's
+
+    async def look(node: Node) -> None:
+        assert stored_about(node, "orders")[-1] is None
+        assert committed(node) == {INVOICES: 501}
+
+    asyncio.run(run(crashed, start_and_stop))
+    asyncio.run(run(crashed, look))
+
+
+def test_a_topic_that_is_deleted_and_made_anew_in_one_go_has_no_offsets(tmp_path: Path) -> None:
+    """A node that was behind applies both at once, and never sees the name unused."""
+
+    async def act(node: Node) -> None:
+        await create(node, "orders")
+        assert await commit(node, ORDERS, 500) is ErrorCode.NONE
+        old = node.metadata.state.topics["orders"]
+        new = TopicCreated(name="orders", topic_id=uuid4(), assignments=[[int(node.node_id)]], configs={})
+        await node.metadata.change(lambda state: [*decisions.delete_topic(state, old.name), new])
+        assert node.metadata.state.topics["orders"].topic_id == new.topic_id
+        assert committed(node) == {}
+        await create(node, "invoices")
+        assert await commit(node, INVOICES, 1) is ErrorCode.NONE
+        assert stored_about(node, "orders")[-1] is None
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_coordinator_waits_for_metadata_that_is_as_new_as_its_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take a topic that it has not heard of yet for one that is gone."""
+
+    async def prepare(node: Node) -> None:
+        await create(node, "orders")
+        assert await commit(node, ORDERS, 500) is ErrorCode.NONE
+
+    async def act(node: Node) -> None:
+        [loading] = node.groups._loading.values()
+        with pytest.raises(KafkaError) as refused:
+            committed(node)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await commit(node, ORDERS, 1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        monkeypatch.undo()
+        await create(node, "invoices")
+        await loading.task
+        assert committed(node) == {ORDERS: 500}
+
+    asyncio.run(run(tmp_path, prepare))
+    monkeypatch.setattr(AppliedTopics, "version", 0)
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_commit_that_waited_while_its_topic_was_made_anew_is_refused(tmp_path: Path) -> None:
+    """The first commit of all waits until the offsets topic is there."""
+
+    async def act(node: Node) -> None:
+        await create(node, "orders")
+        ensure_topic = node.groups.ensure_topic
+
+        async def slowly() -> None:
+            await delete(node, "orders")
+            await create(node, "orders")
+            await ensure_topic()
+
+        node.groups.ensure_topic = slowly  # type: ignore[method-assign]
+        assert await commit(node, ORDERS, 500) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert committed(node) == {}
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_an_offset_that_names_its_topic_is_not_taken_for_the_next_one_of_that_name(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node, "orders")
+        known = node.metadata.state.topics["orders"].topic_id
+        wanted = OffsetToCommit(topic="orders", partition=0, offset=500, topic_id=known)
+        request = CommitRequest(group_id=GROUP, offsets=(wanted,))
+        await node.groups.ensure_topic()
+        assert (await node.groups.commit(request)).errors == {ORDERS: ErrorCode.NONE}
+        await delete(node, "orders")
+        await create(node, "orders")
+        refused = await node.groups.commit(request)
+        assert refused.errors == {ORDERS: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert committed(node) == {}
+
+    asyncio.run(run(tmp_path, act))

@@ -1,0 +1,361 @@
+"""Gossip on real sockets: nodes find each other, leave and die, and what must survive a restart does."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from penstock.log import OsDisk
+from penstock.log.data_folder import GOSSIP_PATH
+from penstock.log.disk import Disk
+from penstock.log.memory_disk import MemoryDisk
+from penstock.node.membership.datagrams import DatagramNetwork, Datagrams, Receive, UdpNetwork
+from penstock.node.membership.gossip import Gossip, Saved
+from penstock.swim import Endpoint, Member, MemberMeta, Refusal, State, SwimSettings
+from penstock.types import NodeId, Replica
+from tests.node.faulty_disk import FaultyDisk
+
+PATIENCE_SECONDS = 30.0
+ANY_PORT = Endpoint("127.0.0.1", 0)
+BRISK = SwimSettings(
+    probe_interval_ms=100,
+    probe_timeout_ms=50,
+    gossip_interval_ms=20,
+    join_retry_ms=50,
+    rejoin_interval_ms=100,
+    push_pull_interval_ms=500,
+)
+KEY = b"a key for tests"
+
+
+class FixedClock:
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+class Silence:
+    """A network on which every datagram is lost, as behind a strict firewall."""
+
+    async def open(self, bind: Endpoint, receive: Receive) -> Datagrams:
+        return SilentEndpoint(bind)
+
+
+class SilentEndpoint:
+    def __init__(self, local: Endpoint) -> None:
+        self.local = local
+
+    def send(self, to: Endpoint, data: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Street:
+    """Nodes on this machine. Datagrams are real; the reliable channel is a call, until a node has stopped."""
+
+    def __init__(self, network: DatagramNetwork | None = None) -> None:
+        self.network = network or UdpNetwork()
+        self.nodes: dict[int, Gossip] = {}
+        self._changed = asyncio.Event()
+
+    def make(
+        self,
+        node: int,
+        *,
+        disk: Disk | None = None,
+        key: bytes | None = KEY,
+        wall_ms: int = 1000,
+        port: int = 0,
+    ) -> Gossip:
+        meta = MemberMeta(
+            node=node,
+            folder_incarnation=1000 + node,
+            cluster_id="street",
+            cluster=Endpoint("127.0.0.1", port),
+        )
+        gossip = Gossip(
+            meta=meta,
+            settings=BRISK,
+            key=key,
+            disk=disk or MemoryDisk(),
+            clock=FixedClock(wall_ms),
+            network=self.network,
+            reliable=lambda to, data: self._deliver(NodeId(node), to, data),
+            on_change=self._note,
+        )
+        self.nodes[node] = gossip
+        return gossip
+
+    def _deliver(self, sender: NodeId, to: NodeId | Endpoint, data: bytes) -> bool:
+        found = [gossip for gossip in self.nodes.values() if to in (gossip.meta.node, gossip.meta.cluster)]
+        for gossip in found:
+            asyncio.get_running_loop().call_soon(gossip.receive_reliable, sender, data)
+        return bool(found)
+
+    def _note(self, member: Member, state: State) -> None:
+        self._changed.set()
+
+    async def until(self, claim_holds: Callable[[], bool]) -> None:
+        """Looks again with every change that any node reports."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not claim_holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def sees(self, observer: int, node: int) -> State | None:
+        member = self.nodes[observer].find(NodeId(node))
+        return member.state if member is not None else None
+
+    def all_see(self, *nodes: int) -> bool:
+        return all(self.sees(one, other) is State.ALIVE for one in nodes for other in nodes)
+
+    def stop(self) -> None:
+        for gossip in self.nodes.values():
+            gossip.stop()
+
+
+def play(scene: Callable[[Street], Awaitable[None]], network: DatagramNetwork | None = None) -> None:
+    async def run() -> None:
+        street = Street(network)
+        try:
+            await scene(street)
+        finally:
+            street.stop()
+
+    asyncio.run(run())
+
+
+async def three(street: Street) -> None:
+    seed = await street.make(1).start(ANY_PORT)
+    for node in (2, 3):
+        await street.make(node).start(ANY_PORT)
+        street.nodes[node].join([seed])
+    await street.until(lambda: street.all_see(1, 2, 3))
+
+
+def test_three_nodes_find_each_other_one_leaves_and_one_dies() -> None:
+    async def scene(street: Street) -> None:
+        await three(street)
+        await street.nodes[3].leave()
+        street.nodes.pop(3).stop()
+        await street.until(lambda: street.sees(1, 3) is street.sees(2, 3) is State.LEFT)
+        street.nodes.pop(2).stop()
+        await street.until(lambda: street.sees(1, 2) is State.DEAD)
+        assert street.sees(1, 3) is State.LEFT
+
+    play(scene)
+
+
+def test_a_node_that_died_comes_back_at_the_same_place() -> None:
+    async def scene(street: Street) -> None:
+        await three(street)
+        disk, port = MemoryDisk(), street.nodes[2].meta.cluster.port
+        street.nodes.pop(2).stop()
+        await street.until(lambda: street.sees(1, 2) is State.DEAD)
+        await street.make(2, disk=disk, port=port, wall_ms=2000).start(Endpoint("127.0.0.1", port))
+        # It was given no seeds: those who buried it try it again, and it objects.
+        await street.until(lambda: street.all_see(1, 2, 3))
+
+    play(scene)
+
+
+def test_nodes_find_each_other_by_name() -> None:
+    async def scene(street: Street) -> None:
+        seed = await street.make(1).start(ANY_PORT)
+        await street.make(2).start(ANY_PORT)
+        street.nodes[2].join([Endpoint("localhost", seed.port)])
+        await street.until(lambda: street.all_see(1, 2))
+
+    play(scene)
+
+
+def test_a_seed_whose_name_means_nothing_does_no_harm() -> None:
+    async def scene(street: Street) -> None:
+        seed = await street.make(1).start(ANY_PORT)
+        await street.make(2).start(ANY_PORT)
+        street.nodes[2].join([Endpoint("no-such-host.invalid", 9), seed])
+        await street.until(lambda: street.all_see(1, 2))
+
+    play(scene)
+
+
+def test_where_no_datagram_gets_through_the_reliable_channel_is_enough() -> None:
+    async def scene(street: Street) -> None:
+        for node in (1, 2):
+            await street.make(node, port=node).start(Endpoint("127.0.0.1", node))
+        street.nodes[2].peer_up(NodeId(1))
+        await street.until(lambda: street.all_see(1, 2))
+        street.nodes.pop(2).stop()
+        await street.until(lambda: street.sees(1, 2) is State.DEAD)
+
+    play(scene, Silence())
+
+
+def test_rubbish_on_the_port_is_counted_and_nothing_else() -> None:
+    async def scene(street: Street) -> None:
+        await three(street)
+        target = street.nodes[1]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for size in range(100):
+                stranger.sendto(bytes([1, 1]) + b"x" * size, target.meta.cluster)
+            stranger.sendto(b"", target.meta.cluster)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while target.refused[Refusal.KEY] < 100:
+                await asyncio.sleep(0)
+        assert len(target.members()) == 3
+
+    play(scene)
+
+
+def test_a_node_with_another_key_stays_outside() -> None:
+    async def scene(street: Street) -> None:
+        seed = await street.make(1).start(ANY_PORT)
+        await street.make(2, key=b"another key").start(ANY_PORT)
+        street.nodes[2].join([seed])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not street.nodes[1].refused[Refusal.KEY]:
+                await asyncio.sleep(0)
+        assert list(street.nodes[1].members()) == [Replica(NodeId(1), 1001)]
+
+    play(scene)
+
+
+def test_epoch_and_incarnation_only_rise_whatever_the_clock_does(tmp_path: Path) -> None:
+    disk = OsDisk(str(tmp_path))
+    lives: list[tuple[Saved, int]] = []
+
+    async def scene(street: Street) -> None:
+        for wall_ms in (5_000, 3_000, 9_000):
+            gossip = street.make(1, disk=disk, wall_ms=wall_ms)
+            await gossip.start(ANY_PORT)
+            lives.append((Saved.load(disk), gossip.members()[Replica(NodeId(1), 1001)].incarnation))
+            gossip.stop()
+
+    play(scene)
+    assert [saved.epoch for saved, _ in lives] == [5_000, 5_001, 9_000]
+    for (earlier, _), (_, used) in pairwise(lives):
+        assert used > earlier.incarnation
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\0\0\0\0\x92\x01\x02", b"\xff" * 9])
+def test_a_damaged_file_is_told_and_survived(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    disk.make_dir("meta")
+    disk.write_file_atomic(GOSSIP_PATH, content)
+
+    async def scene(street: Street) -> None:
+        await street.make(1, disk=disk, wall_ms=7_000).start(ANY_PORT)
+
+    play(scene)
+    assert "meta/gossip is damaged" in caplog.text
+    assert Saved.load(disk).epoch == 7_000
+
+
+def test_a_full_disk_does_not_keep_a_node_from_gossiping(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk(tmp_path)
+    disk.full = True
+
+    async def scene(street: Street) -> None:
+        seed = await street.make(1, disk=disk).start(ANY_PORT)
+        await street.make(2).start(ANY_PORT)
+        street.nodes[2].join([seed])
+        await street.until(lambda: street.all_see(1, 2))
+
+    play(scene)
+    assert "cannot save the gossip incarnation" in caplog.text
+
+
+def test_a_port_that_is_taken_is_an_error_at_once() -> None:
+    async def scene(street: Street) -> None:
+        taken = await street.make(1).start(ANY_PORT)
+        with pytest.raises(OSError, match="in use"):
+            await street.make(2).start(taken)
+
+    play(scene)
+
+
+def test_a_lonely_node_leaves_at_once_and_is_silent_after_it_stopped() -> None:
+    async def scene(street: Street) -> None:
+        gossip = street.make(1)
+        await gossip.start(ANY_PORT)
+        await gossip.leave()
+        gossip.stop()
+        gossip.stop()
+        gossip.receive_reliable(NodeId(2), b"late")
+        gossip.peer_up(NodeId(2))
+        with pytest.raises(RuntimeError, match="not running"):
+            gossip.members()
+
+    play(scene)
+
+
+def test_what_a_node_says_of_itself_reaches_the_others() -> None:
+    async def scene(street: Street) -> None:
+        await three(street)
+        old = street.nodes[1].meta
+        street.nodes[1].set_meta(
+            MemberMeta(
+                node=1,
+                folder_incarnation=old.folder_incarnation,
+                cluster_id="street",
+                cluster=old.cluster,
+                payload_version=7,
+            )
+        )
+
+        def told(node: int) -> bool:
+            member = street.nodes[node].find(NodeId(1))
+            return member is not None and member.meta.payload_version == 7
+
+        await street.until(lambda: told(2) and told(3))
+
+    play(scene)
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as trial:
+            trial.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0", "::"] if has_ipv6() else ["127.0.0.1", "0.0.0.0"])
+def test_sending_to_places_that_cannot_be_raises_nothing(run: Callable[..., None], bind: str) -> None:
+    async def scene() -> None:
+        arrived = asyncio.Event()
+        endpoint = await UdpNetwork().open(Endpoint(bind, 0), lambda source, data: arrived.set())
+        nowhere = [
+            "::1",
+            "fe80::1",
+            "255.255.255.255",
+            "x" * 250,
+            "no name",
+            "ü..",
+            "a\0b",
+            "no-such-host.invalid",
+        ]
+        for host in nowhere:
+            endpoint.send(Endpoint(host, 9), b"lost")
+        endpoint.send(Endpoint("127.0.0.1", 0), b"lost")
+        endpoint.send(Endpoint("127.0.0.1", 9), b"x" * 70_000)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*endpoint._lookups.values())
+            endpoint.send(Endpoint("127.0.0.1", endpoint.local.port), b"to itself")
+            await arrived.wait()
+        endpoint.close()
+        endpoint.send(Endpoint("127.0.0.1", 9), b"after the end")
+
+    run(scene())

@@ -1,0 +1,199 @@
+"""Reading the log for a queue: nobody waits for what was deleted or compacted, and what is there is never lost."""
+
+import gzip
+from typing import Any, cast
+
+import pytest
+from crc32c import crc32c
+
+from penstock.batch import HEADER_SIZE, Record, build_batch, iter_headers, read_records
+from penstock.errors import BatchError, StorageError
+from penstock.node.queues.delivery_headers import most_unpacked, read_notes
+from penstock.node.queues.log_reader import LogReader
+from penstock.node.queues.values import Delivery
+from penstock.node.replication.partition import Partition
+from penstock.queue import QueuePartition, QueueSettings
+from penstock.types import Term
+
+NOW, ME = 1_000, "me"
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+ACCEPT, RELEASE = b"\x01", b"\x02"
+EVERYTHING = 1 << 30
+
+
+class StoredBatches:
+    """A partition of which batches can be taken away, as retention and compaction do."""
+
+    def __init__(self, sizes: list[int], value: bytes = b"x", compression: int = 0) -> None:
+        self.batches: list[tuple[int, bytes]] = []
+        self.start_offset = 0
+        self.high_watermark = 0
+        self.broken_from = 1 << 62
+        for size in sizes:
+            rows = [Record(self.high_watermark + at, NOW, None, value, ()) for at in range(size)]
+            batch = build_batch(rows, base_offset=self.high_watermark, compression=compression)
+            self.batches.append((self.high_watermark, batch))
+            self.high_watermark += size
+
+    def compact(self, first: int, last: int) -> None:
+        self.batches = [(base, batch) for base, batch in self.batches if not first <= base <= last]
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        assert offset >= self.start_offset, "out of range"
+        if offset >= self.broken_from:
+            raise StorageError("the disk cannot be read")
+        found = b""
+        for _, batch in self.batches:
+            if next(iter_headers(batch))[1].next_offset <= offset:
+                continue
+            if len(found) + len(batch) > max_bytes and not (at_least_one and not found):
+                break
+            found += batch
+        return found
+
+
+class Scene:
+    def __init__(self, stored: StoredBatches, **settings: Any) -> None:
+        self.stored = stored
+        wanted = QueueSettings(lease_ms=1_000, delivery_limit=5, max_leased=10_000, **settings)
+        self.core = QueuePartition(wanted, term=Term(1), start_offset=0)
+        self.log = LogReader(self.core, cast(Partition, stored), with_keys=False)
+
+    def deliver(
+        self, most: int, max_bytes: int = EVERYTHING, max_unpacked: int | None = None, member: str = ME
+    ) -> Delivery:
+        self.log.ahead(NOW, most)
+        acquired = self.core.acquire(NOW, member, most)
+        if not acquired:
+            return Delivery(b"", [])
+        return self.log.fetch(
+            NOW, member, acquired, max_bytes, whole_batches=False, max_unpacked=max_unpacked
+        )
+
+
+def offsets(delivery: Delivery) -> list[int]:
+    return [offset for one in delivery.acquired for offset in range(one.first, one.last + 1)]
+
+
+def test_what_the_log_has_deleted_is_done_and_the_rest_is_delivered() -> None:
+    scene = Scene(StoredBatches([1] * 40))
+    scene.log.ahead(NOW, 40)
+    scene.stored.start_offset = 25
+    delivery = scene.deliver(100)
+    assert offsets(delivery) == list(range(25, 40))
+    assert {one.deliveries for one in delivery.acquired} == {1}
+    assert scene.core.start_offset == 25
+
+
+def test_what_compaction_has_taken_is_passed_by_one_who_takes_one_at_a_time() -> None:
+    scene = Scene(StoredBatches([1] * 40))
+    scene.log.ahead(NOW, 40)
+    scene.stored.compact(3, 37)
+    got: list[int] = []
+    for _ in range(8):
+        got += offsets(scene.deliver(1))
+    assert got == [0, 1, 2, 38, 39]
+    assert scene.core.available_count == 0
+
+
+def test_what_compaction_has_taken_at_the_end_is_not_available_for_ever() -> None:
+    scene = Scene(StoredBatches([1] * 10))
+    scene.log.ahead(NOW, 10)
+    scene.stored.compact(4, 9)
+    got = [offset for _ in range(6) for offset in offsets(scene.deliver(1))]
+    assert got == [0, 1, 2, 3]
+    assert scene.core.available_count == 0
+
+
+def test_all_that_is_left_may_be_gone_before_anybody_has_read_of_it() -> None:
+    scene = Scene(StoredBatches([1] * 10))
+    scene.stored.compact(0, 9)
+    assert offsets(scene.deliver(5)) == []
+    assert scene.core.next_offset == 10
+    assert not scene.log.is_behind
+
+
+def test_a_hole_behind_what_did_not_fit_does_not_swallow_it() -> None:
+    """A large batch does not fit beside the first one, and comes back; behind it compaction has left a hole."""
+    stored = StoredBatches([1] * 6)
+    large = build_batch([Record(1, NOW, None, b"y" * 5_000, ())], base_offset=1)
+    stored.batches[1] = (1, large)
+    scene = Scene(stored)
+    scene.log.ahead(NOW, 6)
+    scene.core.acquire(NOW, "other", 5)
+    scene.core.hand_back(NOW, "other", 0, 1)
+    scene.core.acknowledge(NOW, "other", 2, 4, RELEASE)  # the second delivery of these is a range of its own
+    stored.compact(2, 4)
+    got = offsets(scene.deliver(5, max_bytes=2_000))
+    got += offsets(scene.deliver(5))
+    got += offsets(scene.deliver(5))
+    assert got == [0, 1, 5]
+
+
+def test_what_cannot_be_read_goes_back_and_does_not_count_as_delivered() -> None:
+    scene = Scene(StoredBatches([1] * 4))
+    scene.log.ahead(NOW, 4)
+    scene.stored.broken_from = 0
+    for _ in range(10):
+        with pytest.raises(StorageError):
+            scene.deliver(4)
+    scene.stored.broken_from = 1 << 62
+    delivery = scene.deliver(4)
+    assert offsets(delivery) == [0, 1, 2, 3]
+    assert {one.deliveries for one in delivery.acquired} == {1}
+
+
+def test_what_can_be_read_is_delivered_before_what_cannot() -> None:
+    scene = Scene(StoredBatches([1] * 4))
+    scene.log.ahead(NOW, 4)
+    held = scene.core.acquire(NOW, "other", 2)
+    scene.core.acknowledge(NOW, "other", 1, 1, ACCEPT)
+    scene.core.hand_back(NOW, "other", 0, 0)
+    assert held
+    scene.stored.broken_from = 2
+    assert offsets(scene.deliver(4)) == [0]
+    scene.stored.broken_from = 1 << 62
+    assert offsets(scene.deliver(4)) == [2, 3]
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_a_delivery_is_bounded_by_what_it_unpacks_to(codec: int) -> None:
+    megabyte = bytes(1_000_000)
+    scene = Scene(StoredBatches([1] * 10, megabyte, codec))
+    assert len(scene.stored.batches[0][1]) < 60_000
+    got: list[int] = []
+    while delivery := offsets(scene.deliver(10, max_unpacked=3_500_000)):
+        assert 1 <= len(delivery) <= 3
+        got += delivery
+    assert got == list(range(10))
+
+
+def test_a_batch_that_is_too_large_by_itself_is_delivered_alone() -> None:
+    scene = Scene(StoredBatches([1] * 3, bytes(1_000_000), ZSTD))
+    assert [offsets(scene.deliver(3, max_unpacked=10)) for _ in range(3)] == [[0], [1], [2]]
+
+
+def test_reading_ahead_unpacks_a_bounded_amount_at_once() -> None:
+    stored = StoredBatches([1] * 30, bytes(4_000_000), ZSTD)
+    data = b"".join(batch for _, batch in stored.batches)
+    end, _ = read_notes(data, 0, keys=True)
+    assert 1 <= end <= 4
+    scene = Scene(stored)
+    scene.log.ahead(NOW, 30, reads=1)
+    assert scene.log.is_behind
+    scene.log.ahead(NOW, 30)
+    assert scene.core.next_offset == 30
+    assert not scene.log.is_behind
+
+
+def test_a_batch_that_unpacks_to_more_than_it_says_is_not_opened() -> None:
+    """Two gzip members: the trailer, which says how much it is, speaks of the last one only."""
+    plain = build_batch([Record(0, NOW, b"key", bytes(1_000_000), ())])
+    records = plain[HEADER_SIZE:]
+    payload = gzip.compress(records[:-9_000]) + gzip.compress(records[-9_000:])
+    covered = GZIP.to_bytes(2, "big") + plain[23:HEADER_SIZE] + payload
+    batch = plain[:8] + (9 + len(covered)).to_bytes(4, "big") + plain[12:17]
+    batch += crc32c(covered).to_bytes(4, "big") + covered
+    assert len(read_records(batch)) == 1
+    with pytest.raises(BatchError):
+        read_records(batch, max_bytes=most_unpacked(batch, 0, next(iter_headers(batch))[1]))

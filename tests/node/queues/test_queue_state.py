@@ -1,0 +1,291 @@
+"""What queues keep: done is done, also after a restart and under another driver; who was replaced cannot write."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from penstock.batch import Record, build_batch, check_batch, iter_headers, read_records
+from penstock.cluster import STATE_TOPIC, TopicWish, decisions
+from penstock.config import Address, GroupSettings, NodeConfig
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node import Node
+from penstock.node.queues import Acknowledgement, QueueDriver, retry_backoff
+from penstock.node.queues import driver as drivers
+from penstock.node.queues.state_log import QueueKey
+from penstock.node.replication.partition import Partition
+from penstock.queue import AckKind, DeadLetter
+
+GROUP, MEMBER = "workers", "member-1"
+ACCEPT, RELEASE, REJECT = (bytes([kind]) for kind in (AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT))
+EVERYTHING = 1 << 20
+
+Act = Callable[[Node], Coroutine[None, None, None]]
+
+
+async def run(folder: Path, act: Act) -> None:
+    node = Node(
+        NodeConfig(
+            data_dir=str(folder),
+            kafka=Address("127.0.0.1", 1),
+            groups=GroupSettings(state_topic_partitions=1),
+        )
+    )
+    await node.start()
+    try:
+        await act(node)
+    finally:
+        await node.stop()
+
+
+async def create(node: Node, name: str = "jobs") -> None:
+    wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
+    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+    await node.settled()
+
+
+async def publish(node: Node, values: list[bytes], **facts: object) -> None:
+    rows = [Record(at, node.clock.wall_ms(), None, value, ()) for at, value in enumerate(values)]
+    batch = memoryview(bytearray(build_batch(rows)))
+    partition = node.leader("jobs", 0)
+    committed = partition.committed_at(partition.append(batch, check_batch(batch)))
+    if committed is not None:
+        await committed
+
+
+def topic_id(node: Node) -> UUID:
+    return node.metadata.state.topics["jobs"].topic_id
+
+
+async def queue(node: Node) -> QueueDriver:
+    return await node.queues.driver(GROUP, topic_id(node), node.leader("jobs", 0))
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def taken(driver: QueueDriver, most: int = 100, member: str = MEMBER) -> list[int]:
+    delivery = driver.deliver(member, most, EVERYTHING)
+    return [offset for one in delivery.acquired for offset in range(one.first, one.last + 1)]
+
+
+def test_what_was_accepted_is_not_delivered_after_a_restart_and_what_was_not_is(tmp_path: Path) -> None:
+    async def work(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)  # from here on, since the queue begins with what comes
+        await publish(node, numbers(10))
+        assert await taken(driver) == list(range(10))
+        await driver.acknowledge(MEMBER, [Acknowledgement(2, 4, ACCEPT), Acknowledgement(8, 8, ACCEPT)])
+
+    async def come_back(node: Node) -> None:
+        assert await taken(await queue(node)) == [0, 1, 5, 6, 7, 9]
+
+    asyncio.run(run(tmp_path, work))
+    asyncio.run(run(tmp_path, come_back))
+
+
+def test_an_acknowledgement_is_answered_only_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        await publish(node, numbers(3))
+        await taken(driver)
+        state = node.partitions.get(STATE_TOPIC, 0)
+        before = state.high_watermark
+        answered = driver.acknowledge(MEMBER, [Acknowledgement(0, 2, ACCEPT)])
+        assert not answered.done()
+        await answered
+        assert state.high_watermark > before
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_driver_that_was_replaced_cannot_write_any_more(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        old = await queue(node)
+        await publish(node, numbers(3))
+        await taken(old)
+        await node.queues._store.claim(old.key, old.term)  # somebody else drives it from here on
+        with pytest.raises(KafkaError) as refused:
+            await old.acknowledge(MEMBER, [Acknowledgement(0, 2, ACCEPT)])
+        assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
+        assert await taken(await queue(node)) == [0, 1, 2], "the next one knows nothing of what was refused"
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_save_that_was_delayed_does_not_undo_a_later_one(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        store, key = node.queues._store, QueueKey(GROUP, topic_id(node), 0)
+        fence, _ = await store.claim(key, 5)
+        await store.save(key, fence, 2, [(b"\x00", b"newer")])
+        with pytest.raises(KafkaError, match="term 5"):
+            await store.save(key, fence, 1, [(b"\x00", b"older")])
+        _, parts = await store.claim(key, 5)
+        assert parts == [(b"\x00", b"newer")]
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_claim_of_an_older_term_is_refused(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        store, key = node.queues._store, QueueKey(GROUP, topic_id(node), 0)
+        await store.claim(key, 7)
+        with pytest.raises(KafkaError) as refused:
+            await store.claim(key, 6)
+        assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_consumer_that_has_gone_gives_back_what_it_held_at_once(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        await publish(node, numbers(4))
+        assert await taken(driver) == [0, 1, 2, 3]
+        assert await taken(driver, member="member-2") == []
+        driver.release(MEMBER)
+        assert await taken(driver, member="member-2") == [0, 1, 2, 3]
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_rejected_record_is_copied_whole_with_the_reason(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        rows = [Record(0, 1234567890123, b"key", b"value", (("colour", b"red"),))]
+        batch = memoryview(bytearray(build_batch(rows)))
+        partition = node.leader("jobs", 0)
+        committed = partition.committed_at(partition.append(batch, check_batch(batch)))
+        if committed is not None:
+            await committed
+        await taken(driver)
+        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])
+        await driver.settled()
+        letters = node.leader("jobs.dlq", 0)
+        data = letters.read(letters.start_offset, EVERYTHING, at_least_one=True)
+        (letter,) = [record for at, _ in iter_headers(data) for record in read_records(data, at)]
+        assert (letter.timestamp, letter.key, letter.value) == (1234567890123, b"key", b"value")
+        headers = dict(letter.headers)
+        assert headers.pop("penstock-dead-at")
+        assert headers == {
+            "colour": b"red",
+            "penstock-dead-reason": b"rejected",
+            "penstock-dead-topic": b"jobs",
+            "penstock-dead-partition": b"0",
+            "penstock-dead-offset": b"0",
+            "penstock-dead-group": b"workers",
+            "penstock-dead-deliveries": b"1",
+        }
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_no_more_is_leased_than_is_sent(tmp_path: Path) -> None:
+    """What did not fit into the answer can be had by others, and its delivery does not count."""
+
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        for number in range(10):
+            await publish(node, [b"%d" % number * 1000])
+        delivery = driver.deliver(MEMBER, 10, 2500)
+        assert len(delivery.records) <= 2500
+        sent = sum(header.record_count for _, header in iter_headers(delivery.records))
+        assert sent == sum(one.last - one.first + 1 for one in delivery.acquired) < 10
+        rest = driver.deliver("member-2", 10, EVERYTHING)
+        assert [one.deliveries for one in rest.acquired] == [1]
+        assert rest.acquired[0].first == sent
+        assert rest.acquired[-1].last == 9
+
+    asyncio.run(run(tmp_path, act))
+
+
+def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
+    failures = 5
+
+    async def bury(driver: QueueDriver, letter: DeadLetter) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "no more topics")
+
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        driver._bury = bury
+        await publish(node, numbers(1))
+        await taken(driver)
+        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])
+        await driver.settled()
+        assert (failures, driver.core.dying_count, driver.core.start_offset) == (0, 0, 1)
+
+    asyncio.run(run(tmp_path, act))
+    assert len([record for record in caplog.records if "no more topics" in record.getMessage()]) == 1
+
+
+def test_dead_letters_whose_batch_is_rotten_wait_until_it_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_backoff, "FIRST_SECONDS", 0.0)
+    reads = 0
+
+    async def act(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        await publish(node, numbers(1))
+        await taken(driver)
+        read = Partition.read
+
+        def rotten_at_first(partition: Partition, *args: Any, **more: Any) -> bytes:
+            nonlocal reads
+            reads += 1
+            data = read(partition, *args, **more)
+            return data[:-1] + bytes([data[-1] ^ 1]) if reads <= 3 else data
+
+        monkeypatch.setattr(Partition, "read", rotten_at_first)
+        await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])
+        await driver.settled()
+        assert (driver.core.dying_count, driver.core.start_offset) == (0, 1)
+        letters = node.leader("jobs.dlq", 0)
+        assert letters.high_watermark == 1
+
+    asyncio.run(run(tmp_path, act))
+    assert reads == 4
+    assert any("crc" in record.getMessage() for record in caplog.records)
+
+
+def test_what_rests_goes_on_to_rest_after_a_restart_and_when_its_queue_was_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "IDLE_SECONDS", -1.0)
+
+    async def work(node: Node) -> None:
+        await create(node)
+        driver = await queue(node)
+        await publish(node, numbers(3))
+        await taken(driver)
+        hour = Acknowledgement(0, 0, RELEASE, delay_ms=3_600_000)
+        await driver.acknowledge(MEMBER, [hour, Acknowledgement(1, 1, ACCEPT)])
+        await driver.acknowledge(MEMBER, [Acknowledgement(2, 2, RELEASE)])
+        await node.queues.tidy()
+        assert driver.ended is not None
+        assert await taken(await queue(node)) == [2]
+
+    async def come_back(node: Node) -> None:
+        assert await taken(await queue(node)) == [2]
+
+    asyncio.run(run(tmp_path, work))
+    asyncio.run(run(tmp_path, come_back))

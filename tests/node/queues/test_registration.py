@@ -1,0 +1,127 @@
+"""The group coordinator is told of a queue before it begins; a queue that is at work never waits for that."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.groups import CommitRequest, OffsetToCommit
+from penstock.node import Node
+from penstock.node.queues import QueueDriver, registration
+from tests.node.queues.test_start_position import GROUP, create, play, topic_id
+
+LOOK_SECONDS = 0.01
+
+
+class Coordinator:
+    """Stands before the real one, and can be away."""
+
+    def __init__(self, node: Node) -> None:
+        self.is_there = asyncio.Event()
+        self.asked = 0
+        self._begin = node.share_groups.begin
+        node.share_groups.begin = self.begin  # type: ignore[method-assign]
+
+    async def begin(self, group_id: str) -> None:
+        self.asked += 1
+        if not self.is_there.is_set():
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates now")
+        await self._begin(group_id)
+
+
+async def open_queue(node: Node, index: int = 0) -> QueueDriver:
+    return await node.queues.driver(GROUP, topic_id(node), node.leader("jobs", index))
+
+
+async def noted(node: Node) -> None:
+    async with asyncio.timeout(20):
+        while not node.share_groups.is_known(GROUP):
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def commit(node: Node) -> None:
+    """The name becomes a consumer group's."""
+    offset = OffsetToCommit(topic="jobs", partition=0, offset=0)
+    result = await node.groups.commit(CommitRequest(group_id=GROUP, offsets=(offset,)))
+    assert set(result.errors.values()) == {ErrorCode.NONE}
+
+
+def test_a_queue_that_begins_while_nobody_coordinates_is_noted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "WAIT_SECONDS", 0.05)
+
+    async def act(node: Node) -> None:
+        await create(node)
+        coordinator = Coordinator(node)
+        driver = await open_queue(node)
+        assert driver.is_open
+        assert not node.share_groups.is_known(GROUP)
+        coordinator.is_there.set()
+        await noted(node)
+
+    play(tmp_path, act)
+
+
+def test_a_queue_of_which_something_is_stored_does_not_wait_for_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "WAIT_SECONDS", 3600.0)
+
+    async def act(node: Node) -> None:
+        await create(node)
+        topic = node.metadata.state.topics["jobs"]
+        await node.queue_overview.reset(GROUP, topic, 0, 0)
+        Coordinator(node)
+        async with asyncio.timeout(20):
+            assert (await open_queue(node)).is_open
+
+    play(tmp_path, act)
+
+
+def test_one_question_is_asked_for_all_partitions_and_none_while_the_queue_is_at_work(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node, partitions=5)
+        coordinator = Coordinator(node)
+        coordinator.is_there.set()
+        await asyncio.gather(*(open_queue(node, index) for index in range(5)))
+        await open_queue(node)
+        await node.queues.tidy()
+        assert coordinator.asked == 1
+
+    play(tmp_path, act)
+
+
+def test_a_queue_that_was_begun_beside_a_consumer_group_goes_on_and_no_other_begins(tmp_path: Path) -> None:
+    async def act(node: Node) -> None:
+        await create(node, partitions=2)
+        await commit(node)
+        with pytest.raises(KafkaError) as refused:
+            await open_queue(node)
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        assert GROUP in refused.value.message
+        await node.queue_overview.reset(
+            GROUP, node.metadata.state.topics["jobs"], 0, 0
+        )  # as an older version did
+        assert (await open_queue(node, 0)).is_open
+        assert (await open_queue(node, 1)).is_open, "also on partitions that it has not been on so far"
+
+    play(tmp_path, act)
+
+
+def test_a_note_that_was_lost_is_made_again_while_the_queue_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "FRESH_SECONDS", 0.0)
+
+    async def act(node: Node) -> None:
+        await create(node)
+        await open_queue(node)
+        home = await node.groups.home(GROUP)
+        home.carry_out(home.core.delete_share_group(home.now_ms, asyncio.Future(), GROUP))
+        assert not node.share_groups.is_known(GROUP)
+        await node.queues.tidy()
+        await noted(node)
+
+    play(tmp_path, act)

@@ -1,0 +1,136 @@
+"""Terms and votes are on the disk before anybody hears of them, a thousand for the price of one flush."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from uuid import UUID
+
+from penstock.errors import DiskFull, StorageError
+from penstock.log.memory_disk import MemoryDisk
+from penstock.log.votes import VoteStore
+from penstock.node.replication import hard_states
+from penstock.node.replication.hard_states import HardStates
+from penstock.node.threads import Job
+from penstock.raft import HardState
+from penstock.types import GroupId, NodeId, Replica
+
+VOTE = HardState(3, Replica(NodeId(2), 9))
+
+
+def group(number: int) -> GroupId:
+    return GroupId(UUID(int=1), number)
+
+
+class HandThread:
+    """Runs a job when told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    async def stop(self) -> None: ...
+
+    async def work(self) -> None:
+        self.jobs.pop(0)()
+        await turns()
+
+
+class FailingStore(VoteStore):
+    error: StorageError | None = None
+    flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+        if self.error is not None:
+            raise self.error
+        super().flush()
+
+
+async def turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def note(told: list[int], number: int, error: StorageError | None) -> None:
+    told.append(number)
+
+
+def play(scene: Callable[[HardStates, FailingStore, HandThread], Awaitable[None]]) -> None:
+    async def run() -> None:
+        disk, thread = MemoryDisk(), HandThread()
+        disk.make_dir("meta")
+        store = FailingStore(disk, "meta/votes")
+        await scene(HardStates(store, thread, volatile=False, adopts=False), store, thread)
+
+    asyncio.run(run())
+
+
+def test_nobody_hears_of_a_vote_before_it_is_flushed() -> None:
+    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+        told: list[StorageError | None] = []
+        states.save(group(0), VOTE, has_log=False, saved=told.append)
+        await turns()
+        assert not told
+        await thread.work()
+        assert told == [None]
+        assert states.get(group(0)) == VOTE
+        assert states.is_known(group(0))
+        assert not states.had_log(group(0))
+
+    play(scene)
+
+
+def test_what_comes_during_a_flush_shares_the_next_one_and_all_are_told_in_order() -> None:
+    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+        told: list[int] = []
+        for number in range(100):
+            states.save(group(number), VOTE, has_log=True, saved=partial(note, told, number))
+            if number == 0:
+                await turns()
+        await thread.work()
+        assert told == [0]
+        await thread.work()
+        assert told == list(range(100))
+        assert store.flushes == 2
+        assert not thread.jobs
+
+    play(scene)
+
+
+def test_a_full_disk_is_waited_for() -> None:
+    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+        told: list[StorageError | None] = []
+        store.error = DiskFull("no space")
+        states.save(group(0), VOTE, has_log=False, saved=told.append)
+        await turns()
+        await thread.work()
+        assert not told
+        store.error = None
+        while not thread.jobs:
+            await asyncio.sleep(hard_states.RETRY_SECONDS / 20)
+        await thread.work()
+        assert told == [None]
+        assert states.failed is None
+
+    hard_states.RETRY_SECONDS, before = 0.02, hard_states.RETRY_SECONDS
+    try:
+        play(scene)
+    finally:
+        hard_states.RETRY_SECONDS = before
+
+
+def test_after_a_failed_flush_nothing_is_promised_any_more() -> None:
+    async def scene(states: HardStates, store: FailingStore, thread: HandThread) -> None:
+        told: list[StorageError | None] = []
+        store.error = StorageError("the disk is gone")
+        states.save(group(0), VOTE, has_log=False, saved=told.append)
+        await turns()
+        await thread.work()
+        states.save(group(1), VOTE, has_log=False, saved=told.append)
+        await turns()
+        assert [type(error) for error in told] == [StorageError, StorageError]
+        assert store.flushes == 1
+
+    play(scene)
