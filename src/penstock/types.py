@@ -1,7 +1,10 @@
 """The words that every room uses, as types."""
 
+from enum import IntEnum
 from typing import NamedTuple, NewType, Protocol
 from uuid import UUID
+
+import msgspec
 
 Offset = NewType("Offset", int)
 """A record's place in its partition, as Kafka clients count it: from 0, consecutive."""
@@ -69,6 +72,60 @@ class Replica(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.node)
+
+
+ANONYMOUS_PRINCIPAL = "User:ANONYMOUS"
+"""The principal of every client until it has authenticated itself, by Kafka's name for it."""
+
+
+class Caller(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The client on whose behalf something is done. Every request carries one, on every interface and between nodes."""
+
+    principal: str = ANONYMOUS_PRINCIPAL
+    host: str = ""
+    """The client's address, without its port."""
+    client_id: str = ""
+
+
+ANONYMOUS = Caller()
+
+
+class Operation(IntEnum):
+    """Kafka's ACL operations, with its numbers."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """Kafka's ACL resource types, with its numbers. A queue is a share group: its type is GROUP."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the only resource of type CLUSTER, as in Kafka."""
 
 
 class EventSink(Protocol):

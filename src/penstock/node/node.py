@@ -47,6 +47,7 @@ from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import LogLost, PartitionTable
 from penstock.node.replication.vote_files import begin_anew, open_votes
+from penstock.node.resources import Resources
 from penstock.node.status.collector import StatusCollector
 from penstock.node.subscriptions.router import SubscriptionRouter
 from penstock.node.subscriptions.store import SubscriptionStore
@@ -73,6 +74,7 @@ class Node:
     folder: DataFolder
     me: Replica
     partitions: PartitionTable
+    resources: Resources
     metadata: MetadataLog
     controller: Controller
     groups: GroupManager
@@ -233,6 +235,7 @@ class Node:
         config = self.config
         self._state = ClusterState(self.node_id, static_broker_configs(config))
         self.metadata = MetadataLog(self._state, follower=self, events=self.events)
+        self.resources = Resources(self._state, self.partitions)
         self._following = LocalReplicas(
             me=self.me, state=self._state, partitions=self.partitions, workers=self._workers
         )

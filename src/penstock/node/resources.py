@@ -1,0 +1,180 @@
+"""Topics, partitions, groups and the cluster, looked up on behalf of a caller.
+
+Every interface (Kafka, HTTP, WebSocket, other nodes on behalf of a client) finds resources through this object and
+through nothing else. So one method, `_allows`, decides what a caller may do; today it allows everything.
+
+When it says no, a request that names a resource gets the Kafka error for that resource type, before anything tells
+whether the resource exists; a listing leaves the resource out.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from penstock.cluster import ClusterState, Topic
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import PartitionTable
+from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
+
+ANY_EPOCH = -1
+
+_REFUSALS = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+_OPERATIONS = {
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+}
+"""The operations that each resource type has."""
+
+
+class Resources:
+    """Finds resources for a caller. The caller's operation decides whether it may."""
+
+    def __init__(self, state: ClusterState, partitions: PartitionTable) -> None:
+        self._state = state
+        self._partitions = partitions
+
+    def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """The only decision on what a caller may do."""
+        return True
+
+    def check(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """Raises the authorization error of the resource type unless the caller may do this."""
+        if not self._allows(caller, operation, resource_type, name):
+            kind = resource_type.name.lower()
+            raise KafkaError(
+                _REFUSALS[resource_type],
+                f"{caller.principal} has no {operation.name} permission on {kind} {name!r}",
+            )
+
+    def allowed_operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
+        """A bit field with one bit per operation that the caller may do, as Kafka's responses carry it."""
+        return sum(
+            1 << operation
+            for operation in _OPERATIONS[resource_type]
+            if self._allows(caller, operation, resource_type, name)
+        )
+
+    # --- topics
+
+    def topic(self, caller: Caller, name: str, operation: Operation) -> Topic:
+        """The topic of this name. KafkaError if the caller may not, or if there is none."""
+        self.check(caller, operation, ResourceType.TOPIC, name)
+        topic = self._state.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
+    def topic_by_id(self, caller: Caller, topic_id: UUID, operation: Operation) -> Topic:
+        """The topic of this id. A refusal does not tell its name."""
+        topic = self._state.topic_by_id(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        if not self._allows(caller, operation, ResourceType.TOPIC, topic.name):
+            raise KafkaError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                f"{caller.principal} has no {operation.name} permission on the topic with the id {topic_id}",
+            )
+        return topic
+
+    def named_topic(self, caller: Caller, name: str | None, topic_id: UUID, operation: Operation) -> Topic:
+        """The topic that a request names: newer versions by id, older ones (with the zero id) by name."""
+        if topic_id.int:
+            return self.topic_by_id(caller, topic_id, operation)
+        return self.topic(caller, name or "", operation)
+
+    def writable_topic(self, caller: Caller, name: str | None, topic_id: UUID, operation: Operation) -> Topic:
+        """As `named_topic`; internal topics are refused, since only the broker itself changes their records."""
+        topic = self.named_topic(caller, name, topic_id, operation)
+        if topic.internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: clients may only read it"
+            )
+        return topic
+
+    def topics(self, caller: Caller, operation: Operation = Operation.DESCRIBE) -> list[Topic]:
+        """All topics that the caller may see, by name."""
+        topics = self._state.topics
+        return [
+            topics[name]
+            for name in sorted(topics)
+            if self._allows(caller, operation, ResourceType.TOPIC, name)
+        ]
+
+    def check_create_topic(self, caller: Caller, name: str) -> None:
+        """CREATE on the cluster allows all topics, CREATE on a topic allows that one, as in Kafka."""
+        if not self._allows(caller, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+            self.check(caller, Operation.CREATE, ResourceType.TOPIC, name)
+
+    # --- partitions
+
+    def topic_of(self, caller: Caller, topic: str, index: int, operation: Operation) -> Topic:
+        """The topic, which has a partition of this index."""
+        self.check(caller, operation, ResourceType.TOPIC, topic)
+        known = self._state.topics.get(topic)
+        if known is None or not 0 <= index < known.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        return known
+
+    def led_partition(
+        self, caller: Caller, topic: str, index: int, operation: Operation, epoch: int = ANY_EPOCH
+    ) -> Partition:
+        """The partition, if this node leads it in the epoch that the client has in mind. As in Kafka, an epoch that is
+        outdated or not known here yet is told even by a node that does not lead."""
+        self.topic_of(caller, topic, index, operation)
+        partition = self._partitions.get(topic, index)
+        if epoch != ANY_EPOCH:
+            partition.check_epoch(epoch)
+        partition.check_leads()
+        return partition
+
+    # --- groups and queues
+
+    def check_group(self, caller: Caller, group_id: str, operation: Operation) -> None:
+        """Raises GROUP_AUTHORIZATION_FAILED unless the caller may do this with the group, or with the queue that is a
+        share group of this name."""
+        self.check(caller, operation, ResourceType.GROUP, group_id)
+
+    def visible_groups(
+        self, caller: Caller, group_ids: Iterable[str], operation: Operation = Operation.DESCRIBE
+    ) -> set[str]:
+        """Those of the groups that the caller may see."""
+        return {
+            group_id
+            for group_id in group_ids
+            if self._allows(caller, operation, ResourceType.GROUP, group_id)
+        }
+
+    # --- the cluster
+
+    def check_cluster(self, caller: Caller, operation: Operation) -> None:
+        """Raises CLUSTER_AUTHORIZATION_FAILED unless the caller may do this with the cluster."""
+        self.check(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)

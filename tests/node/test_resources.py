@@ -1,0 +1,120 @@
+"""Lookups on behalf of a caller: what a refused caller is told, and what it is not."""
+
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from penstock.cluster import ClusterState, TopicCreated
+from penstock.errors import ErrorCode, KafkaError
+from penstock.node.replication.partition_table import PartitionTable
+from penstock.node.resources import Resources
+from penstock.types import ANONYMOUS, CLUSTER_NAME, Caller, Operation, ResourceType
+
+KNOWN, OTHER = UUID(int=1), UUID(int=2)
+NO_ID = UUID(int=0)
+NO_PARTITIONS = cast(PartitionTable, None)
+
+
+class Denying(Resources):
+    """Allows only the operations it is given, and notes what it was asked."""
+
+    def __init__(self, state: ClusterState, *allowed: tuple[Operation, str]) -> None:
+        super().__init__(state, NO_PARTITIONS)
+        self.allowed = allowed
+        self.asked: list[tuple[str, Operation, ResourceType, str]] = []
+
+    def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        self.asked.append((caller.principal, operation, resource_type, name))
+        return (operation, name) in self.allowed
+
+
+def two_topics() -> ClusterState:
+    state = ClusterState(1)
+    for name, topic_id in (("orders", KNOWN), ("payments", OTHER)):
+        state.apply(TopicCreated(name=name, topic_id=topic_id, assignments=[[1], [1]], configs={}))
+    return state
+
+
+def code_of(refused: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return refused.value.code
+
+
+def test_everyone_finds_everything_today() -> None:
+    resources = Resources(two_topics(), NO_PARTITIONS)
+    assert resources.topic(ANONYMOUS, "orders", Operation.READ).topic_id == KNOWN
+    assert resources.named_topic(ANONYMOUS, "orders", NO_ID, Operation.READ).topic_id == KNOWN
+    assert resources.named_topic(ANONYMOUS, None, OTHER, Operation.READ).name == "payments"
+    assert [topic.name for topic in resources.topics(ANONYMOUS)] == ["orders", "payments"]
+    resources.check_group(ANONYMOUS, "g", Operation.DELETE)
+    resources.check_cluster(ANONYMOUS, Operation.ALTER)
+
+
+def test_a_missing_topic_is_unknown_by_name_by_id_and_by_partition() -> None:
+    resources = Resources(two_topics(), NO_PARTITIONS)
+    with pytest.raises(KafkaError) as refused:
+        resources.topic(ANONYMOUS, "none", Operation.READ)
+    assert code_of(refused) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(KafkaError) as refused:
+        resources.topic_by_id(ANONYMOUS, UUID(int=9), Operation.READ)
+    assert code_of(refused) == ErrorCode.UNKNOWN_TOPIC_ID
+    for index in (-1, 2):
+        with pytest.raises(KafkaError) as refused:
+            resources.topic_of(ANONYMOUS, "orders", index, Operation.READ)
+        assert code_of(refused) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("name", ["orders", "none"])
+def test_a_refused_caller_does_not_learn_whether_a_topic_exists(name: str) -> None:
+    resources = Denying(two_topics())
+    with pytest.raises(KafkaError) as refused:
+        resources.topic(ANONYMOUS, name, Operation.READ)
+    assert code_of(refused) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(KafkaError) as refused:
+        resources.led_partition(ANONYMOUS, name, 0, Operation.READ)
+    assert code_of(refused) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_refusal_by_id_does_not_tell_the_name() -> None:
+    with pytest.raises(KafkaError) as refused:
+        Denying(two_topics()).topic_by_id(ANONYMOUS, KNOWN, Operation.READ)
+    assert code_of(refused) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert "orders" not in refused.value.message
+
+
+def test_listings_leave_out_what_the_caller_may_not_see() -> None:
+    resources = Denying(two_topics(), (Operation.DESCRIBE, "payments"), (Operation.DESCRIBE, "g"))
+    assert [topic.name for topic in resources.topics(ANONYMOUS)] == ["payments"]
+    assert resources.visible_groups(ANONYMOUS, ["g", "h"]) == {"g"}
+
+
+def test_each_resource_type_has_its_own_error() -> None:
+    resources = Denying(two_topics())
+    caller = Caller("User:ann", "127.0.0.1", "tool")
+    with pytest.raises(KafkaError, match="User:ann has no DELETE permission on group 'g'") as refused:
+        resources.check_group(caller, "g", Operation.DELETE)
+    assert code_of(refused) == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    with pytest.raises(KafkaError) as refused:
+        resources.check_cluster(caller, Operation.ALTER)
+    assert code_of(refused) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert resources.asked == [
+        ("User:ann", Operation.DELETE, ResourceType.GROUP, "g"),
+        ("User:ann", Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME),
+    ]
+
+
+@pytest.mark.parametrize("on", [CLUSTER_NAME, "orders"])
+def test_create_on_the_cluster_or_on_the_topic_allows_to_create_it(on: str) -> None:
+    resources = Denying(two_topics(), (Operation.CREATE, on))
+    resources.check_create_topic(ANONYMOUS, "orders")
+    if on == "orders":
+        with pytest.raises(KafkaError) as refused:
+            resources.check_create_topic(ANONYMOUS, "payments")
+        assert code_of(refused) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_the_bit_field_has_one_bit_per_allowed_operation() -> None:
+    resources = Denying(two_topics(), (Operation.READ, "orders"), (Operation.DESCRIBE, "orders"))
+    bits = resources.allowed_operations(ANONYMOUS, ResourceType.TOPIC, "orders")
+    assert bits == 1 << Operation.READ | 1 << Operation.DESCRIBE
+    assert resources.allowed_operations(ANONYMOUS, ResourceType.GROUP, "g") == 0
