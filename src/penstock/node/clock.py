@@ -1,5 +1,6 @@
-"""The seam between the node and time: the simulator brings its own."""
+"""The seam between the node and time: the simulator brings its own clock."""
 
+import asyncio
 import time
 from typing import Protocol
 
@@ -11,7 +12,25 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock. Waiting is the event loop's business, never the clock's."""
+    """The machine's clock. The event loop, not the clock, is used for waiting."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+class SteadyClock:
+    """Wall time that never jumps: it reads `clock` once and then follows the event loop's monotonic time.
+
+    Sessions, leases and delays are measured with it, so that they neither end early nor last longer when an operator
+    sets the machine's clock. It is never ahead of `clock` at its creation, so nothing that is due at a wall time is
+    done too early by rounding.
+    """
+
+    __slots__ = ("_epoch_ms", "_loop_time")
+
+    def __init__(self, clock: Clock) -> None:
+        self._loop_time = asyncio.get_running_loop().time
+        self._epoch_ms = clock.wall_ms() - self._loop_time() * 1000
+
+    def now_ms(self) -> int:
+        return int(self._epoch_ms + self._loop_time() * 1000)

@@ -270,8 +270,8 @@ MUTANTS = (
         "flush that flushes nothing",
         "a node tells its groups of flushes that did not happen",
         (
-            Change(flusher.Flusher, "_flush", "_attempt(self._disk.sync_all)", "None"),
-            Change(flusher.Flusher, "_flush", "_attempt(ticket.run)", "None"),
+            Change(flusher.Flusher, "_flush", "attempt(self._disk.sync_all)", "None"),
+            Change(flusher.Flusher, "_flush", "attempt(ticket.run)", "None"),
         ),
         level=NODE,
         seeds=10,

@@ -16,7 +16,7 @@ from penstock.batch import Record, build_batch, check_batch
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.groups import Coordinator, Effect, Persist, Reply
 from penstock.groups.values import Records
-from penstock.node.clock import Clock
+from penstock.node.clock import Clock, SteadyClock
 from penstock.node.coordination.replay import stored_records
 from penstock.node.replication.partition import Partition
 from penstock.types import Term
@@ -46,7 +46,7 @@ class CoordinatorDriver:
         """Questions that wait for their reply."""
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
+        self._steady = SteadyClock(clock)
         self._writes: deque[_Write] = deque()
         """All that are under way, oldest first."""
         self._unwritten: list[_Unwritten] = []
@@ -56,8 +56,7 @@ class CoordinatorDriver:
 
     @property
     def now_ms(self) -> int:
-        """Wall time that never jumps: sessions must not end because somebody set the clock."""
-        return self._epoch_ms + int(self._loop.time() * 1000)
+        return self._steady.now_ms()
 
     @property
     def has_lease(self) -> bool:

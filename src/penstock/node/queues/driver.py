@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.node.clock import Clock
+from penstock.node.clock import Clock, SteadyClock
 from penstock.node.queues.exclusive_consumer import Holder, Seat
 from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.retry_backoff import RetryBackoff
@@ -92,7 +92,7 @@ class QueueDriver:
         """Where it is counted what happens here."""
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._epoch_ms = clock.wall_ms() - int(self._loop.time() * 1000)
+        self._steady = SteadyClock(clock)
         self._saving = False
         self._save_number = 0
         self._asked_at = self._loop.time()
@@ -114,8 +114,7 @@ class QueueDriver:
 
     @property
     def now_ms(self) -> int:
-        """Wall time that never jumps back: leases must not last longer because somebody set the clock."""
-        return self._epoch_ms + int(self._loop.time() * 1000)
+        return self._steady.now_ms()
 
     @property
     def lease_ms(self) -> int:

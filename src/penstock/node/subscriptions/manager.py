@@ -17,6 +17,7 @@ from uuid import UUID
 
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.clock import SteadyClock
 from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
 from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.stats import PushCounts, PushFigures
@@ -50,13 +51,8 @@ class Subscriptions:
         self._counts = PushCounts()
         self._locks: dict[str, _Lock] = {}
         self._loop = asyncio.get_running_loop()
-        # Less the millisecond that rounding may add: nothing is to be sent before it is due.
-        self._epoch_ms = node.clock.wall_ms() - int(self._loop.time() * 1000) - 1
+        self.now_ms = SteadyClock(node.clock).now_ms
         self._watching: asyncio.Task[None] | None = None
-
-    def now_ms(self) -> int:
-        """Wall time that never jumps back."""
-        return self._epoch_ms + int(self._loop.time() * 1000)
 
     def attached(self) -> Iterator[Attachment]:
         return iter(list(self._attached.values()))
