@@ -34,6 +34,20 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class Isolation(IntEnum):
+    """Which records a reader may see, with Kafka's numbers. `Partition.end_for` gives the offset that bounds each."""
+
+    READ_UNCOMMITTED = 0
+    """Everything below the high watermark."""
+    READ_COMMITTED = 1
+    """Nothing from the first open transaction on."""
+
+    @classmethod
+    def from_wire(cls, level: int) -> "Isolation":
+        """A level that Kafka does not define reads no more than the strictest one."""
+        return cls.READ_COMMITTED if level else cls.READ_UNCOMMITTED
+
+
 class GroupId(NamedTuple):
     """One Raft group: the replicas of one partition. A topic of the same name that comes later is another group."""
 

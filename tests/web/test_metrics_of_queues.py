@@ -17,7 +17,7 @@ from penstock.node.queues import driver
 from penstock.node.queues.stats import Backlog, QueueFigures, QueueStatsTable
 from penstock.node.subscriptions.stats import PushFigures
 from penstock.queue import AckKind, Acquired
-from penstock.types import Offset, Term, TopicPartition
+from penstock.types import Isolation, Offset, Term, TopicPartition
 from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.web.pushing import subscriber
 from tests.web.workers import working
@@ -253,6 +253,9 @@ class FakeLed:
         self.term = Term(3)
         self.high_watermark = Offset(100)
 
+    def end_for(self, isolation: Isolation) -> Offset:
+        return self.high_watermark
+
 
 def test_queues_beyond_the_limit_are_counted_together_under_no_name() -> None:
     tallies = QueueStatsTable(most=2)
@@ -290,7 +293,7 @@ def test_a_range_is_counted_by_its_kinds() -> None:
 
 def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_since() -> None:
     tally, led = QueueStatsTable().begin("crew", TopicPartition("jobs", 0)), FakeLed()
-    tally.park(led, Backlog(available=5, deferred=2))
+    tally.park(led, Isolation.READ_UNCOMMITTED, Backlog(available=5, deferred=2))
     led.high_watermark = Offset(130)
     [parked] = tally.parked.values()
     assert parked.now == Backlog(available=35, deferred=2)
@@ -298,8 +301,8 @@ def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_
 
 def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> None:
     tally, led, lost = QueueStatsTable().begin("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
-    tally.park(led, Backlog(available=5))
-    tally.park(lost, Backlog(available=5))
+    tally.park(led, Isolation.READ_UNCOMMITTED, Backlog(available=5))
+    tally.park(lost, Isolation.READ_UNCOMMITTED, Backlog(available=5))
     lost.term = Term(4)
     tally.look_over()
     assert list(tally.parked) == [0]
@@ -308,6 +311,6 @@ def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> Non
 def test_a_parked_queue_that_is_driven_again_is_not_counted_twice() -> None:
     tallies = QueueStatsTable()
     tally = tallies.begin("crew", TopicPartition("jobs", 0))
-    tally.park(FakeLed(), Backlog(available=5))
+    tally.park(FakeLed(), Isolation.READ_UNCOMMITTED, Backlog(available=5))
     tallies.end(tally)
     assert not tallies.begin("crew", TopicPartition("jobs", 0)).parked

@@ -18,6 +18,7 @@ from penstock.config.definitions import Definition
 from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, integer
 from penstock.config.overrides import nearest
 from penstock.errors import ErrorCode, KafkaError
+from penstock.types import Isolation
 
 DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
 BY_DURATION = "by_duration"
@@ -39,7 +40,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`latest`, `earliest` or `by_duration`."""
     auto_offset_reset_ms: int = 0
     """How far back `by_duration` begins; 0 with the others."""
-    read_committed: bool = False
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
     delivery_count_limit: int = 5
     """0: without limit."""
     max_record_locks: int = 100_000
@@ -214,7 +215,7 @@ _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     },
     "share.delivery.count.limit": lambda count: {"delivery_count_limit": count},
     "share.heartbeat.interval.ms": lambda ms: {"heartbeat_interval_ms": ms},
-    "share.isolation.level": lambda level: {"read_committed": level == "read_committed"},
+    "share.isolation.level": lambda level: {"isolation": Isolation[level.upper()]},
     "share.partition.max.record.locks": lambda count: {"max_record_locks": count},
     "share.record.lock.duration.ms": lambda ms: {"record_lock_duration_ms": ms},
     "share.session.timeout.ms": lambda ms: {"session_timeout_ms": ms},

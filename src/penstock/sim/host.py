@@ -27,7 +27,7 @@ from penstock.sim.network import SimTransport
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Process
 from penstock.sim.threads import SimThread
-from penstock.types import GroupId, NodeId, Offset, Replica
+from penstock.types import GroupId, Isolation, NodeId, Offset, Replica
 
 if TYPE_CHECKING:
     from penstock.sim.cluster import ClusterWorld
@@ -337,9 +337,9 @@ class Door:
         try:
             partition = self._leader()
             partition.check_readable()
-            start, watermark = partition.start_offset, partition.high_watermark
+            start, watermark = partition.start_offset, partition.end_for(Isolation.READ_UNCOMMITTED)
             wanted = Offset(min(max(offset, start), watermark))
-            data = partition.read(wanted, READ_BYTES, at_least_one=True)
+            data = partition.read(wanted, READ_BYTES, end=watermark, at_least_one=True)
         except (KafkaError, StorageError, CorruptLog):
             return
         answer(start, watermark, bytes(data))

@@ -13,7 +13,7 @@ from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
 from penstock.queue import QueuePartition, QueueSettings
-from penstock.types import Term
+from penstock.types import Isolation, Term
 
 NOW, ME = 1_000, "me"
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -29,6 +29,7 @@ class StoredBatches:
         self.start_offset = 0
         self.high_watermark = 0
         self.broken_from = 1 << 62
+        self.stable_offset = 1 << 62
         for size in sizes:
             rows = [Record(self.high_watermark + at, NOW, None, value, ()) for at in range(size)]
             batch = build_batch(rows, base_offset=self.high_watermark, compression=compression)
@@ -38,13 +39,16 @@ class StoredBatches:
     def compact(self, first: int, last: int) -> None:
         self.batches = [(base, batch) for base, batch in self.batches if not first <= base <= last]
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+    def end_for(self, isolation: Isolation) -> int:
+        return min(self.high_watermark, self.stable_offset) if isolation else self.high_watermark
+
+    def read(self, offset: int, max_bytes: int, *, end: int, at_least_one: bool) -> bytes:
         assert offset >= self.start_offset, "out of range"
         if offset >= self.broken_from:
             raise StorageError("the disk cannot be read")
         found = b""
-        for _, batch in self.batches:
-            if next(iter_headers(batch))[1].next_offset <= offset:
+        for base, batch in self.batches:
+            if next(iter_headers(batch))[1].next_offset <= offset or base >= end:
                 continue
             if len(found) + len(batch) > max_bytes and not (at_least_one and not found):
                 break
@@ -57,7 +61,7 @@ class Scene:
         self.stored = stored
         wanted = QueueSettings(lease_ms=1_000, delivery_limit=5, max_leased=10_000, **settings)
         self.core = QueuePartition(wanted, term=Term(1), start_offset=0)
-        self.log = LogReader(self.core, cast(Partition, stored), with_keys=False)
+        self.log = LogReader(self.core, cast(Partition, stored), Isolation.READ_UNCOMMITTED, with_keys=False)
 
     def deliver(
         self, most: int, max_bytes: int = EVERYTHING, max_unpacked: int | None = None, member: str = ME
@@ -83,6 +87,16 @@ def test_what_the_log_has_deleted_is_done_and_the_rest_is_delivered() -> None:
     assert offsets(delivery) == list(range(25, 40))
     assert {one.deliveries for one in delivery.acquired} == {1}
     assert scene.core.start_offset == 25
+
+
+def test_a_queue_of_committed_records_stops_at_the_last_stable_offset() -> None:
+    scene = Scene(StoredBatches([1] * 10))
+    scene.stored.stable_offset = 4
+    scene.log.isolation = Isolation.READ_COMMITTED
+    assert offsets(scene.deliver(100)) == [0, 1, 2, 3]
+    assert not scene.log.is_behind
+    scene.stored.stable_offset = 7
+    assert offsets(scene.deliver(100)) == [4, 5, 6]
 
 
 def test_what_compaction_has_taken_is_passed_by_one_who_takes_one_at_a_time() -> None:

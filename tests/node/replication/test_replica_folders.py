@@ -46,7 +46,8 @@ async def append(node: Node, topic: str, value: bytes) -> None:
 
 
 def stored(node: Node, topic: str) -> bytes:
-    return node.leader(topic, 0).read(Offset(0), 1 << 20, at_least_one=True)
+    partition = node.leader(topic, 0)
+    return partition.read(Offset(0), 1 << 20, end=partition.high_watermark, at_least_one=True)
 
 
 def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from penstock.kafka.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.node import FetchWaiter, Partition
-from penstock.types import Offset
+from penstock.types import Isolation, Offset
 
 log = logging.getLogger("penstock.kafka")
 
@@ -96,9 +96,10 @@ class _Attempt:
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self._node = context.node
         self._request = request
+        self._isolation = Isolation.from_wire(request.isolation_level)
         self._hints = Hints(context.node) if context.api_version >= HINTS_SINCE_VERSION else None
         self._partitions: list[Partition] = []
-        self._watermarks: list[Offset] = []
+        self._ends: list[Offset] = []
         self._room = 0
         self.response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
         self.bytes = 0
@@ -113,13 +114,13 @@ class _Attempt:
     def outdated(self) -> bool:
         """Whether a partition has moved on, or was closed, since it was read: whoever waits now may wait in vain."""
         return any(
-            partition.high_watermark != seen or partition.closed
-            for partition, seen in zip(self._partitions, self._watermarks, strict=True)
+            partition.end_for(self._isolation) != seen or partition.closed
+            for partition, seen in zip(self._partitions, self._ends, strict=True)
         )
 
     def read(self) -> None:
         self._partitions = []
-        self._watermarks = []
+        self._ends = []
         self._room = min(self._request.max_bytes, self._node.config.limits.fetch_max_bytes)
         self.bytes = 0
         self.response.responses = [
@@ -175,19 +176,22 @@ class _Attempt:
 
     def _read_partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         max_bytes = min(self._room, wanted.partition_max_bytes)
+        end = partition.end_for(self._isolation)
         records = b""
         if max_bytes > 0 or self.bytes == 0:
             first = self.bytes == 0  # one batch is always given, however little was asked for
-            records = partition.read(Offset(wanted.fetch_offset), max(max_bytes, 1), at_least_one=first)
+            records = partition.read(
+                Offset(wanted.fetch_offset), max(max_bytes, 1), end=end, at_least_one=first
+            )
         self._room -= len(records)
         self.bytes += len(records)
         self._partitions.append(partition)
-        self._watermarks.append(partition.high_watermark)
+        self._ends.append(end)
         return PartitionData(
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,
             high_watermark=partition.high_watermark,
-            last_stable_offset=partition.high_watermark,
+            last_stable_offset=partition.end_for(Isolation.READ_COMMITTED),
             log_start_offset=partition.start_offset,
             aborted_transactions=None,
             records=records,

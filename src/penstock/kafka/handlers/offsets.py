@@ -22,7 +22,7 @@ from penstock.kafka.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from penstock.node import Node, Partition
-from penstock.types import Term
+from penstock.types import Isolation, Offset, Term
 
 log = logging.getLogger("penstock.kafka")
 
@@ -33,11 +33,12 @@ OFFSET_NOT_AVAILABLE_SINCE_VERSION = 5
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    isolation = Isolation.from_wire(request.isolation_level)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_list_one(context, topic.name, wanted) for wanted in topic.partitions],
+                partitions=[_list_one(context, topic.name, wanted, isolation) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -45,7 +46,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 
 
 def _list_one(
-    context: RequestContext, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition, isolation: Isolation
 ) -> ListOffsetsPartitionResponse:
     node = context.node
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
@@ -53,7 +54,9 @@ def _list_one(
         name = resolve_topic(node, topic, NO_UUID)
         partition = led_partition(node, name, wanted.partition_index, wanted.current_leader_epoch)
         partition.check_readable()
-        answer.timestamp, answer.offset, answer.leader_epoch = _locate(partition, wanted.timestamp)
+        answer.timestamp, answer.offset, answer.leader_epoch = _locate(
+            partition, wanted.timestamp, partition.end_for(isolation)
+        )
     except KafkaError as mistake:
         answer.error_code = mistake.code
         if (
@@ -67,9 +70,8 @@ def _list_one(
     return answer
 
 
-def _locate(partition: Partition, timestamp: int) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), with -1 for what there is none of."""
-    limit = partition.high_watermark
+def _locate(partition: Partition, timestamp: int, limit: Offset) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch) of a record below `limit`, with -1 where there is none."""
     if timestamp == LATEST:
         return UNKNOWN, limit, partition.term
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -126,7 +126,7 @@ def _records(driver: QueueDriver, first: int, last: int) -> Iterator[Record]:
     """The records of a range that still exist."""
     at = max(first, driver.partition.start_offset)
     while at <= last:
-        data = driver.partition.read(Offset(at), COPY_BYTES, at_least_one=True)
+        data = driver.partition.read(Offset(at), COPY_BYTES, end=driver.end_offset, at_least_one=True)
         if not data:
             return
         for position, header in iter_headers(data):

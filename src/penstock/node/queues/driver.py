@@ -41,7 +41,7 @@ from penstock.node.queues.values import (
 from penstock.node.replication.fetch_waiter import FetchWaiter
 from penstock.node.replication.partition import Partition
 from penstock.queue import HEAD_SUFFIX, AckKind, DeadLetter, QueuePartition
-from penstock.types import NO_EVENTS, EventSink, Term
+from penstock.types import NO_EVENTS, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")
 
@@ -142,6 +142,7 @@ class QueueDriver:
             return
         self.config = config
         self.core.configure(settings_of(config))
+        self._log.isolation = config.isolation
 
     # --- life
 
@@ -162,7 +163,9 @@ class QueueDriver:
         except PenstockError as trouble:
             self.end(as_kafka_error(trouble))
             raise as_kafka_error(trouble) from trouble
-        self._log = LogReader(self.core, self.partition, with_keys=self.config.key_ordered)
+        self._log = LogReader(
+            self.core, self.partition, self.config.isolation, with_keys=self.config.key_ordered
+        )
         self.core.trimmed(self.now_ms, self.partition.start_offset)
         self.partition.add_waiter(self._bell)
         self._after()
@@ -353,10 +356,15 @@ class QueueDriver:
         return self._seat.other_than(member, self.now_ms) if self.config.exclusive else None
 
     @property
+    def end_offset(self) -> Offset:
+        """The first offset that this queue's consumers may not see."""
+        return self.partition.end_for(self.config.isolation)
+
+    @property
     def backlog(self) -> Backlog:
         """What nobody has looked at so far can be had, too."""
         core = self.core
-        available = core.available_count + max(0, self.partition.high_watermark - core.next_offset)
+        available = core.available_count + max(0, self.end_offset - core.next_offset)
         return Backlog(
             available, core.leased_count, core.deferred_count, core.waiting_count, core.dying_count
         )
@@ -449,9 +457,7 @@ class QueueDriver:
         core = self.core
         if core.leased_count >= core.settings.max_leased:
             return False
-        return core.available_count > 0 or (
-            core.next_offset < self.partition.high_watermark and core.wants_more(1)
-        )
+        return core.available_count > 0 or (core.next_offset < self.end_offset and core.wants_more(1))
 
     def _wake(self) -> None:
         """As many as there are records for; whoever finds nothing comes back to the end of the line."""

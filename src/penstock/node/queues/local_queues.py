@@ -208,7 +208,8 @@ class LocalQueues:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no such topic here")
         partition = self._partitions.get(topic.name, look.place.partition)
         partition.check_readable()
-        first, end = max(look.first, partition.start_offset), int(partition.high_watermark)
+        isolation = self._state.group_config(look.group_id).isolation
+        first, end = max(look.first, partition.start_offset), partition.end_for(isolation)
         driver = None if look.is_new else await self._driver(look.group_id, look.place)
         runs = list(_undone(driver, first, end, look.max_records))
         if not runs:
@@ -220,7 +221,10 @@ class LocalQueues:
             for run in runs:
                 if run.last >= covered and len(data) < PEEK_BYTES:
                     part = partition.read(
-                        Offset(max(run.first, covered)), PEEK_BYTES - len(data), at_least_one=not data
+                        Offset(max(run.first, covered)),
+                        PEEK_BYTES - len(data),
+                        end=end,
+                        at_least_one=not data,
                     )
                     part = first_batches(part, PEEK_UNPACKED_BYTES - unpacked, at_least_one=not data)
                     unpacked += unpacked_total(part)
@@ -239,7 +243,7 @@ class LocalQueues:
         driver = await self._driver(ahead.group_id, ahead.place)
         await driver.read_on(READ_ON_SECONDS)
         core = driver.core
-        unread = max(0, int(driver.partition.high_watermark) - core.next_offset)
+        unread = max(0, driver.end_offset - core.next_offset)
         return Schedule(core.deferred_count, unread, core.scheduled(ahead.max_records))
 
     async def accept(self, sender: NodeId, one: One) -> None:

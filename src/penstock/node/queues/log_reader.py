@@ -6,7 +6,7 @@ from penstock.node.queues.delivery_headers import read_notes
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
 from penstock.queue import AckKind, Acquired, Notes, QueuePartition
-from penstock.types import Offset
+from penstock.types import Isolation, Offset
 
 READ_AHEAD_BYTES = 1024 * 1024
 """What is read from the log at once to learn which records there are."""
@@ -19,10 +19,13 @@ _GAP = bytes([AckKind.GAP])
 class LogReader:
     """Reads one partition for the core of one queue."""
 
-    def __init__(self, core: QueuePartition, partition: Partition, *, with_keys: bool) -> None:
+    def __init__(
+        self, core: QueuePartition, partition: Partition, isolation: Isolation, *, with_keys: bool
+    ) -> None:
         self._core = core
         self._partition = partition
         self._with_keys = with_keys
+        self.isolation = isolation
         self.is_behind = False
         """Whether there is more than could be looked at in one turn."""
         self._record_bytes = 1024
@@ -35,19 +38,22 @@ class LogReader:
         self.is_behind = False
         if core.start_offset < partition.start_offset:
             core.trimmed(now_ms, partition.start_offset)
+        end = partition.end_for(self.isolation)
         for _ in range(reads):
             if core.available_count >= wanted or not core.wants_more(wanted):
                 return
-            if core.next_offset >= partition.high_watermark:
+            if core.next_offset >= end:
                 return
-            self._extend(now_ms)
-        self.is_behind = core.next_offset < partition.high_watermark
+            self._extend(now_ms, end)
+        self.is_behind = core.next_offset < end
 
-    def _extend(self, now_ms: int) -> None:
-        core, partition = self._core, self._partition
-        data = partition.read(Offset(core.next_offset), READ_AHEAD_BYTES, at_least_one=True)
+    def _extend(self, now_ms: int, end: int) -> None:
+        core = self._core
+        data = self._partition.read(
+            Offset(core.next_offset), READ_AHEAD_BYTES, end=Offset(end), at_least_one=True
+        )
         if not data:  # compaction took all that was left
-            first, end = core.next_offset, int(partition.high_watermark)
+            first = core.next_offset
             keys = [None] * (end - first) if self._with_keys else ()
             core.extend(now_ms, end, Notes(gaps=[(first, end - 1)], keys=keys))
             return
@@ -107,9 +113,10 @@ class LogReader:
         there are none."""
         must = not taken.parts
         wanted = min(taken.room, (last - first + 1) * self._record_bytes * 2 + 4096)
-        data = self._partition.read(Offset(first), max(1, wanted), at_least_one=must)
+        end = self._partition.end_for(self.isolation)
+        data = self._partition.read(Offset(first), max(1, wanted), end=end, at_least_one=must)
         if not data and wanted < taken.room:  # a batch larger than usual
-            data = self._partition.read(Offset(first), taken.room, at_least_one=False)
+            data = self._partition.read(Offset(first), taken.room, end=end, at_least_one=False)
         if not data:
             return b"", self._core.next_offset if must else 0
         for position, header in iter_headers(data):

@@ -130,7 +130,7 @@ class QueueManager:
         that are gone."""
         for driver in self.drivers():
             if driver.is_open and driver.is_idle:
-                driver.tally.park(driver.partition, driver.backlog)
+                driver.tally.park(driver.partition, driver.config.isolation, driver.backlog)
                 driver.end(
                     KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody has used the queue for a while")
                 )

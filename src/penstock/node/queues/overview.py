@@ -205,7 +205,7 @@ class QueueOverview:
             partition.check_readable()
         except KafkaError:
             return None
-        end = partition.high_watermark
+        end = partition.end_for(self._state.group_config(queue.group_id).isolation)
         driver = self._queues.find(queue)
         if driver is None:
             start = max(start_offset, partition.start_offset)

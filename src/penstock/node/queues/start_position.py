@@ -59,11 +59,11 @@ async def first_offset(
 
 
 def _by_settings(partition: Partition, config: GroupConfig, clock: Clock) -> int:
-    reset = config.auto_offset_reset
+    reset, end = config.auto_offset_reset, partition.end_for(config.isolation)
     if reset == "earliest":
         return partition.start_offset
     if reset == "latest":
-        return partition.high_watermark
+        return end
     since_ms = clock.wall_ms() - config.auto_offset_reset_ms
-    found = partition.log.find_timestamp(since_ms, partition.high_watermark)
-    return partition.high_watermark if found is None else found[1]
+    found = partition.log.find_timestamp(since_ms, end)
+    return end if found is None else found[1]

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.queue import AckKind, Acquired, DeadLetter
-from penstock.types import Offset, Term, TopicPartition
+from penstock.types import Isolation, Offset, Term, TopicPartition
 
 MAX_TALLIES = 1_000
 """Each is some fifteen series: what Prometheus takes from one target without a thought."""
@@ -62,14 +62,14 @@ class Led(Protocol):
     def serves(self) -> bool: ...
     @property
     def term(self) -> Term: ...
-    @property
-    def high_watermark(self) -> Offset: ...
+    def end_for(self, isolation: Isolation) -> Offset: ...
 
 
 class Parked(NamedTuple):
     """A queue on a partition when nobody drove it any more."""
 
     partition: Led
+    isolation: Isolation
     term: int
     end_offset: int
     backlog: Backlog
@@ -81,7 +81,7 @@ class Parked(NamedTuple):
 
     @property
     def now(self) -> Backlog:
-        since = max(0, self.partition.high_watermark - self.end_offset)
+        since = max(0, self.partition.end_for(self.isolation) - self.end_offset)
         return self.backlog._replace(available=self.backlog.available + since)
 
 
@@ -139,10 +139,10 @@ class QueueStats:
     def buried(self, letter: DeadLetter) -> None:
         self.dead += letter.last - letter.first + 1
 
-    def park(self, partition: Led, backlog: Backlog) -> None:
+    def park(self, partition: Led, isolation: Isolation, backlog: Backlog) -> None:
         """Nobody drives it there any more, because nobody asked."""
         if (self.group_id, self.topic) != NO_NAME:
-            parked = Parked(partition, partition.term, partition.high_watermark, backlog)
+            parked = Parked(partition, isolation, partition.term, partition.end_for(isolation), backlog)
             self.parked[partition.name.partition] = parked
 
     def waken(self, partition: int) -> None:

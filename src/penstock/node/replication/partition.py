@@ -32,7 +32,7 @@ from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.pending import PendingAcks
 from penstock.node.replication.raft_driver import Halt, RaftDriver
 from penstock.raft import GroupConfig, Refusal, Refused, Role
-from penstock.types import NO_TERM, GroupId, Index, Offset, Replica, Term, TopicPartition
+from penstock.types import NO_TERM, GroupId, Index, Isolation, Offset, Replica, Term, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
@@ -471,16 +471,21 @@ class Partition:
         if not self.has_lease:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas")
 
-    def read(self, offset: Offset, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Stored batches from the one that holds `offset`, below the watermark."""
-        if self.high_watermark <= offset <= self.log.end_offset:
+    def end_for(self, isolation: Isolation) -> Offset:
+        """The first offset that a reader with this isolation may not see. READ_COMMITTED ends at the last stable
+        offset: without transactions, that is the high watermark too."""
+        return self.high_watermark
+
+    def read(self, offset: Offset, max_bytes: int, *, end: Offset, at_least_one: bool) -> bytes:
+        """Stored batches from the one that holds `offset`, below `end`, which is what `end_for` said."""
+        if end <= offset <= self.log.end_offset:
             return b""
         if offset > self.log.end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name} holds offsets {self.log.start_offset} to {self.high_watermark}, not {offset}",
+                f"{self.name} holds offsets {self.log.start_offset} to {end}, not {offset}",
             )
-        return self.log.read(offset, max_bytes, limit=self.high_watermark, at_least_one=at_least_one)
+        return self.log.read(offset, max_bytes, limit=end, at_least_one=at_least_one)
 
     def end_of_term(self, term: Term) -> tuple[Term, Offset]:
         """Where the reign `term` ended, or the nearest before it. This leader's own has not ended: the log's end."""
