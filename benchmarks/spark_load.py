@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.batch import EncodedRows, Record
 from penstock.batch._rows import encode_rows
-from penstock.client import ClientSettings, Cluster
-from penstock.client.producer import BatchProducer
+from penstock.client.wire import ClientSettings, Cluster
+from penstock.client.wire.producer import BatchProducer
 from penstock.types import TopicPartition
 
 PARTITIONS = 4

@@ -1,1 +1,1 @@
-"""The lean client against embedded brokers, and against peers that misbehave."""
+"""Client and AsyncClient against embedded brokers, and their sessions without any."""

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from penstock.client.feed_session import FeedSession
 from penstock.client.received import Received
 from penstock.client.session import Dial, Find, HangUp, Loss, Resolve, Send
-from tests.client.wire import A, Token, chance, frame, messages, said
+from tests.client.frames import A, Token, chance, frame, messages, said
 
 
 class Pusher(RuleBasedStateMachine):

@@ -7,7 +7,7 @@ from penstock.client.errors import Closed, Denied, LeaseLost
 from penstock.client.feed_session import FeedSession
 from penstock.client.received import Received
 from penstock.client.session import HOPS_MAX, Loss
-from tests.client.wire import A, Token, chance, dialled, frame, messages, offsets, said, step, take_all
+from tests.client.frames import A, Token, chance, dialled, frame, messages, offsets, said, step, take_all
 
 GONE = Loss("the network is down")
 

@@ -11,20 +11,29 @@ ROOMS = ("batch", "client", "kafka.wire", "types", "errors", "version")
 ALLOWED = tuple(f"penstock.{room}" for room in ROOMS)
 
 
-def test_the_client_loads_no_broker_and_no_event_loop() -> None:
-    script = "import sys, penstock.client; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert "penstock.client" in loaded
+def modules_loaded_by(package: str) -> list[str]:
+    script = f"import sys, {package}; print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize("package", ["penstock.client", "penstock.client.wire"])
+def test_a_client_loads_no_broker_and_no_event_loop(package: str) -> None:
+    loaded = modules_loaded_by(package)
+    assert package in loaded
     ours = [name for name in loaded if name.startswith("penstock.") and name != "penstock.kafka"]
     assert [name for name in ours if not name.startswith(ALLOWED)] == []
-    assert not {"asyncio", "uvloop", "confluent_kafka"} & set(loaded)
+    assert not {"asyncio", "uvloop", "confluent_kafka", "websockets"} & set(loaded)
+
+
+def test_the_client_for_batches_shares_only_the_errors() -> None:
+    loaded = modules_loaded_by("penstock.client.wire")
+    ours = {name.split(".")[2] for name in loaded if name.startswith("penstock.client.")}
+    assert ours == {"errors", "retriable_codes", "wire"}
 
 
 def test_what_is_for_people_is_there_by_name() -> None:
     for name in penstock.client.__all__:
-        found = getattr(penstock.client, name)
-        assert name.isupper() or found.__name__ == name
+        assert getattr(penstock.client, name).__name__ == name
     with pytest.raises(AttributeError, match="Nonsense"):
         _ = penstock.client.Nonsense

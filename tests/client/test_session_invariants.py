@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.client.received import Received
 from penstock.client.session import Dial, Find, HangUp, Loss, Resolve, Send
 from penstock.client.work_session import Credit, WorkSession
-from tests.client.wire import A, B, Token, chance, frame, jobs, said
+from tests.client.frames import A, B, Token, chance, frame, jobs, said
 
 
 class Broker(RuleBasedStateMachine):

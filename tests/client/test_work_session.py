@@ -8,7 +8,7 @@ from penstock.client.errors import Closed, Denied, Garbled, LeaseLost, Unreachab
 from penstock.client.received import Received
 from penstock.client.session import Find, HangUp, Loss
 from penstock.client.work_session import Credit, WorkSession
-from tests.client.wire import A, B, Token, chance, dialled, frame, jobs, offsets, said, step, take_all
+from tests.client.frames import A, B, Token, chance, dialled, frame, jobs, offsets, said, step, take_all
 
 LEASE_S = 40.0
 GONE = Loss("the network is down")

@@ -28,7 +28,7 @@ def test_an_executor_never_loads_the_broker() -> None:
     loaded = loaded_by(
         "import pyspark_penstock, penstock.spark.sink, penstock.spark.task, penstock.spark.payloads"
     )
-    assert "penstock.client.fetch" in loaded
+    assert "penstock.client.wire.fetch" in loaded
     assert not [name for name in loaded if name.startswith(BROKER)]
 
 

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from penstock import Broker
-from penstock.client import ClientSettings, Cluster
+from penstock.client.wire import ClientSettings, Cluster
 from penstock.spark.sink import PenstockStreamArrowWriter
 from penstock.spark.sink_options import SinkOptions
-from tests.client.test_producer import BrokerProcess, broker_process
+from tests.client.wire.test_producer import BrokerProcess, broker_process
 from tests.spark.test_sink import read_topic
 
 MakeTopic = Callable[..., str]

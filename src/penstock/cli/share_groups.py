@@ -8,9 +8,9 @@ from typing import NamedTuple
 from confluent_kafka.admin import AdminClient
 
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection
-from penstock.client.connection import Connection as Wire
 from penstock.client.errors import ClientError, Refused
-from penstock.client.settings import ClientSettings, ServerAddress
+from penstock.client.wire.connection import Connection as Wire
+from penstock.client.wire.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse

@@ -14,7 +14,7 @@ ClientError
 gives up (retry.py).
 """
 
-from penstock.client.remedies import Remedy, code_of, grace_ms, remedy_for
+from penstock.client.retriable_codes import RETRIABLE_CODES, code_of, retry_for_ms
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 
 
@@ -30,8 +30,8 @@ class ClientError(PenstockError):
         return False
 
     @property
-    def grace_ms(self) -> int | None:
-        """The longest that this problem is worth waiting for; None: as long as the settings say."""
+    def retry_for_ms(self) -> int | None:
+        """The longest time for which this problem is retried; None: as long as the settings say."""
         return None
 
     def tell_effort(self, effort: str) -> None:
@@ -74,16 +74,12 @@ class Refused(ClientError):
         super().__init__(f"{asked}: {name}" + (f", {detail}" if detail else ""))
 
     @property
-    def remedy(self) -> Remedy | None:
-        return remedy_for(self.code)
-
-    @property
     def retriable(self) -> bool:
-        return self.remedy is not None and not self.is_final
+        return self.code in RETRIABLE_CODES and not self.is_final
 
     @property
-    def grace_ms(self) -> int | None:
-        return grace_ms(self.code)
+    def retry_for_ms(self) -> int | None:
+        return retry_for_ms(self.code)
 
 
 class Denied(ClientError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.client import ClientSettings, Cluster
+from penstock.client.wire import ClientSettings, Cluster
 
 MOST_KEPT: Final = 8
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.client import ClientSettings
+from penstock.client.wire import ClientSettings
 from penstock.errors import ConfigError
 from penstock.spark import kafka_settings
 from penstock.spark.option_values import Reader, whole_number

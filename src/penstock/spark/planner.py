@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.client import Cluster, FoundOffset, Topic
+from penstock.client.wire import Cluster, FoundOffset, Topic
 from penstock.errors import ConfigError
 from penstock.spark.data_loss import report
 from penstock.spark.options import DEAD_LETTER_SUFFIX, SourceOptions

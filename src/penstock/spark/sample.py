@@ -5,7 +5,7 @@ from typing import Final
 from pyspark.sql.types import StructType
 
 from penstock.batch import iter_headers, read_records
-from penstock.client import fetch_range
+from penstock.client.wire import fetch_range
 from penstock.errors import ConfigError
 from penstock.spark.options import SourceOptions
 from penstock.spark.payloads import given_schema, infer_schema

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.client import ClientSettings
+from penstock.client.wire import ClientSettings
 from penstock.spark import sink_producers, sink_schema
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_sender import RowSender, gathered

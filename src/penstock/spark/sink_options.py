@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.client import ClientSettings
-from penstock.client.producer import BATCH_BYTES, REQUEST_OVERHEAD_BYTES
-from penstock.client.producer_queue import MAX_IN_FLIGHT
+from penstock.client.wire import ClientSettings
+from penstock.client.wire.partition_queue import MAX_IN_FLIGHT
+from penstock.client.wire.producer import BATCH_BYTES, REQUEST_OVERHEAD_BYTES
 from penstock.errors import ConfigError
 from penstock.spark import sink_settings
 from penstock.spark.option_values import Reader, whole_number

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.client import Cluster
-from penstock.client.producer import BatchProducer
+from penstock.client.wire import Cluster
+from penstock.client.wire.producer import BatchProducer
 from penstock.spark.sink_options import SinkOptions
 
 MOST_KEPT: Final = 4

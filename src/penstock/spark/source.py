@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client import Cluster
+from penstock.client.wire import Cluster
 from penstock.spark import options as source_options
 from penstock.spark import schema as schemas
 from penstock.spark.batch_reader import BatchReader

@@ -16,7 +16,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.batch import iter_headers, scan_batch
-from penstock.client import Cluster, OffsetGone, Refused, fetch_range
+from penstock.client import Refused
+from penstock.client.wire import Cluster, OffsetGone, fetch_range
 from penstock.errors import ErrorCode, PenstockError
 from penstock.spark import columns, connections, data_loss
 from penstock.spark.columns import Block, Scanned

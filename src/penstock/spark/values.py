@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from penstock.batch import Record
-from penstock.client import Cluster
+from penstock.client.wire import Cluster
 from penstock.errors import PenstockError
 from penstock.spark.options import DEAD_LETTER_SUFFIX, SourceOptions
 from penstock.spark.payloads import Decoded, decoder_for
@@ -110,7 +110,7 @@ class ValueColumn:
                 f"{place}, offset {block.columns['offset'][row].as_py()}: the value is not "
                 f"{self._options.payload.value_format}: {reason}. badRecords=deadLetter sets such records aside"
             )
-        from penstock.client.producer import BatchProducer  # few readers ever need it
+        from penstock.client.wire.producer import BatchProducer  # few readers ever need it
 
         topic = dead_letter_topic(self._options, place.topic)
         there = cluster.topics([topic])

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from confluent_kafka import Producer
 
-from penstock.client import LATEST, ClientSettings, Cluster
+from penstock.client.wire import LATEST, ClientSettings, Cluster
 from penstock.types import TopicPartition
 from tests.spark.test_sink import read_topic
 

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.client import Cluster
+from penstock.client.wire import Cluster
 from penstock.errors import ConfigError
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.log import ArchiveLog

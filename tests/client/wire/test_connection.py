@@ -8,14 +8,15 @@ import threading
 import pytest
 
 from penstock import Broker
-from penstock.client import Connection, Garbled, Refused, Unreachable
+from penstock.client import Garbled, Refused, Unreachable
+from penstock.client.wire import Connection
 from penstock.errors import ErrorCode, ProtocolViolation
 from penstock.kafka.wire import ApiKey, join
 from penstock.kafka.wire.codec import encode_response
 from penstock.kafka.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.client.conftest import impatient
-from tests.client.fake import (
+from tests.client.wire.conftest import impatient
+from tests.client.wire.fake import (
     HANG_UP,
     PATIENCE_SECONDS,
     SILENCE,

@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Refused
-from penstock.client.pool import Pool
-from penstock.client.retry import persist
-from penstock.client.settings import ClientSettings, ServerAddress
+from penstock.client.wire.connection import Connection
+from penstock.client.wire.connection_pool import Pool
+from penstock.client.wire.retry import persist
+from penstock.client.wire.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.find_coordinator import (

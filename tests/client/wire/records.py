@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from penstock.batch import Record, build_batch, iter_headers, read_records
-from penstock.client import Cluster
+from penstock.client.wire import Cluster
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,

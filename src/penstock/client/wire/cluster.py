@@ -1,6 +1,6 @@
 """A cluster as a client sees it: its topics, who leads what, and the requests that are not about records.
 
-Every public method waits out what passes by itself (retry.py, remedies.py): a leader that moves, a broker that
+Every public method waits out what passes by itself (retry.py): a leader that moves, a broker that
 restarts. The private `..._once` methods try once; they are what retries are made of, so that one wait never hides
 inside another.
 """
@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self, TypeVar
 from uuid import UUID
 
-from penstock.client.connection import Connection
 from penstock.client.errors import Garbled, Refused
-from penstock.client.group_offsets import GroupOffsets
-from penstock.client.list_offsets import FoundOffset, OffsetSearch
-from penstock.client.pool import Pool
-from penstock.client.retry import persist
-from penstock.client.settings import ClientSettings, ServerAddress
+from penstock.client.wire.connection import Connection
+from penstock.client.wire.connection_pool import Pool
+from penstock.client.wire.group_offsets import GroupOffsets
+from penstock.client.wire.list_offsets import FoundOffset, OffsetSearch
+from penstock.client.wire.retry import persist
+from penstock.client.wire.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.create_topics import (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.client import LATEST, Cluster, FoundOffset, Garbled, Refused, Unreachable
+from penstock.client import Garbled, Refused, Unreachable
+from penstock.client.wire import LATEST, Cluster, FoundOffset
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -28,8 +29,8 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from penstock.types import TopicPartition
-from tests.client.conftest import Connect
-from tests.client.fake import (
+from tests.client.wire.conftest import Connect
+from tests.client.wire.fake import (
     HANG_UP,
     NODE_ID,
     SILENCE,
@@ -122,7 +123,9 @@ def test_an_answer_about_another_partition_is_garbled(connect: Connect) -> None:
 def test_a_name_that_is_missing_is_not_waited_for_as_long_as_a_leader(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.remedies._GRACE_MS", {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 20})
+    monkeypatch.setattr(
+        "penstock.client.retriable_codes._RETRY_FOR_MS", {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 20}
+    )
     with FakeBroker({ApiKey.METADATA: in_turn(MetadataResponse())}) as fake:
         with pytest.raises(Refused, match=r"no such topic \(tried \d+ times in 0.\d s"):
             connect(fake.address, retry_for_ms=60_000).leader_of(PLACE)

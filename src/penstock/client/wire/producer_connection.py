@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.client.cluster import Cluster
 from penstock.client.errors import Garbled
-from penstock.client.producer_queue import Batch, PartitionQueue
+from penstock.client.wire.cluster import Cluster
+from penstock.client.wire.partition_queue import Batch, PartitionQueue
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,

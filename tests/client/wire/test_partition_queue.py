@@ -1,7 +1,7 @@
 """The order of a partition's batches, without any broker."""
 
 from penstock.batch import Record, read_header, read_records
-from penstock.client.producer_queue import Batch, Identity, PartitionQueue, batch_of
+from penstock.client.wire.partition_queue import Batch, Identity, PartitionQueue, batch_of
 from penstock.types import TopicPartition
 
 FIRST, SECOND = Identity(1, 0), Identity(2, 0)

@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.batch import Record, read_header, read_records
-from penstock.client import ClientError, Cluster, Refused
-from penstock.client.producer import BatchProducer
-from penstock.client.producer_answers import DeliveryTimedOut
+from penstock.client import ClientError, Refused
+from penstock.client.wire import Cluster
+from penstock.client.wire.produce_results import DeliveryTimedOut
+from penstock.client.wire.producer import BatchProducer
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdResponse
@@ -23,8 +24,8 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.client.conftest import impatient
-from tests.client.fake import HANG_UP, TOPIC, Answer, FakeBroker, Request
+from tests.client.wire.conftest import impatient
+from tests.client.wire.fake import HANG_UP, TOPIC, Answer, FakeBroker, Request
 
 REMEMBERED = 5
 

@@ -15,18 +15,18 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from penstock.batch import HEADER_SIZE, EncodedRows, Record, pack_batch
-from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, Refused
-from penstock.client.producer_answers import DeliveryTimedOut, Verdict, judge, refusal
-from penstock.client.producer_link import Link, Sent
-from penstock.client.producer_queue import (
+from penstock.client.wire.cluster import Cluster
+from penstock.client.wire.partition_queue import (
     MAX_IN_FLIGHT,
     Batch,
     Identity,
     PartitionQueue,
     batch_of,
 )
-from penstock.client.producer_topics import partition_count
+from penstock.client.wire.produce_results import DeliveryTimedOut, Verdict, judge, refusal
+from penstock.client.wire.producer_connection import Link, Sent
+from penstock.client.wire.producer_topics import partition_count
 from penstock.errors import ConfigError, ErrorCode
 from penstock.kafka.wire.messages.produce import PartitionProduceResponse
 from penstock.types import TopicPartition

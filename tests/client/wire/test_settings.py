@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.client import ClientSettings
-from penstock.client.settings import ServerAddress, parse_servers
+from penstock.client.wire import ClientSettings
+from penstock.client.wire.settings import ServerAddress, parse_servers
 from penstock.errors import ConfigError
 
 

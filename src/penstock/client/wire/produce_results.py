@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.client.errors import ClientError, Refused
-from penstock.client.producer_queue import Batch, PartitionQueue
-from penstock.client.remedies import code_of, remedy_for
+from penstock.client.retriable_codes import RETRIABLE_CODES, code_of
+from penstock.client.wire.partition_queue import Batch, PartitionQueue
 from penstock.errors import ErrorCode
 from penstock.types import TopicPartition
 
@@ -76,7 +76,7 @@ def judge(code: int, queue: PartitionQueue, batch: Batch) -> Verdict:
     if code in TOO_LARGE:
         return Verdict.SMALLER if batch.rows > 1 else Verdict.FATAL
     # A batch that was damaged on its way is whole here; Kafka's client sends it again too.
-    again = code == ErrorCode.CORRUPT_MESSAGE or remedy_for(code) is not None
+    again = code == ErrorCode.CORRUPT_MESSAGE or code in RETRIABLE_CODES
     return Verdict.AGAIN if again else Verdict.FATAL
 
 

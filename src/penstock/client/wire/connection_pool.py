@@ -6,9 +6,9 @@ A connection that breaks is forgotten; the next who wants that broker gets a new
 import random
 from collections.abc import Mapping
 
-from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Refused, Unreachable
-from penstock.client.settings import ClientSettings, ServerAddress, parse_servers
+from penstock.client.wire.connection import Connection
+from penstock.client.wire.settings import ClientSettings, ServerAddress, parse_servers
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Garbled, Refused
-from penstock.client.retry import RetryBackoff
-from penstock.client.settings import ClientSettings
+from penstock.client.wire.connection import Connection
+from penstock.client.wire.retry import RetryBackoff
+from penstock.client.wire.settings import ClientSettings
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.list_offsets import (

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from penstock.errors import ErrorCode
-from tests.client.test_producer_faults import FakeLog, Fault, Step, producing, send, values
+from tests.client.wire.test_producer_faults import FakeLog, Fault, Step, producing, send, values
 
 DELIVERY_TIMEOUT_MS = 50
 

@@ -8,7 +8,8 @@ import pytest
 
 from penstock import Broker
 from penstock.batch import Record, build_batch
-from penstock.client import Garbled, OffsetGone, Refused, Unreachable, fetch_range
+from penstock.client import Garbled, Refused, Unreachable
+from penstock.client.wire import OffsetGone, fetch_range
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.fetch import (
@@ -23,8 +24,8 @@ from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from penstock.types import TopicPartition
-from tests.client.conftest import Connect
-from tests.client.fake import (
+from tests.client.wire.conftest import Connect
+from tests.client.wire.fake import (
     HANG_UP,
     PATIENCE_SECONDS,
     SILENCE,
@@ -37,7 +38,7 @@ from tests.client.fake import (
     in_turn,
     versions,
 )
-from tests.client.records import append, append_numbers, offsets_of
+from tests.client.wire.records import append, append_numbers, offsets_of
 
 PLACE = TopicPartition(TOPIC, 0)
 COUNT = 200

@@ -12,11 +12,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock import Broker
 from penstock.batch import Column, Record, RowColumns, encode_columns
-from penstock.client import ClientSettings, Cluster, Refused, Unreachable
-from penstock.client.producer import BatchProducer
+from penstock.client import Refused, Unreachable
+from penstock.client.wire import ClientSettings, Cluster
+from penstock.client.wire.producer import BatchProducer
 from penstock.errors import ConfigError
 from penstock.types import TopicPartition as Place
-from tests.client.conftest import Connect
+from tests.client.wire.conftest import Connect
 
 NOW_MS = 1_700_000_000_000
 PATIENCE_SECONDS = 30.0

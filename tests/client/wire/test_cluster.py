@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from penstock import Broker
-from penstock.client import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, FoundOffset, Refused
+from penstock.client import Refused
+from penstock.client.wire import EARLIEST, LATEST, MAX_TIMESTAMP, Cluster, FoundOffset
 from penstock.errors import ConfigError, ErrorCode
 from penstock.types import TopicPartition
-from tests.client.conftest import Connect, impatient
-from tests.client.records import append, append_numbers, make_batch
+from tests.client.wire.conftest import Connect, impatient
+from tests.client.wire.records import append, append_numbers, make_batch
 
 Unique = Callable[[str], str]
 

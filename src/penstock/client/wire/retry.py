@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.client.errors import ClientError
-from penstock.client.settings import ClientSettings
+from penstock.client.wire.settings import ClientSettings
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class RetryBackoff:
 
     def _limit_s(self, problem: ClientError) -> float:
         limit_ms = self._settings.retry_for_ms
-        return (limit_ms if problem.grace_ms is None else min(limit_ms, problem.grace_ms)) / 1000
+        return (limit_ms if problem.retry_for_ms is None else min(limit_ms, problem.retry_for_ms)) / 1000
 
     def _backoff_s(self) -> float:
         doublings = min(self._tries - 1, 16)

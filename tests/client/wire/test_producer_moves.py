@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from penstock.batch import Record
-from penstock.client import Cluster
-from penstock.client.producer import BatchProducer
-from penstock.client.producer_answers import DeliveryTimedOut
+from penstock.client.wire import Cluster
+from penstock.client.wire.produce_results import DeliveryTimedOut
+from penstock.client.wire.producer import BatchProducer
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdResponse
@@ -18,9 +18,9 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.client.conftest import impatient
-from tests.client.fake import TOPIC, Answer, FakeBroker, Request
-from tests.client.test_producer_faults import FakeLog, answered, send, values
+from tests.client.wire.conftest import impatient
+from tests.client.wire.fake import TOPIC, Answer, FakeBroker, Request
+from tests.client.wire.test_producer_faults import FakeLog, answered, send, values
 
 IDENTITY = InitProducerIdResponse(producer_id=5, producer_epoch=0)
 

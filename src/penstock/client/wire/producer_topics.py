@@ -1,9 +1,9 @@
 """How many partitions a topic has that is to be written to, and making it where the broker does that on first use."""
 
-from penstock.client.cluster import Cluster
 from penstock.client.errors import Refused
-from penstock.client.pool import Pool
-from penstock.client.retry import persist
+from penstock.client.wire.cluster import Cluster
+from penstock.client.wire.connection_pool import Pool
+from penstock.client.wire.retry import persist
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

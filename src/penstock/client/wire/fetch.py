@@ -13,11 +13,11 @@ from collections.abc import Generator
 from struct import Struct
 
 from penstock.batch import HEADER_SIZE
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, Garbled, Refused
-from penstock.client.list_offsets import EARLIEST, LATEST
-from penstock.client.retry import RetryBackoff
+from penstock.client.wire.cluster import Cluster
+from penstock.client.wire.connection import Connection
+from penstock.client.wire.list_offsets import EARLIEST, LATEST
+from penstock.client.wire.retry import RetryBackoff
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import (

@@ -8,12 +8,13 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
 from penstock import Broker
-from penstock.client import Cluster, OffsetGone, Refused, fetch_range
+from penstock.client import Refused
+from penstock.client.wire import Cluster, OffsetGone, fetch_range
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.types import TopicPartition
-from tests.client.conftest import Connect
-from tests.client.records import append, append_numbers, make_batch, offsets_of, records_of
+from tests.client.wire.conftest import Connect
+from tests.client.wire.records import append, append_numbers, make_batch, offsets_of, records_of
 
 Unique = Callable[[str], str]
 COUNT = 100

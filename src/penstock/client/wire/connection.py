@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.client.errors import Garbled, Refused, Unreachable
-from penstock.client.settings import ClientSettings, ServerAddress
+from penstock.client.wire.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode, ProtocolViolation
 from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request, schema_range
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -1,0 +1,31 @@
+"""A lean blocking client for whole record batches, which the Spark source and sink are built on.
+
+    with Cluster(ClientSettings(bootstrap_servers="127.0.0.1:9092")) as cluster:
+        partition = TopicPartition("orders", 0)
+        end = cluster.offsets({partition: LATEST})[partition].offset
+        for chunk in fetch_range(cluster, partition, 0, end):
+            ...
+
+settings.py has the settings, connection.py talks to one broker, connection_pool.py keeps the connections, cluster.py
+tracks leaders, fetch.py reads ranges of offsets, producer.py writes batches, retry.py waits between tries. Errors and
+the table of retriable error codes are shared with the rest of `penstock.client`; nothing else of it is imported here.
+"""
+
+from penstock.client.wire.cluster import Cluster, Topic
+from penstock.client.wire.connection import Connection
+from penstock.client.wire.fetch import OffsetGone, fetch_range
+from penstock.client.wire.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset
+from penstock.client.wire.settings import ClientSettings
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "ClientSettings",
+    "Cluster",
+    "Connection",
+    "FoundOffset",
+    "OffsetGone",
+    "Topic",
+    "fetch_range",
+]

@@ -1,0 +1,1 @@
+"""The lean client against embedded brokers, and against peers that misbehave."""
