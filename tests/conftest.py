@@ -1,5 +1,6 @@
 """Shared by all tests: brokers in this process, on free ports of 127.0.0.1."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -16,12 +17,18 @@ settings.register_profile(
 )
 settings.load_profile("penstock")
 
+# A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests interrupt themselves and
+# the processes that they start, so `make test &` needs Python's own handler as much as `make test` does.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 HERE = Path(__file__).parent
 HEAVY = ("spark", "faults")
-"""Folders of tests that share a Spark session, or start clusters of processes: of each folder one worker runs all, one
-after the other."""
+"""Folders of tests that share a Spark session, or start clusters of processes. One worker runs all tests of a folder,
+one after the other."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for name in HEAVY:

@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 20.0
 
 
 def produce(broker: Broker, topic: str, *values: str) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(PATIENCE_SECONDS) == 0

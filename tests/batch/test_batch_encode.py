@@ -207,7 +207,13 @@ def test_librdkafka_chooses_the_same_partitions() -> None:
     expected = partition_of_keys(column(keys), b"", len(keys), 7, -1)
     chosen: dict[bytes, int] = {}
     with Broker(num_partitions=7) as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+            }
+        )
         for key in keys:
             producer.produce(
                 "keys", key=key, on_delivery=lambda _, sent: chosen.update({sent.key(): sent.partition()})
@@ -222,7 +228,9 @@ def test_librdkafka_reads_what_was_encoded(broker: Broker, unique: Callable[[str
     headers = (("h", b"1"), ("none", None))
     rows = Rows([Record(0, NOW_MS + n, b"k%d" % n, b"v" * n, headers[: n % 3]) for n in range(100)])
     batch = pack_batch(encode_columns(rows.columns, b"", 0, UNBOUNDED, NOW_MS), compression=4)
-    Producer({"bootstrap.servers": broker.bootstrap_servers}).list_topics(topic, 30)  # creates it
+    Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True}).list_topics(
+        topic, 30
+    )  # creates it
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
     with RawClient(broker) as client:
         client.call(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data]))

@@ -81,7 +81,7 @@ def cluster() -> Iterator[Up]:
     admin = AdminClient({"bootstrap.servers": running.bootstrap})
     [made] = admin.create_topics([NewTopic("orders", 2)]).values()
     made.result(WAIT_SECONDS)
-    producer = Producer({"bootstrap.servers": running.bootstrap})
+    producer = Producer({"bootstrap.servers": running.bootstrap, "enable.idempotence": True})
     for number in range(100):
         producer.produce("orders", str(number))
     assert producer.flush(WAIT_SECONDS) == 0
@@ -185,7 +185,7 @@ def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
 ) -> None:
     first = up("--nodes", "1", "--data-dir", str(tmp_path))
     before = picture(plain_cli, first)
-    producer = Producer({"bootstrap.servers": first.bootstrap})
+    producer = Producer({"bootstrap.servers": first.bootstrap, "enable.idempotence": True})
     producer.produce("orders", b"kept")
     assert producer.flush(WAIT_SECONDS) == 0
     again = plain_cli("cluster", "up", "--data-dir", str(tmp_path))

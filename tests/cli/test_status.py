@@ -163,7 +163,7 @@ def test_what_is_no_event_is_named_and_passed_over(
     broker: Broker, plain_cli: Cli, unique: Callable[[str], str]
 ) -> None:
     topic = unique("mixed")
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     for value in (b"hello", b"[1]", b'{"kind": 7}', b'{"kind": "mine", "x": 1}'):
         producer.produce(topic, value)
     assert producer.flush(PATIENCE_SECONDS) == 0

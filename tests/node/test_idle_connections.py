@@ -54,7 +54,13 @@ def test_connections_cannot_take_the_files_that_flushing_needs(tmp_path: Path) -
     running.start()
     try:
         host, port = running.bootstrap_servers.split(":")
-        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "message.timeout.ms": 20_000})
+        producer = Producer(
+            {
+                "bootstrap.servers": running.bootstrap_servers,
+                "enable.idempotence": True,
+                "message.timeout.ms": 20_000,
+            }
+        )
         idle = [socket.create_connection((host, int(port))) for _ in range(400)]
         failures: list[object] = []
         for partition in range(8):

@@ -15,9 +15,9 @@ from penstock.spark.java import why_not
 
 SETTINGS = {
     "spark.ui.enabled": "false",
-    # Tests are over before the JVM's second compiler has paid for itself.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.sql.shuffle.partitions": "2",
+    # Tests are over before the JVM's second compiler or a parallel collector has paid for itself.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -27,6 +27,7 @@ SETTINGS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:
@@ -69,7 +70,9 @@ def produce(broker: Broker) -> Callable[..., None]:
     """Sends values (or keyword arguments of Producer.produce) to a topic and waits until all are acknowledged."""
 
     def send(topic: str, values: list[object], **settings: object) -> None:
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, **settings}
+        )
         for each in values:
             arguments = each if isinstance(each, dict) else {"value": each}
             producer.produce(topic, **arguments)

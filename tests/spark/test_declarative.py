@@ -36,7 +36,7 @@ def test_the_example_project_reads_a_topic_and_writes_one(tmp_path: Path) -> Non
     spec = project / "spark-pipeline.yml"
     spec.write_text(re.sub(r"(?m)^storage: .*$", f"storage: file://{tmp_path}/storage", spec.read_text()))
     with Broker() as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
         for number in range(40):
             order = {"id": number, "customer": f"c{number % 3}", "amount": number * 5}
             producer.produce("orders", json.dumps(order).encode())

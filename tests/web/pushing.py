@@ -113,7 +113,7 @@ def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> N
 
 def produce(bootstrap: str, topic: str, values: Iterable[object], **how: Any) -> None:
     """Values as text, acked by the broker."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1})
     failed: list[object] = []
     for value in values:
         producer.produce(

@@ -114,7 +114,7 @@ def test_kafka_clients_and_callers_of_any_node_read_each_others_records(
 ) -> None:
     for node in NODES:
         callers[node].post(f"/v1/topics/{topic}/records", json={"records": [{"value": node, "partition": 0}]})
-    producer = Producer({"bootstrap.servers": trio.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": trio.bootstrap_servers, "enable.idempotence": True})
     producer.produce(topic, b"4", partition=0)
     assert producer.flush(20) == 0
     consumer = Consumer({"bootstrap.servers": trio.bootstrap_servers, "group.id": "any"})

@@ -84,7 +84,7 @@ def test_scheduled_messages_come_after_a_crash_and_what_was_acked_around_them_do
 ) -> None:
     topic = unique("scheduled")
     create(served.bootstrap_servers, topic)
-    producer = Producer({"bootstrap.servers": served.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": served.bootstrap_servers, "enable.idempotence": True})
     for number in range(20):
         headers = [("penstock-delay-ms", b"4000")] if number % 4 == 0 else []
         producer.produce(topic, str(number), headers=headers)

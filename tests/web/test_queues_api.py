@@ -227,11 +227,15 @@ def test_a_point_to_point_queue_takes_records_from_one_producer_at_a_time(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(point_to_point=True)
-    one = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "mint-1"})
+    one = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "client.id": "mint-1"}
+    )
     one.produce(queue, b"1")
     assert one.flush(20) == 0
     failures: list[Any] = []
-    two = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "mint-2"})
+    two = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "client.id": "mint-2"}
+    )
     two.produce(queue, b"2", on_delivery=lambda error, _: failures.append(error))
     assert two.flush(20) == 0
     assert [error.code() for error in failures] == [KafkaError.POLICY_VIOLATION]

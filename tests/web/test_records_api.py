@@ -137,7 +137,13 @@ def test_keys_go_where_every_kafka_client_sends_them(
     keys = [f"key-{number}" for number in range(50)]
     placed = publish(http, topic, *({"value": 1, "key": key} for key in keys))
     theirs: dict[str, int] = {}
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+        }
+    )
     for key in keys:
         producer.produce(
             topic,
@@ -276,7 +282,13 @@ def test_more_records_than_one_request_may_have_are_refused(http: httpx.Client, 
 
 def test_callers_read_what_kafka_clients_produce(http: httpx.Client, broker: Broker, unique: Unique) -> None:
     topic = make(http, unique("in"))
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "zstd"})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "compression.type": "zstd",
+        }
+    )
     producer.produce(
         topic, b'{"a": [1, 2]}', b"k", headers={"h": b"v", "none": None}, timestamp=1700000000000
     )

@@ -28,7 +28,7 @@ def labelled(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]
 
 def test_what_clients_do_shows_in_the_metrics(broker: Broker, unique: Callable[[str], str]) -> None:
     topic, group = unique("seen"), unique("watchers")
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     for _ in range(10):
         producer.produce(topic, b"x" * 100)
     assert producer.flush(10) == 0
@@ -70,7 +70,7 @@ def test_health_and_readiness_answer(broker: Broker) -> None:
 
 def test_two_brokers_in_one_process_count_apart(unique: Callable[[str], str]) -> None:
     with Broker() as first, Broker() as second:
-        producer = Producer({"bootstrap.servers": first.bootstrap_servers})
+        producer = Producer({"bootstrap.servers": first.bootstrap_servers, "enable.idempotence": True})
         producer.produce(unique("mine"), b"x")
         assert producer.flush(10) == 0
         assert samples(first)[labelled("penstock_requests_total", api="produce")] == 1

@@ -42,7 +42,9 @@ def make(broker: Broker) -> Iterator[Callable[..., Consumer]]:
 
 def fill(broker: Broker, topic: str, count: int, partition: int = 0) -> None:
     """One batch of `count` records, a millisecond apart."""
-    writer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
+    writer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 50}
+    )
     for number in range(count):
         writer.produce(topic, str(number).encode(), partition=partition, timestamp=LONG_AGO_MS + number)
     assert writer.flush(PATIENCE_SECONDS) == 0

@@ -69,7 +69,13 @@ def values(messages: list[Message]) -> list[int]:
 def test_an_idempotent_producer_follows_every_leader_without_loss_or_repetition(
     trio: Trio, topic: str
 ) -> None:
-    writer = Producer({"bootstrap.servers": trio.bootstrap_servers, "enable.idempotence": True, **FAST})
+    writer = Producer(
+        {
+            "bootstrap.servers": trio.bootstrap_servers,
+            "enable.idempotence": True,
+            **FAST,
+        }
+    )
     failed: list[object] = []
     number = 0
     for _ in range(6):

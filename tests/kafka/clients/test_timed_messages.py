@@ -65,7 +65,7 @@ def test_an_expired_message_is_not_delivered(broker: Broker, unique: Callable[[s
     topic, group, servers = unique("jobs"), unique("workers"), broker.bootstrap_servers
     configure(servers, group, share_auto_offset_reset="earliest")
     long_ago = now_ms() - 60_000
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     producer.produce(topic, b"stale", timestamp=long_ago, headers=[("penstock-ttl-ms", b"59000")])
     producer.produce(topic, b"fresh", timestamp=long_ago, headers=[("penstock-ttl-ms", b"600000")])
     assert producer.flush(PATIENCE_SECONDS) == 0

@@ -58,7 +58,7 @@ def delete(trio: Trio, name: str) -> None:
 
 
 def fill(trio: Trio, topic: str, values: list[str]) -> None:
-    producer = Producer({"bootstrap.servers": trio.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": trio.bootstrap_servers, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value.encode())
     assert producer.flush(PATIENCE_SECONDS) == 0

@@ -350,7 +350,7 @@ def test_a_group_that_was_deleted_begins_anew(
 ) -> None:
     group, sent = unique("workers"), [b"%d" % number for number in range(10)]
     alter(admin, group, entry("share.auto.offset.reset", "earliest"))
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     for value in sent:
         producer.produce(orders, value)
     producer.flush(PATIENCE_SECONDS)

@@ -125,7 +125,7 @@ def read_all(bootstrap_servers: str) -> dict[int, list[bytes]]:
 
 
 def test_groups_resume_and_topics_are_known_after_kill_9(process: BrokerProcess) -> None:
-    producer = Producer({"bootstrap.servers": process.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": process.bootstrap_servers, "enable.idempotence": True})
     for number in range(10):
         producer.produce("known", str(number))
     assert producer.flush(PATIENCE_SECONDS) == 0
@@ -151,7 +151,7 @@ def test_groups_resume_and_topics_are_known_after_kill_9(process: BrokerProcess)
 
 
 def test_a_clean_stop_exits_with_0_and_leaves_nothing_to_recover(process: BrokerProcess) -> None:
-    producer = Producer({"bootstrap.servers": process.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": process.bootstrap_servers, "enable.idempotence": True})
     producer.produce("kept", "x")
     assert producer.flush(PATIENCE_SECONDS) == 0
     assert process.stop() == 0

@@ -466,7 +466,9 @@ def test_producers_and_admins_do_not_wait_when_the_status_topic_has_no_leader(wa
     courier._view = Leaderless()
     create(watched, "orders")
     assert tried.wait(PATIENCE_SECONDS), "the log is trying, in vain"
-    producer = Producer({"bootstrap.servers": watched.bootstrap_servers, "acks": "all"})
+    producer = Producer(
+        {"bootstrap.servers": watched.bootstrap_servers, "enable.idempotence": True, "acks": "all"}
+    )
     for number in range(100):
         producer.produce("orders", str(number).encode())
     assert producer.flush(PATIENCE_SECONDS) == 0

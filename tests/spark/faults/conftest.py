@@ -14,6 +14,7 @@ TIMEOUT_S = 600
 """For machines that do much else: alone, the longest of these tests takes about half a minute."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:

@@ -28,7 +28,7 @@ def fill(
     servers: str, topic: str, numbers: Iterable[int], partitions: int, value_bytes: int = VALUE_BYTES
 ) -> None:
     """One record for each number, round robin over the partitions; returns when all are acknowledged."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
     for number in numbers:
         key = b"%08d" % number
         producer.produce(topic, value=key.ljust(value_bytes, b"."), key=key, partition=number % partitions)
@@ -41,7 +41,7 @@ class Flood:
     """Records that keep coming, numbered from 0: number n is record n // partitions of partition n % partitions."""
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
-        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
         self._topic = topic
         self._partitions = partitions
         self._ends = threading.Event()
