@@ -52,7 +52,7 @@ def test_nobody_there_is_said_at_once_with_what_to_do(
 ) -> None:
     result = plain_cli("cluster", *command, "--http", nobody)
     assert result.exit_code == 1
-    assert f"nobody answers at http://{nobody}" in result.stderr
+    assert f"no node answers at http://{nobody}" in result.stderr
     assert "PENSTOCK_HTTP_URL" in result.stderr
 
 
@@ -72,28 +72,45 @@ def test_the_kafka_port_is_not_the_http_port(broker: Broker, plain_cli: Cli) -> 
 
 
 def test_the_address_may_come_from_the_environment(
-    nobody: str, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+    nobody: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HTTP_URL", nobody)
-    assert nobody in plain_cli("cluster", "status").stderr
+    assert nobody in cli("cluster", "status").stderr
+
+
+def test_the_kafka_address_is_enough(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(succeeded(cli("cluster", "status", "--json")).stdout)
+    assert [node["kafka"] for node in found["nodes"]] == [broker.bootstrap_servers]
+    monkeypatch.delenv("PENSTOCK_BOOTSTRAP")
+    succeeded(cli("cluster", "status", "--bootstrap", broker.bootstrap_servers))
 
 
 def test_where_a_node_listens_is_not_where_commands_ask(
-    broker: Broker, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for listening in ("0.0.0.0:1", "none"):
+    for listening in ("0.0.0.0:1", "none", f"http://{nobody}"):
         monkeypatch.setenv("PENSTOCK_HTTP", listening)
-        monkeypatch.setenv("PENSTOCK_HTTP_URL", broker.http_url)
-        succeeded(plain_cli("cluster", "status"))
+        succeeded(cli("cluster", "status"))
 
 
-def test_a_url_in_the_variable_that_once_named_both_is_heeded(
-    nobody: str, broker: Broker, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", [("cluster", "status"), ("queues", "list")], ids=" ".join)
+def test_a_broker_without_an_http_port_is_told_with_what_to_do(
+    command: tuple[str, ...], plain_cli: Cli
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_HTTP", f"http://{nobody}")
-    assert nobody in plain_cli("cluster", "status").stderr
-    monkeypatch.setenv("PENSTOCK_HTTP_URL", broker.http_url)
-    succeeded(plain_cli("cluster", "status"))
+    with Broker(http=None) as broker:
+        result = plain_cli(*command, "--bootstrap", broker.bootstrap_servers)
+    assert result.exit_code == 1
+    assert f"the broker at {broker.bootstrap_servers} has no HTTP port" in result.stderr
+    assert "start the nodes with `--http HOST:PORT`" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("cluster", "status"), ("queues", "list")], ids=" ".join)
+def test_no_broker_at_the_kafka_address_is_said_at_once(
+    command: tuple[str, ...], nobody: str, plain_cli: Cli
+) -> None:
+    result = plain_cli(*command, "--bootstrap", nobody)
+    assert result.exit_code == 1
+    assert f"no broker answers at {nobody}" in result.stderr
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ftp://127.0.0.1:80", "127.0.0.1:http", "http://127.0.0.1"])

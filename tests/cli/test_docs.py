@@ -7,8 +7,7 @@ from pathlib import Path
 
 from penstock.cli.app import penstock as root
 from penstock.web.metrics import render
-from penstock.web.source import take_snapshot
-from tests.web.fakes import FakeNode
+from tests.web.test_metrics import snapshot
 
 from .test_help import every_command
 
@@ -24,7 +23,7 @@ def test_the_tables_of_settings_are_those_of_the_code() -> None:
 
 def test_every_metric_is_in_the_manual() -> None:
     manual = (DOCS / "operations.md").read_text()
-    text = render(take_snapshot(FakeNode())).decode()
+    text = render(snapshot()).decode()
     names = re.findall(r"^# HELP (penstock_\w+)", text, re.MULTILINE)
     assert [name for name in names if f"`{name}`" not in manual] == []
 

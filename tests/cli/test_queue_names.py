@@ -17,11 +17,11 @@ def test_a_queue_that_nobody_has_used_is_listed_and_deleted_as_a_group(
     cli: Cli, broker: Broker, unique: Unique
 ) -> None:
     queue = unique("mail")
-    succeeded(cli("queues", "create", queue, "--http", broker.http_url))
+    succeeded(cli("queues", "create", queue))
     rows = {row["group"]: row for row in json.loads(succeeded(cli("groups", "list", "--json")).stdout)}
     assert rows[queue] == {"group": queue, "state": "empty", "type": "share"}
     succeeded(cli("groups", "delete", queue, "--yes"))
-    assert queue not in succeeded(cli("queues", "list", "--http", broker.http_url)).stdout
+    assert queue not in succeeded(cli("queues", "list")).stdout
 
 
 def test_a_queue_is_not_created_under_the_name_of_a_consumer_group(
@@ -32,6 +32,6 @@ def test_a_queue_is_not_created_under_the_name_of_a_consumer_group(
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
     consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
     consumer.close()
-    refused = cli("queues", "create", group, "--topic", topic, "--http", broker.http_url)
+    refused = cli("queues", "create", group, "--topic", topic)
     assert refused.exit_code != 0
     assert "consumer group" in refused.output

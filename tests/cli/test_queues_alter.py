@@ -16,7 +16,7 @@ Unique = Callable[[str], str]
 @pytest.fixture
 def queues(cli: Cli, broker: Broker) -> Cli:
     """`penstock queues ...` with the shared broker's HTTP port."""
-    return lambda *arguments, **rest: cli("queues", *arguments, "--http", broker.http_url, **rest)
+    return lambda *arguments, **rest: cli("queues", *arguments, **rest)
 
 
 @pytest.fixture

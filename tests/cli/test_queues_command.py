@@ -17,9 +17,8 @@ PATIENCE_SECONDS = 20.0
 
 
 @pytest.fixture
-def queues(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """`penstock queues ...`, with the shared broker's HTTP port named in the environment."""
-    monkeypatch.setenv("PENSTOCK_HTTP_URL", broker.http_url)
+def queues(cli: Cli) -> Cli:
+    """`penstock queues ...`, with nothing but the shared broker's Kafka address in the environment."""
     return lambda *arguments, **rest: cli("queues", *arguments, **rest)
 
 

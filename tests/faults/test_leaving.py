@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.cli.cluster_api import ClusterApi
+from penstock.cli.http_api import ClusterApi
 from penstock.errors import ErrorCode
 from tests.faults.clients import create_topic, raw
 from tests.faults.load import Load
@@ -34,7 +34,7 @@ def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tm
     cluster = Cluster(tmp_path, flags=("--set", "replication.auto_rebalance=false"))
     http = f"127.0.0.1:{free_port()}"
     cluster[1].flags += ("--http", http)
-    api = ClusterApi(f"http://{http}")
+    api = ClusterApi(lambda: [f"http://{http}"])
     with cluster:
         create_topic(cluster, TOPIC, 2)
         with Load(cluster, TOPIC, partitions=2) as load, raw(cluster, 1) as client:

@@ -1,206 +1,149 @@
 """The cluster over HTTP: what is answered, and how a refusal helps."""
 
-import asyncio
-import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
-import uvloop
-from starlette.applications import Starlette
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.peers import CallFailed
-from penstock.node.peers.rpc import CallProblem
-from penstock.node.status.cluster_status import PartitionStatus
-from penstock.web import cluster
-from penstock.web.app import build_app
-from penstock.web.metrics import render
-from penstock.web.source import take_snapshot
+from penstock.web.api.cluster import MAX_AT_ONCE, as_cluster_problem
+from penstock.web.api.problems import Problem, as_problem
 
-from .fakes import FakeNode
+from .web_trio import WebTrio
 
-JSON = {"content-type": "application/json"}
+Unique = Callable[[str], str]
+AS_JSON = {"content-type": "application/json"}
+REBALANCE = "/v1/cluster/rebalance"
 DECOMMISSION = "/v1/cluster/nodes/3/decommission"
-NO_ROOM = KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "orders-0 has 3 replicas")
 
 
-def ask(
-    node: FakeNode,
-    method: str,
-    path: str,
-    body: bytes = b"",
-    headers: dict[str, str] = JSON,
-    *,
-    endless: bool = False,
-) -> tuple[int, Any]:
-    """One request to the application, without a socket. `endless`: the body never ends."""
-
-    async def scenario() -> tuple[int, Any]:
-        return await _call(build_app(node), method, path, body, headers, endless)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(scenario())
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[httpx.Client]:
+    """A caller of node 2 of three."""
+    with WebTrio() as trio, trio.caller(2) as client:
+        yield client
 
 
-async def _call(
-    app: Starlette, method: str, path: str, body: bytes, headers: dict[str, str], endless: bool
-) -> tuple[int, Any]:
-    where, _, query = path.partition("?")
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": method,
-        "path": where,
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-    }
-    parts = [body]
-    said: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        if not parts:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": parts.pop(), "more_body": endless}
-
-    async def send(message: Any) -> None:
-        said.append(message)
-
-    await app(scope, receive, send)
-    text = b"".join(message.get("body", b"") for message in said[1:])
-    return said[0]["status"], json.loads(text)
+def error(answer: httpx.Response) -> tuple[int, str, str | None, str]:
+    facts = answer.json()["error"]
+    assert list(answer.json()) == ["error"]
+    return answer.status_code, facts["code"], facts["field"], facts["message"]
 
 
-def partition(topic: str, number: int) -> PartitionStatus:
-    return PartitionStatus(
-        topic=topic,
-        partition=number,
-        leader=1,
-        term=0,
-        replicas=(1,),
-        in_sync=(1,),
-        adding=(),
-        removing=(),
-        under_replicated=False,
-        lag=0,
-    )
+# --- what there is
 
 
-def test_the_whole_picture_is_json() -> None:
-    node = FakeNode()
-    node.status.held = [partition("orders", 0)]
-    status, picture = ask(node, "GET", "/v1/cluster")
-    assert status == 200
-    assert (picture["cluster_id"], picture["controller"], picture["healthy"]) == ("test-cluster", 1, True)
-    assert picture["partitions"][0]["replicas"] == [1]
+def test_the_whole_cluster_is_one_answer(cluster: httpx.Client) -> None:
+    found = cluster.get("/v1/cluster").json()
+    assert (found["node_id"], found["alone"], found["controller"] in (1, 2, 3)) == (2, False, True)
+    assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
+    assert found["metadata"]["voters"] == [1, 2, 3]
 
 
-def test_nodes_and_partitions_have_pages_of_their_own() -> None:
-    node = FakeNode()
-    node.status.held = [partition("orders", 0), partition("users", 0)]
-    assert ask(node, "GET", "/v1/cluster/nodes") == (200, {"nodes": []})
-    assert len(ask(node, "GET", "/v1/cluster/partitions")[1]["partitions"]) == 2
-    _, found = ask(node, "GET", "/v1/cluster/partitions?topic=users")
-    assert [one["topic"] for one in found["partitions"]] == ["users"]
+def test_nodes_and_partitions_have_pages_of_their_own(cluster: httpx.Client, unique: Unique) -> None:
+    name = unique("orders")
+    cluster.post(
+        "/v1/topics", json={"name": name, "partitions": 2, "replication_factor": 3}
+    ).raise_for_status()
+    assert [node["state"] for node in cluster.get("/v1/cluster/nodes").json()["nodes"]] == ["alive"] * 3
+    everything = cluster.get("/v1/cluster/partitions").json()["partitions"]
+    found = cluster.get("/v1/cluster/partitions", params={"topic": name}).json()["partitions"]
+    assert [(one["topic"], one["partition"]) for one in found] == [(name, 0), (name, 1)]
+    assert {one["topic"] for one in everything} >= {name}
+    assert sorted(found[0]["replicas"]) == [1, 2, 3]
 
 
-def test_a_topic_that_is_not_there_is_404_with_where_to_look() -> None:
-    status, said = ask(FakeNode(), "GET", "/v1/cluster/partitions?topic=nope")
-    assert status == 404
-    assert "nope" in said["error"]
-    assert "topics list" in said["hint"]
+def test_an_unknown_topic_is_404_with_where_to_look(cluster: httpx.Client) -> None:
+    status, code, field, message = error(cluster.get("/v1/cluster/partitions", params={"topic": "nope"}))
+    assert (status, code, field) == (404, "unknown_topic_or_partition", "topic")
+    assert "nope" in message
+    assert "GET /v1/topics" in message
 
 
-def test_a_rebalance_moves_as_much_at_once_as_the_node_is_configured() -> None:
-    node = FakeNode()
-    status, said = ask(node, "POST", "/v1/cluster/rebalance")
-    assert (status, said["moves_left"]) == (200, [])
-    assert node.controller.asked == [("rebalance", node.config.replication.max_moves, False)]
+# --- changes
 
 
-def test_a_dry_run_is_passed_on_as_one() -> None:
-    node = FakeNode()
-    ask(node, "POST", "/v1/cluster/rebalance", b'{"dry_run": true, "at_once": 7}')
-    assert node.controller.asked == [("rebalance", 7, True)]
+def test_a_dry_run_tells_the_moves_and_an_empty_body_means_the_defaults(cluster: httpx.Client) -> None:
+    for body in (b'{"dry_run": true, "at_once": 7}', b"{}", b""):
+        answer = cluster.post(REBALANCE, content=body, headers=AS_JSON)
+        assert answer.status_code == 200, answer.text
+        assert set(answer.json()) == {"begun", "handed_over", "moves_left", "leads_left", "under_way"}
 
 
-def test_a_node_is_decommissioned_with_post_and_kept_with_delete() -> None:
-    node = FakeNode()
-    assert ask(node, "POST", DECOMMISSION) == (200, {"node_id": 3, "decommissioning": True})
-    assert ask(node, "DELETE", DECOMMISSION) == (200, {"node_id": 3, "decommissioning": False})
-    assert node.controller.asked == [("decommission", 3, True), ("decommission", 3, False)]
+def test_a_node_is_decommissioned_with_post_and_kept_with_delete(cluster: httpx.Client) -> None:
+    answer = cluster.post(DECOMMISSION, headers=AS_JSON)
+    if answer.status_code == 200:  # no topic of three replicas is in the way
+        assert answer.json() == {"node_id": 3, "decommissioning": True}
+    else:
+        assert error(answer)[:2] == (409, "too_few_nodes")
+    answer = cluster.delete(DECOMMISSION)
+    assert (answer.status_code, answer.json()) == (200, {"node_id": 3, "decommissioning": False})
+
+
+def test_a_node_that_others_cannot_replace_may_not_leave(cluster: httpx.Client, unique: Unique) -> None:
+    wanted = {"name": unique("threefold"), "replication_factor": 3}
+    cluster.post("/v1/topics", json=wanted).raise_for_status()
+    status, code, _, message = error(cluster.post(DECOMMISSION, headers=AS_JSON))
+    assert (status, code) == (409, "too_few_nodes")
+    assert "start another node" in message
+
+
+def test_an_unknown_node_is_404(cluster: httpx.Client) -> None:
+    for answer in (
+        cluster.post("/v1/cluster/nodes/9/decommission", headers=AS_JSON),
+        cluster.delete("/v1/cluster/nodes/9/decommission"),
+    ):
+        status, code, field, message = error(answer)
+        assert (status, code, field) == (404, "unknown_node", "node_id")
+        assert "/v1/cluster/nodes" in message
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "headers", "status", "said"),
+    ("path", "body", "headers", "status", "code", "field"),
     [
-        ("/v1/cluster/rebalance", b"{}", {}, 415, "application/json"),
-        (DECOMMISSION, b"", {"content-type": "text/plain"}, 415, "application/json"),
-        ("/v1/cluster/rebalance", b"{" + b" " * cluster.MAX_BODY_BYTES, JSON, 413, "small"),
-        ("/v1/cluster/rebalance", b"not json", JSON, 400, "dry_run"),
-        ("/v1/cluster/rebalance", b'{"dry-run": true}', JSON, 400, "dry_run"),
-        ("/v1/cluster/rebalance", b'{"dry_run": "yes"}', JSON, 400, "dry_run"),
-        ("/v1/cluster/rebalance", b'{"at_once": 0}', JSON, 400, "leave it out"),
-        ("/v1/cluster/rebalance", b'{"at_once": 101}', JSON, 400, "leave it out"),
-        ("/v1/cluster/rebalance", b"\xff\xfe", JSON, 400, "JSON object"),
-        (DECOMMISSION, b'{"force": true}', JSON, 400, "no fields"),
-        ("/v1/cluster/nodes/three/decommission", b"", JSON, 400, "cluster status"),
-        ("/v1/cluster/nodes/-3/decommission", b"", JSON, 400, "cluster status"),
+        (REBALANCE, b"{}", {}, 415, "unsupported_media_type", None),
+        (DECOMMISSION, b"", {"content-type": "text/plain"}, 415, "unsupported_media_type", None),
+        (REBALANCE, b"not json", AS_JSON, 400, "invalid_body", None),
+        (REBALANCE, b'{"dry-run": true}', AS_JSON, 400, "invalid_field", "dry-run"),
+        (REBALANCE, b'{"dry_run": "yes"}', AS_JSON, 400, "invalid_field", "dry_run"),
+        (REBALANCE, b'{"at_once": 0}', AS_JSON, 400, "invalid_field", "at_once"),
+        (REBALANCE, b'{"at_once": %d}' % (MAX_AT_ONCE + 1), AS_JSON, 400, "invalid_field", "at_once"),
+        (REBALANCE, b"\xff\xfe", AS_JSON, 400, "invalid_body", None),
+        (DECOMMISSION, b'{"force": true}', AS_JSON, 400, "invalid_field", "force"),
+        ("/v1/cluster/nodes/three/decommission", b"", AS_JSON, 400, "invalid_field", "node_id"),
+        ("/v1/cluster/nodes/-3/decommission", b"", AS_JSON, 400, "invalid_field", "node_id"),
     ],
 )
-def test_a_wrong_request_is_refused_with_what_to_send_instead(
-    path: str, body: bytes, headers: dict[str, str], status: int, said: str
+def test_a_wrong_request_is_refused_in_the_shape_of_all_refusals(
+    http: httpx.Client, path: str, body: bytes, headers: Any, status: int, code: str, field: str | None
 ) -> None:
-    node = FakeNode()
-    found, answer = ask(node, "POST", path, body, headers)
-    assert found == status
-    assert answer["error"]
-    assert said in answer["hint"]
-    assert node.controller.asked == []
+    found = error(http.post(path, content=body, headers=headers))
+    assert found[:3] == (status, code, field)
+    assert found[3]
 
 
-def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "BODY_SECONDS", 0.05)
-    assert ask(FakeNode(), "POST", "/v1/cluster/rebalance", b"{", endless=True)[0] == 408
+@pytest.mark.parametrize("path", [REBALANCE, DECOMMISSION])
+def test_a_node_that_is_alone_has_nothing_to_move(http: httpx.Client, path: str) -> None:
+    status, code, _, message = error(http.post(path, headers=AS_JSON))
+    assert (status, code) == (409, "no_cluster")
+    assert "--seeds" in message
 
 
 @pytest.mark.parametrize(
-    ("trouble", "status", "hint"),
+    ("refusal", "status", "code", "advice"),
     [
-        (KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller"), 503, "majority"),
-        (KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "there is no node 3; nodes: 1, 2"), 404, "status"),
-        (NO_ROOM, 409, "another node"),
-        (KafkaError(ErrorCode.INVALID_REQUEST, "the last one that can hold data"), 409, "another node"),
-        (CallFailed(CallProblem.TIMED_OUT, "node 2 did not answer within 10000 ms"), 503, "again"),
+        (KafkaError(ErrorCode.NOT_CONTROLLER, "no controller"), 503, "not_controller", "majority"),
+        (KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no node 3"), 404, "unknown_node", "/v1/cluster/nodes"),
+        (KafkaError(ErrorCode.INVALID_REQUEST, "the last one"), 409, "too_few_nodes", "another node"),
+        (KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "3"), 409, "too_few_nodes", "fewer replicas"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_what_the_controller_refuses_is_told_with_what_to_do(
-    trouble: KafkaError, status: int, hint: str
+    refusal: KafkaError, status: int, code: str, advice: str
 ) -> None:
-    node = FakeNode()
-    node.controller.refuses = trouble
-    found, said = ask(node, "POST", DECOMMISSION)
-    assert (found, said["error"]) == (status, getattr(trouble, "message", str(trouble)))
-    assert hint in said["hint"]
-
-
-@pytest.mark.parametrize("path", ["/v1/cluster/rebalance", DECOMMISSION])
-def test_a_node_that_is_alone_has_nothing_to_move(path: str) -> None:
-    node = FakeNode(is_alone=True)
-    status, said = ask(node, "POST", path)
-    assert status == 409
-    assert "--seeds" in said["hint"]
-
-
-@pytest.mark.parametrize("path", ["/v1/cluster", "/v1/cluster/nodes", "/v1/cluster/partitions"])
-def test_a_node_that_has_no_cluster_yet_says_so(path: str) -> None:
-    status, said = ask(FakeNode(ready=False), "GET", path)
-    assert status == 503
-    assert "log" in said["hint"]
-
-
-def test_the_metrics_show_the_cluster() -> None:
-    text = render(take_snapshot(FakeNode())).decode()
-    assert 'penstock_members{state="alive"} 1.0' in text
-    assert "penstock_is_controller 1.0" in text
-    assert "penstock_leaders 1.0" in text
+    found = as_cluster_problem(refusal)
+    problem = found if isinstance(found, Problem) else as_problem(refusal)
+    assert (problem.status, problem.code) == (status, code)
+    assert refusal.message in problem.message
+    assert advice in problem.message

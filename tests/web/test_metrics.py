@@ -1,17 +1,29 @@
 """What /metrics says of a node."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.node.coordination.group_manager import GroupSummary
+from penstock.node.metrics import NodeMetrics
+from penstock.node.status.cluster_status import ClusterFigures
 from penstock.types import TopicPartition
 from penstock.web.metrics import render
-from penstock.web.source import take_snapshot
+from penstock.web.snapshot import PartitionFigures, Snapshot, group_figures, of_counters
 
-from .fakes import FakeGroup, FakeNode
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def scrape(node: FakeNode) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    text = render(take_snapshot(node)).decode()
+def snapshot(counters: NodeMetrics | None = None, *, ready: bool = True, **figures: Any) -> Snapshot:
+    """What a node with these counters and figures shows."""
+    base = of_counters(counters or NodeMetrics(started_seconds=1000.0), ready=ready)
+    return msgspec.structs.replace(base, **figures)
+
+
+def scrape(shown: Snapshot) -> Samples:
+    text = render(shown).decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -19,33 +31,48 @@ def scrape(node: FakeNode) -> dict[tuple[str, frozenset[tuple[str, str]]], float
     }
 
 
+def held(topic: str, partition: int, start: int, end: int, size_bytes: int = 0) -> PartitionFigures:
+    return PartitionFigures(
+        topic=topic,
+        partition=partition,
+        size_bytes=size_bytes,
+        segments=1,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
 def labelled(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
+def counters() -> NodeMetrics:
+    return NodeMetrics(started_seconds=1000.0)
+
+
 def test_requests_are_counted_by_api_with_their_errors() -> None:
-    node = FakeNode()
-    node.metrics.request_done(0, 0.002, False)
-    node.metrics.request_done(0, 0.002, True)
-    node.metrics.request_done(3, 0.1, False)
-    found = scrape(node)
+    node = counters()
+    node.request_done(0, 0.002, False)
+    node.request_done(0, 0.002, True)
+    node.request_done(3, 0.1, False)
+    found = scrape(snapshot(node))
     assert found[labelled("penstock_requests_total", api="produce")] == 2
     assert found[labelled("penstock_request_errors_total", api="produce")] == 1
     assert found[labelled("penstock_requests_total", api="metadata")] == 1
     assert found[labelled("penstock_request_errors_total", api="metadata")] == 0
 
 
-def test_an_api_nobody_knows_is_shown_by_its_number() -> None:
-    node = FakeNode()
-    node.metrics.request_done(9999, 0.001, True)
-    assert scrape(node)[labelled("penstock_requests_total", api="9999")] == 1
+def test_an_unknown_api_is_shown_by_its_number() -> None:
+    node = counters()
+    node.request_done(9999, 0.001, True)
+    assert scrape(snapshot(node))[labelled("penstock_requests_total", api="9999")] == 1
 
 
 def test_latency_buckets_are_cumulative_and_end_with_all_requests() -> None:
-    node = FakeNode()
+    node = counters()
     for seconds in (0.0004, 0.004, 0.004, 60.0):
-        node.metrics.request_done(1, seconds, False)
-    found = scrape(node)
+        node.request_done(1, seconds, False)
+    found = scrape(snapshot(node))
     assert found[labelled("penstock_request_seconds_bucket", api="fetch", le="0.0005")] == 1
     assert found[labelled("penstock_request_seconds_bucket", api="fetch", le="0.005")] == 3
     assert found[labelled("penstock_request_seconds_bucket", api="fetch", le="30.0")] == 3
@@ -55,9 +82,7 @@ def test_latency_buckets_are_cumulative_and_end_with_all_requests() -> None:
 
 
 def test_partitions_show_size_and_offsets() -> None:
-    node = FakeNode()
-    node.hold("orders", 3, start=10, end=25, size_bytes=4096)
-    found = scrape(node)
+    found = scrape(snapshot(partitions=(held("orders", 3, start=10, end=25, size_bytes=4096),)))
     where = {"topic": "orders", "partition": "3"}
     assert found[labelled("penstock_log_size_bytes", **where)] == 4096
     assert found[labelled("penstock_log_start_offset", **where)] == 10
@@ -65,12 +90,10 @@ def test_partitions_show_size_and_offsets() -> None:
     assert found[labelled("penstock_partitions")] == 1
 
 
-def test_a_groups_lag_is_what_is_left_to_read() -> None:
-    node = FakeNode()
-    node.hold("orders", 0, start=0, end=100)
+def test_a_groups_lag_is_the_number_of_messages_that_are_left_to_read() -> None:
     offsets = {TopicPartition("orders", 0): 60, TopicPartition("deleted", 0): 5}
-    node.groups.held = [FakeGroup("billing", "stable", 2, offsets), FakeGroup("idle", "empty", 0, {})]
-    found = scrape(node)
+    groups = [GroupSummary("billing", "stable", 2, offsets), GroupSummary("idle", "empty", 0, {})]
+    found = scrape(snapshot(groups=group_figures(groups, [held("orders", 0, start=0, end=100)])))
     assert found[labelled("penstock_group_lag", group="billing", topic="orders", partition="0")] == 40
     assert labelled("penstock_group_lag", group="billing", topic="deleted", partition="0") not in found
     assert found[labelled("penstock_group_members", group="billing")] == 2
@@ -82,26 +105,23 @@ def test_a_groups_lag_is_what_is_left_to_read() -> None:
     ("committed", "lag"), [(11, 0), (2**63 - 1, 0), (10, 0), (4, 6), (3, 6), (-1, 6), (-(2**63), 6)]
 )
 def test_lag_is_between_nothing_and_all_that_the_log_holds(committed: int, lag: int) -> None:
-    node = FakeNode()
-    node.hold("orders", 0, start=4, end=10)
-    node.groups.held = [FakeGroup("odd", "empty", 0, {TopicPartition("orders", 0): committed})]
-    assert scrape(node)[labelled("penstock_group_lag", group="odd", topic="orders", partition="0")] == lag
+    group = GroupSummary("odd", "empty", 0, {TopicPartition("orders", 0): committed})
+    [figures] = group_figures([group], [held("orders", 0, start=4, end=10)])
+    assert figures.lags == (("orders", 0, lag),)
 
 
 def test_labels_with_quotes_and_newlines_survive() -> None:
-    node = FakeNode()
     name = 'a "quoted"\nname\\'
-    node.groups.held = [FakeGroup(name, "empty", 7, {})]
-    assert scrape(node)[labelled("penstock_group_members", group=name)] == 7
+    groups = group_figures([GroupSummary(name, "empty", 7, {})], [])
+    assert scrape(snapshot(groups=groups))[labelled("penstock_group_members", group=name)] == 7
 
 
 def test_flushes_traffic_and_the_loop_are_there() -> None:
-    node = FakeNode()
-    node.flusher.cycles, node.flusher.seconds_total = 4, 0.5
-    node.metrics.bytes_in, node.metrics.bytes_out = 11, 22
-    node.metrics.connections, node.metrics.connections_total = 3, 9
-    node.metrics.loop_lag_seconds = 0.25
-    found = scrape(node)
+    node = counters()
+    node.bytes_in, node.bytes_out = 11, 22
+    node.connections, node.connections_total = 3, 9
+    node.loop_lag_seconds = 0.25
+    found = scrape(snapshot(node, flush_cycles=4, flush_seconds=0.5))
     assert found[labelled("penstock_flush_seconds_count")] == 4
     assert found[labelled("penstock_flush_seconds_sum")] == 0.5
     assert found[labelled("penstock_received_bytes_total")] == 11
@@ -113,25 +133,48 @@ def test_flushes_traffic_and_the_loop_are_there() -> None:
 
 
 def test_a_node_that_is_not_ready_still_shows_its_counters() -> None:
-    node = FakeNode(ready=False)
-    node.metrics.bytes_in = 5
-    node.hold("orders", 0, start=0, end=10)
-    found = scrape(node)
+    node = counters()
+    node.bytes_in = 5
+    found = scrape(snapshot(node, ready=False))
     assert found[labelled("penstock_ready")] == 0
     assert found[labelled("penstock_received_bytes_total")] == 5
     assert found[labelled("penstock_partitions")] == 0
 
 
 def test_two_nodes_in_one_process_do_not_share_figures() -> None:
-    first, second = FakeNode(), FakeNode()
-    first.metrics.bytes_in = 1
-    second.metrics.bytes_in = 2
-    assert scrape(first)[labelled("penstock_received_bytes_total")] == 1
-    assert scrape(second)[labelled("penstock_received_bytes_total")] == 2
+    first, second = counters(), counters()
+    first.bytes_in = 1
+    second.bytes_in = 2
+    assert scrape(snapshot(first))[labelled("penstock_received_bytes_total")] == 1
+    assert scrape(snapshot(second))[labelled("penstock_received_bytes_total")] == 2
+
+
+def test_the_cluster_is_shown() -> None:
+    figures = ClusterFigures(
+        leaders=1,
+        replicas=2,
+        under_replicated=3,
+        leaderless=4,
+        elections=5,
+        is_controller=True,
+        replication_lag_max=6,
+        peer_connections=7,
+        members={"alive": 8},
+    )
+    found = scrape(snapshot(cluster=figures))
+    assert found[labelled("penstock_members", state="alive")] == 8
+    assert found[labelled("penstock_is_controller")] == 1
+    assert found[labelled("penstock_leaders")] == 1
+    assert found[labelled("penstock_replicas")] == 2
+    assert found[labelled("penstock_under_replicated_partitions")] == 3
+    assert found[labelled("penstock_leaderless_partitions")] == 4
+    assert found[labelled("penstock_elections_won_total")] == 5
+    assert found[labelled("penstock_replication_lag_max")] == 6
+    assert found[labelled("penstock_peer_connections")] == 7
 
 
 def test_every_metric_is_explained() -> None:
-    text = render(take_snapshot(FakeNode())).decode()
+    text = render(snapshot()).decode()
     explained = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
     typed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     assert explained == typed

@@ -22,8 +22,7 @@ from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.web.pushing import subscriber
 from tests.web.workers import working
 
-from .fakes import FakeNode
-from .test_metrics import labelled, scrape
+from .test_metrics import labelled, scrape, snapshot
 
 PATIENCE_SECONDS = 30.0
 
@@ -220,10 +219,8 @@ def figures(queue: str = "crew", backlog: Backlog | None = None) -> QueueFigures
 
 
 def test_every_number_has_its_own_name() -> None:
-    node = FakeNode()
-    node.queues.held = [figures(backlog=Backlog(11, 12, 13, 14, 15))]
-    node.subscription_desk.shown = PushFigures(subscribers=21, pushed=22, acks=23, ended={"closed": 24})
-    found = scrape(node)
+    push = PushFigures(subscribers=21, pushed=22, acks=23, ended={"closed": 24})
+    found = scrape(snapshot(queues=(figures(backlog=Backlog(11, 12, 13, 14, 15)),), push=push))
     gauges = ("available", "leased", "deferred", "waiting", "dying", "workers")
     assert [of(found, name) for name in gauges] == [11, 12, 13, 14, 15, 2]
     counters = ("deliveries", "redeliveries", "returns", "expired_leases", "dead_letters")
@@ -236,9 +233,7 @@ def test_every_number_has_its_own_name() -> None:
 
 
 def test_what_nobody_has_counted_is_left_out_and_not_shown_as_nothing() -> None:
-    node = FakeNode()
-    node.queues.held = [figures(backlog=None)]
-    found = scrape(node)
+    found = scrape(snapshot(queues=(figures(backlog=None),)))
     assert labelled("penstock_queue_available", queue="crew", topic="jobs") not in found
     assert of(found, "deliveries_total") == 9
 

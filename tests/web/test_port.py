@@ -12,11 +12,10 @@ import pytest
 import uvloop
 
 from penstock.config import Limits, NodeConfig
+from penstock.node import Node
 from penstock.web import WebPort, port
 
-from .fakes import FakeNode
-
-TWO_CONNECTIONS = NodeConfig(limits=Limits(max_http_connections=2))
+TWO_CONNECTIONS = Limits(max_http_connections=2)
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -24,8 +23,23 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(scenario())
 
 
+def idle_node(limits: Limits | None = None) -> Node:
+    """A node that has not started, and so is not ready."""
+    return Node(NodeConfig(memory=True, limits=limits or Limits()))
+
+
 @asynccontextmanager
-async def serving(node: FakeNode) -> AsyncIterator[int]:
+async def started_node() -> AsyncIterator[Node]:
+    node = idle_node()
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+
+
+@asynccontextmanager
+async def serving(node: Node) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     number = listener.getsockname()[1]
@@ -61,66 +75,58 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 def test_health_is_there_even_when_the_node_is_not_ready() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode(ready=False)) as number:
+        async with serving(idle_node()) as number:
             status, _, body = await ask(number, "/health")
             assert (status, json.loads(body)) == (200, {"status": "alive"})
 
     run(scenario)
 
 
-def test_ready_follows_the_node() -> None:
+def test_ready_follows_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        node = FakeNode(ready=False)
-        async with serving(node) as number:
+        async with serving(idle_node()) as number:
             status, _, body = await ask(number, "/ready")
             assert status == 503
             assert json.loads(body)["ready"] is False
-            node.ready = True
-            node.partitions.offline = 2
+        async with started_node() as node, serving(node) as number:
+            monkeypatch.setattr(node.partitions, "offline_count", lambda: 2)
             status, _, body = await ask(number, "/ready")
             assert status == 200
-            assert json.loads(body)["offline_partitions"] == 2
+            facts = json.loads(body)
+            assert (facts["node_id"], facts["offline_partitions"]) == (1, 2)
 
     run(scenario)
 
 
 def test_metrics_come_as_prometheus_text() -> None:
     async def scenario() -> None:
-        node = FakeNode()
-        node.hold("orders", 0, start=0, end=7)
-        async with serving(node) as number:
+        async with started_node() as node, serving(node) as number:
             status, headers, body = await ask(number, "/metrics")
             assert status == 200
             assert headers["content-type"].startswith("text/plain; version=0.0.4")
-            assert b'penstock_log_end_offset{partition="0",topic="orders"} 7.0' in body
+            assert b"penstock_ready 1.0" in body
 
     run(scenario)
 
 
-def test_an_unknown_path_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_path_is_answered_with_the_known_ones_and_the_description_of_all() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
-            status, headers, body = await ask(number, "/nowhere")
-            assert status == 404
-            assert headers["content-type"] == "application/json"
-            assert {"/health", "/ready", "/metrics", "/v1/cluster"} <= set(json.loads(body)["paths"])
-
-    run(scenario)
-
-
-def test_an_unknown_path_points_to_the_description_of_all() -> None:
-    async def scenario() -> None:
-        async with serving(FakeNode()) as number:
-            _, _, body = await ask(number, "/v1/nowhere")
-            assert "/v1/openapi.json" in json.loads(body)["error"]["message"]
-            assert "/v1/openapi.json" in json.loads(body)["paths"]
+        async with serving(idle_node()) as number:
+            for path in ("/nowhere", "/v1/nowhere"):
+                status, headers, body = await ask(number, path)
+                assert status == 404
+                assert headers["content-type"] == "application/json"
+                error = json.loads(body)["error"]
+                assert (error["code"], error["field"]) == ("not_found", None)
+                for known in ("/health", "/ready", "/metrics", "/v1", "/v1/openapi.json"):
+                    assert known in error["message"]
 
     run(scenario)
 
 
 def test_a_request_with_two_lengths_is_refused_and_ends_its_connection() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked"
             next_one = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -136,18 +142,18 @@ def test_a_request_with_two_lengths_is_refused_and_ends_its_connection() -> None
 
 def test_a_wrong_method_is_refused_as_json() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(idle_node()) as number:
             status, headers, body = await ask(number, "/metrics", method="DELETE")
             assert status == 405
             assert "GET" in headers["allow"]
-            assert "error" in json.loads(body)
+            assert json.loads(body)["error"]["code"] == "method_not_allowed"
 
     run(scenario)
 
 
 def test_headers_that_never_end_are_refused_and_others_go_on() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET /health HTTP/1.1\r\nX: " + b"a" * 2 * port.MAX_HEADER_BYTES)
             assert b" 400 " in await asyncio.wait_for(reader.read(), 5)
@@ -158,10 +164,10 @@ def test_headers_that_never_end_are_refused_and_others_go_on() -> None:
 
 
 def test_a_connection_that_never_completes_a_request_is_closed() -> None:
-    impatient = NodeConfig(limits=Limits(http_idle_timeout_ms=100))
+    impatient = Limits(http_idle_timeout_ms=100)
 
     async def scenario() -> None:
-        async with serving(FakeNode(config=impatient)) as number:
+        async with serving(idle_node(impatient)) as number:
             silent, _ = await asyncio.open_connection("127.0.0.1", number)
             dripping, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET /health HT")
@@ -174,7 +180,7 @@ def test_a_connection_that_never_completes_a_request_is_closed() -> None:
 
 def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode(config=TWO_CONNECTIONS)) as number:
+        async with serving(idle_node(TWO_CONNECTIONS)) as number:
             first, second = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
             assert (await ask(number, "/health"))[0] == 200
             assert await ended(first[0])
@@ -192,7 +198,7 @@ def test_a_connection_beyond_the_limit_is_closed_when_all_others_are_being_answe
     monkeypatch.setattr(port.BoundedProtocol, "answering", True)
 
     async def scenario() -> None:
-        async with serving(FakeNode(config=TWO_CONNECTIONS)) as number:
+        async with serving(idle_node(TWO_CONNECTIONS)) as number:
             held = [await asyncio.open_connection("127.0.0.1", number) for _ in range(2)]
             refused, _ = await asyncio.open_connection("127.0.0.1", number)
             assert await ended(refused)
@@ -208,7 +214,7 @@ def test_signals_stay_with_the_host() -> None:
 
     async def scenario() -> None:
         during_before = signal.getsignal(signal.SIGINT)
-        async with serving(FakeNode()):
+        async with serving(idle_node()):
             assert signal.getsignal(signal.SIGTERM) == before[0]
             assert signal.getsignal(signal.SIGINT) == during_before
 
@@ -218,7 +224,7 @@ def test_signals_stay_with_the_host() -> None:
 
 def test_stop_closes_the_port_also_with_an_idle_caller() -> None:
     async def scenario() -> None:
-        async with serving(FakeNode()) as number:
+        async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             assert (await ask(number, "/health"))[0] == 200
         assert await asyncio.wait_for(reader.read(), 5) == b""

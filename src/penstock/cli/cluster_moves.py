@@ -11,10 +11,10 @@ import click
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from penstock.cli.cluster_api import ClusterApi, reaches_cluster
 from penstock.cli.cluster_status import last_wait, named_moves
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
+from penstock.cli.http_api import ClusterApi, asks
 from penstock.cli.output import console, counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
@@ -35,7 +35,7 @@ STUCK_SECONDS = 30.0
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @json_option
-@reaches_cluster
+@asks(ClusterApi)
 def rebalance(api: ClusterApi, dry_run: bool, as_json: bool) -> None:
     """Spread replicas and leaders evenly over the nodes and racks.
 
@@ -100,7 +100,7 @@ def _json(step: RebalanceStep) -> str:
 @click.argument("node", type=click.IntRange(min=0))
 @click.option("--cancel", is_flag=True, help="Let the node stay after all.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the node is empty.")
-@reaches_cluster
+@asks(ClusterApi)
 def decommission(api: ClusterApi, node: int, cancel: bool, no_wait: bool) -> None:
     """Move everything off a node and take it out of the cluster.
 

@@ -8,9 +8,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.cluster_api import ClusterApi, reaches_cluster
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
+from penstock.cli.http_api import ClusterApi, asks
 from penstock.cli.output import console, counted, note, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
@@ -49,7 +49,7 @@ COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", 
     help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are there and every replica keeps up.",
 )  # fmt: skip
 @json_option
-@reaches_cluster
+@asks(ClusterApi)
 def status(
     api: ClusterApi,
     topic: str | None,

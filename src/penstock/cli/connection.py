@@ -4,13 +4,14 @@ librdkafka retries an unreachable broker for as long as it is asked to and write
 who forgot to start the broker wants to know at once, so a plain TCP connection is tried first.
 """
 
+import inspect
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import msgspec
@@ -163,24 +164,46 @@ def key_values(pairs: tuple[str, ...], parameter: click.Parameter | None = None)
     return found
 
 
-def connects(command: Command) -> Command:
-    """Gives a command --bootstrap and -X, and hands them over as one `connection` argument."""
+def hand_over(
+    name: str, make: Callable[..., Any], options: Sequence[Callable[[Any], Any]]
+) -> Callable[[Command], Command]:
+    """Gives a command these options, and hands it the one object that `make` builds from their values."""
+    taken = inspect.signature(make).parameters
 
-    def with_connection(bootstrap: str, settings: dict[str, str], **rest: Any) -> Any:
-        return command(connection=Connection(bootstrap=bootstrap, settings=settings), **rest)
+    def decorate(command: Command) -> Command:
+        def call(**given: Any) -> Any:
+            made = make(**{option: given.pop(option) for option in taken})
+            return command(**{name: made}, **given)
 
-    with_connection.__doc__ = command.__doc__
-    with_connection.__name__ = command.__name__
-    with_connection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    settings = click.option(
+        wrapped: Any = call
+        wrapped.__doc__ = command.__doc__
+        wrapped.__name__ = command.__name__
+        wrapped.__click_params__ = getattr(command, "__click_params__", [])
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return cast(Command, wrapped)
+
+    return decorate
+
+
+BOOTSTRAP_OPTION = click.option(
+    "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
+    show_default=True, show_envvar=True, help="The broker to talk to.",
+)  # fmt: skip
+CONNECTION_OPTIONS = [
+    BOOTSTRAP_OPTION,
+    click.option(
         "-X", "settings", multiple=True, metavar="NAME=VALUE", callback=_settings,
         help="A librdkafka setting, as often as needed.",
-    )  # fmt: skip
-    bootstrap = click.option(
-        "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
-        show_default=True, show_envvar=True, help="The broker to talk to.",
-    )  # fmt: skip
-    return bootstrap(settings(with_connection))  # type: ignore[return-value]
+    ),
+]  # fmt: skip
 
+
+def _connection(bootstrap: str, settings: dict[str, str]) -> Connection:
+    return Connection(bootstrap=bootstrap, settings=settings)
+
+
+connects = hand_over("connection", _connection, CONNECTION_OPTIONS)
+"""Gives a command --bootstrap and -X, and hands them over as `connection`."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

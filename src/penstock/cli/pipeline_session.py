@@ -9,22 +9,20 @@ JVM does not start, the file's last lines say why. `--verbose` lets all of it th
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from penstock.cli.connection import DEFAULT_BOOTSTRAP, Connection, key_values
+from penstock.cli.connection import BOOTSTRAP_OPTION, Connection, hand_over, key_values
 from penstock.cli.problem import Misconfigured, Problem
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.java import why_not
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 LAST_LINES = 5
 """Of the JVM's own words, when it does not start."""
@@ -137,43 +135,24 @@ def _last_lines(said: IO[bytes] | None) -> str:
     return "\n       ".join(["what Java said last:", *lines[-LAST_LINES:]]) if lines else ""
 
 
-def on_spark(command: Command) -> Command:
-    """Gives a command --bootstrap, --master, --conf, --option and --verbose, as one `where` argument."""
-
-    def with_spark(
-        bootstrap: str,
-        master: str | None,
-        conf: tuple[str, ...],
-        options: tuple[str, ...],
-        verbose: bool,
-        **rest: Any,
-    ) -> Any:
-        if master is not None and master.startswith("sc://"):
-            raise click.UsageError(
-                f"--master {master}: expected a master such as local[*], spark://HOST:PORT or yarn"
-            )
-        where = OnSpark(
-            bootstrap=bootstrap,
-            master=master,
-            conf=key_values(conf),
-            options=key_values(options),
-            verbose=verbose,
+def _on_spark(
+    bootstrap: str, master: str | None, conf: tuple[str, ...], options: tuple[str, ...], verbose: bool
+) -> OnSpark:
+    if master is not None and master.startswith("sc://"):
+        raise click.UsageError(
+            f"--master {master}: expected a master such as local[*], spark://HOST:PORT or yarn"
         )
-        return command(where=where, **rest)
-
-    with_spark.__doc__ = command.__doc__
-    with_spark.__name__ = command.__name__
-    with_spark.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in reversed(SPARK_OPTIONS):
-        with_spark = option(with_spark)
-    return with_spark  # type: ignore[return-value]
+    return OnSpark(
+        bootstrap=bootstrap,
+        master=master,
+        conf=key_values(conf),
+        options=key_values(options),
+        verbose=verbose,
+    )
 
 
 SPARK_OPTIONS = [
-    click.option(
-        "-b", "--bootstrap", metavar="HOST:PORT", envvar="PENSTOCK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP,
-        show_default=True, show_envvar=True, help="The broker to talk to.",
-    ),
+    BOOTSTRAP_OPTION,
     click.option(
         "--master", metavar="URL",
         help="Spark's master: local[4], spark://HOST:PORT, yarn, k8s://...  [default: local[*]]",
@@ -185,3 +164,5 @@ SPARK_OPTIONS = [
     ),
     click.option("--verbose", is_flag=True, help="Show Spark's own log."),
 ]  # fmt: skip
+on_spark = hand_over("where", _on_spark, SPARK_OPTIONS)
+"""Gives a command --bootstrap, --master, --conf, --option and --verbose, as one `where` argument."""

@@ -9,8 +9,8 @@ import click
 
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
+from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import counted, note, show, show_json, table
-from penstock.cli.queues_api import Facts, QueuesApi, asks_queues
 from penstock.cli.queues_dead import dead_letters
 from penstock.cli.queues_settings import alter, settings_of, takes_settings
 from penstock.cli.topics import confirm
@@ -60,7 +60,7 @@ queues.add_command(alter)
 @takes_settings
 @click.option("--only-new", is_flag=True, help="Leave out what is in the topic already.")
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
     """Create a queue, and its topic if there is none.
 
@@ -84,7 +84,7 @@ def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
 
 @queues.command("list", epilog=examples("penstock queues list", "penstock queues list --json"))
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def list_queues(api: QueuesApi, as_json: bool) -> None:
     """List queues, and how much there is to do in them."""
     found = api.get()["queues"]
@@ -101,7 +101,7 @@ def list_queues(api: QueuesApi, as_json: bool) -> None:
 @queues.command(epilog=examples("penstock queues describe mail", "penstock queues describe mail --json"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def describe(api: QueuesApi, names: tuple[str, ...], as_json: bool) -> None:
     """Show queues' settings, and what is available, leased and waiting on every partition."""
     found = [api.get(name) for name in names]
@@ -158,7 +158,7 @@ def _plain(value: object) -> object:
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="From this offset of it on.")
 @click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=10, show_default=True)
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def peek(
     api: QueuesApi,
     name: str,
@@ -190,7 +190,7 @@ def peek(
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
 @click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=10, show_default=True)
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def scheduled(
     api: QueuesApi, name: str, topic: str | None, partition: int | None, most: int, as_json: bool
 ) -> None:
@@ -237,7 +237,7 @@ def shortened(value: object) -> str:
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only of this one; repeatable.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def purge(api: QueuesApi, name: str, topics: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Let everything that is in a queue now be done. Messages stay in their topics, for all others."""
     if not yes:
@@ -253,7 +253,7 @@ def purge(api: QueuesApi, name: str, topics: tuple[str, ...], yes: bool, as_json
 @queues.command(epilog=examples("penstock queues delete mail", "penstock queues delete mail --yes"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@asks_queues
+@asks(QueuesApi)
 def delete(api: QueuesApi, names: tuple[str, ...], yes: bool) -> None:
     """Forget queues and what is done in them. Topics and messages stay."""
     if not yes:

@@ -7,9 +7,10 @@ import click
 
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
+from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import counted, note, show, show_json, table
+from penstock.cli.parameters import Place
 from penstock.cli.problem import Problem
-from penstock.cli.queues_api import Facts, Place, QueuesApi, asks_queues
 
 PAGE = 1_000
 
@@ -37,7 +38,7 @@ def dead_letters() -> None:
 @click.option("-t", "--topic", metavar="TOPIC", help="Only of this dead-letter topic.")
 @click.option("-n", "--max", "most", type=click.IntRange(min=1), default=100, show_default=True)
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def list_letters(api: QueuesApi, queue: str, topic: str | None, most: int, as_json: bool) -> None:
     """List what died in a queue and was not sent back."""
     found, more = _letters(api, queue, topic, most)
@@ -93,7 +94,7 @@ def _time(died_at_ms: int | None) -> str | None:
 @click.argument("queue")
 @click.argument("letter", type=Place(), metavar="TOPIC:PARTITION:OFFSET")
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> None:
     """Show one dead letter: why it died, its headers, all of its value."""
     found = api.get(queue, "dead-letters", letter["topic"], letter["partition"], letter["offset"])
@@ -128,7 +129,7 @@ def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> Non
 @click.argument("letters", nargs=-1, type=Place(), metavar="TOPIC:PARTITION:OFFSET...")
 @click.option("--all", "everything", is_flag=True, help="All that `list` shows.")
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def send_back(
     api: QueuesApi, queue: str, letters: tuple[Facts, ...], everything: bool, as_json: bool
 ) -> None:

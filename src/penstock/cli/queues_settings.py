@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
-from penstock.cli.connection import json_option, key_values
+from penstock.cli.connection import Command, json_option, key_values
 from penstock.cli.help import examples
+from penstock.cli.http_api import Facts, QueuesApi, asks
 from penstock.cli.output import note, show_json
-from penstock.cli.queues_api import UNITS_MS, Command, Duration, Facts, QueuesApi, asks_queues
+from penstock.cli.parameters import UNITS_MS, Duration
 
 DELAY_MS_MAX = 7 * UNITS_MS["d"]
 """As the group configs have it."""
@@ -89,7 +90,7 @@ def settings_of(wishes: Facts) -> Facts:
     "--unset", "removals", multiple=True, metavar="NAME", help="Return a group config to its default."
 )
 @json_option
-@asks_queues
+@asks(QueuesApi)
 def alter(
     api: QueuesApi,
     name: str,

@@ -23,8 +23,8 @@ from penstock.cli.connection import Connection, connects
 from penstock.cli.consume import CHUNK, Plan, Reader
 from penstock.cli.help import examples
 from penstock.cli.output import note
+from penstock.cli.parameters import Duration
 from penstock.cli.problem import Problem
-from penstock.cli.queues_api import Duration
 from penstock.cli.stopping import Stop, stop_on_signals
 
 DEFAULT_TOPIC = "penstock.status"

@@ -22,7 +22,7 @@ from penstock.kafka.wire.apis import ApiKey
 from penstock.node.metrics import LATENCY_BUCKETS_SECONDS
 from penstock.node.status.cluster_status import ClusterFigures
 from penstock.web.queue_metrics import push_metrics, queue_metrics
-from penstock.web.source import ApiFigures, GroupFigures, PartitionFigures, Snapshot
+from penstock.web.snapshot import ApiFigures, GroupFigures, PartitionFigures, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

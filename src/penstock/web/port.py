@@ -35,10 +35,10 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from penstock.node import Node
 from penstock.types import EventSink
 from penstock.web import sockets
 from penstock.web.app import build_app
-from penstock.web.source import Source
 
 FILES_SHARE = 8
 """The Kafka port takes three quarters of the process' files, this one an eighth: logs must always find one."""
@@ -53,15 +53,15 @@ STOP_SECONDS = 2
 class WebPort:
     """Serves the node's HTTP paths from `start()` to `stop()`. The socket is closed by `stop()`."""
 
-    def __init__(self, listener: socket.socket, source: Source) -> None:
+    def __init__(self, listener: socket.socket, node: Node) -> None:
         self._listener = listener
-        most = min(source.config.limits.max_http_connections, _files_for_connections())
-        idle_seconds = source.config.limits.http_idle_timeout_ms / 1000
+        most = min(node.config.limits.max_http_connections, _files_for_connections())
+        idle_seconds = node.config.limits.http_idle_timeout_ms / 1000
         protocol: Any = partial(
-            BoundedProtocol, max_connections=most, idle_seconds=idle_seconds, events=source.events
+            BoundedProtocol, max_connections=most, idle_seconds=idle_seconds, events=node.events
         )
-        socket_protocol: Any = partial(sockets.BoundedSocket, events=source.events)
-        self._app = build_app(source)
+        socket_protocol: Any = partial(sockets.BoundedSocket, events=node.events)
+        self._app = build_app(node)
         config = uvicorn.Config(
             self._app,
             http=protocol,

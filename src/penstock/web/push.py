@@ -17,7 +17,6 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.errors import KafkaError, PenstockError
@@ -72,13 +71,10 @@ MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 
 
-def push_routes(node: Node) -> list[BaseRoute]:
-    endpoint = PushEndpoint(node)
-    return [WebSocketRoute(PATH, endpoint.serve), Route(PATH, endpoint.explain)]
-
-
 class PushEndpoint:
     """Subscribers of one node."""
+
+    path = PATH
 
     def __init__(self, node: Node) -> None:
         self._node = node

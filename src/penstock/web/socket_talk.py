@@ -6,13 +6,14 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.node import Node
 from penstock.web.api.problems import Problem, misfit
+from penstock.web.api.routing import error_response, not_ready
 
 FIRST_FRAME_SECONDS = 10.0
 
@@ -23,24 +24,24 @@ First = TypeVar("First")
 def refuse_socket(node: Node, socket: WebSocket) -> Response | None:
     """What is to be said before the upgrade of any WebSocket: not now, or not for you."""
     if not node.ready:
-        return _denied(503, "not_ready", "this node is starting or stopping; ask another one")
+        return error_response(not_ready())
     origin = socket.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
         message = f"a page of {origin} may not open a WebSocket here: let it ask its own server, or put both behind one"
-        return _denied(403, "foreign_origin", message)
+        return error_response(Problem(403, "foreign_origin", message))
     return None
 
 
 async def refuse_path(socket: WebSocket) -> None:
     """There is no WebSocket at this path; without this word the answer would be 403."""
     message = f"there is no WebSocket at {socket.url.path}: there are /v1/push and /v1/work"
-    await socket.send_denial_response(_denied(404, "not_found", message))
+    await socket.send_denial_response(error_response(Problem(404, "not_found", message)))
 
 
 def upgrade_required(path: str, page: str) -> Response:
     """To whoever asks for it as a page."""
-    facts = _facts("upgrade_required", f"{path} is for WebSockets: see {page}")
-    return JSONResponse(facts, 426, {"upgrade": "websocket", "connection": "upgrade"})
+    problem = Problem(426, "upgrade_required", f"{path} is for WebSockets: see {page}")
+    return error_response(problem, {"upgrade": "websocket", "connection": "upgrade"})
 
 
 def endpoint_url(node: Node, node_id: int, path: str) -> str | None:
@@ -129,11 +130,3 @@ class Frames(Generic[F]):
             raise Problem(400, "invalid_frame", f"not JSON: {trouble}") from None
         except RecursionError:
             raise Problem(400, "invalid_frame", "nested too deeply") from None
-
-
-def _denied(status: int, code: str, message: str) -> Response:
-    return JSONResponse(_facts(code, message), status)
-
-
-def _facts(code: str, message: str) -> dict[str, dict[str, str | None]]:
-    return {"error": {"code": code, "message": message, "field": None}}

@@ -20,7 +20,6 @@ from contextlib import suppress
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.node import Node
@@ -39,13 +38,10 @@ MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 
 
-def work_routes(node: Node) -> list[BaseRoute]:
-    endpoint = WorkEndpoint(node)
-    return [WebSocketRoute(PATH, endpoint.serve), Route(PATH, endpoint.explain)]
-
-
 class WorkEndpoint:
     """Workers of one node."""
+
+    path = PATH
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import msgspec
-from confluent_kafka.admin import AdminClient
 
 from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import latency
@@ -28,9 +27,8 @@ from penstock.cli.bench.runner import (
 )
 from penstock.cli.bench.session import Step
 from penstock.cli.connection import Connection
+from penstock.cli.http_api import find_urls
 from penstock.cli.problem import Problem
-from penstock.client.errors import ClientError
-from penstock.client.finding import http_urls
 
 WORKER = "penstock.cli.bench.push_worker"
 PROCESSES_MOST = 4
@@ -135,7 +133,7 @@ class Stage:
         self._processes: list[LoadProcess] = []
 
     def connect(self, stack: ExitStack) -> None:
-        url = http_url(self._target)
+        url = find_urls(Connection(bootstrap=self._target.bootstrap))[0]  # any node: it redirects subscribers
         for count in self._shape.spread(self._subscribers):
             load = PushLoad(
                 bootstrap=self._target.bootstrap,
@@ -193,11 +191,3 @@ def _part(
         broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds if after and before else None,
         latencies_us=[sample for report in reports for sample in report.latencies_us],
     )
-
-
-def http_url(target: Target) -> str:
-    """Of any node: it sends subscribers on to the one where their subscription is at home."""
-    try:
-        return http_urls(AdminClient(Connection(bootstrap=target.bootstrap).config()))[0]
-    except ClientError as failure:
-        raise Problem(f"{target.name}: {failure}") from None

@@ -1,7 +1,5 @@
-"""The web API, under /v1: topics, records and groups as JSON. Every answer is made of requests that Kafka's clients
-could have sent, asked of the node that can answer them (`kafka.handlers.inner_client`). One file for each family; a row
-in its table of operations is all that serving and describing it takes."""
+"""The handlers of the web API, one file for each family of operations, and what they share: parameters and bodies
+(`routing`, `bodies`), errors (`problems`), the document (`openapi`). `web.operations` has the table of all of them.
 
-from penstock.web.api.table import api_routes
-
-__all__ = ["api_routes"]
+Handlers ask the Kafka handlers, here or on another node (`kafka.handlers.inner_client`), wherever a Kafka client could
+ask the same."""

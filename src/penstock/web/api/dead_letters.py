@@ -22,7 +22,7 @@ from penstock.node.queues.messages import At, Look, Seen
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, aside
 from penstock.web.api.topics import TopicName
 
 KEEPER = "penstock.dead-letters"
@@ -148,49 +148,9 @@ class DeadLetters:
         self._node = client.node
         self._beginning = asyncio.Lock()
 
-    def operations(self) -> list[Operation]:
-        all_of = "/v1/queues/{queue}/dead-letters"
-        return [
-            Operation(
-                method="GET",
-                path=all_of,
-                name="listDeadLetters",
-                summary="What died in a queue and was not sent back",
-                handler=self.list_some,
-                params=LettersParams,
-                answer=LetterList,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-            Operation(
-                method="GET",
-                path=all_of + "/{topic}/{partition}/{offset}",
-                name="showDeadLetter",
-                summary="One dead letter",
-                handler=self.show,
-                params=LetterParams,
-                answer=LetterOut,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-            Operation(
-                method="POST",
-                path=all_of + "/send-back",
-                name="sendBackDeadLetters",
-                summary="Publish dead letters to where they came from, to be tried again",
-                handler=self.send_back,
-                params=QueueParams,
-                body=SendBack,
-                answer=SendBackDone,
-                other_answers={207: SendBackDone},
-                refusals=(404, 409),
-                tag="queues",
-            ),
-        ]
-
     # --- what there is
 
-    async def list_some(self, call: Call[LettersParams, None]) -> LetterList:
+    async def list_dead_letters(self, call: Call[LettersParams, None]) -> LetterList:
         params = call.params
         _check_place(params)
         found: list[LetterOut] = []
@@ -202,7 +162,7 @@ class DeadLetters:
             found.append(_told(letter, params.encoding))
         return LetterList(queue=params.queue, dead_letters=found, next=None)
 
-    async def show(self, call: Call[LetterParams, None]) -> LetterOut:
+    async def show_dead_letter(self, call: Call[LetterParams, None]) -> LetterOut:
         params = call.params
         place = LetterPlace(topic=params.topic, partition=params.partition, offset=params.offset)
         return _told(await self._find(params.queue, place), params.encoding)
@@ -283,7 +243,7 @@ class DeadLetters:
 
     # --- the way back
 
-    async def send_back(self, call: Call[QueueParams, SendBack]) -> Answer:
+    async def send_back_dead_letters(self, call: Call[QueueParams, SendBack]) -> Answer[SendBackDone]:
         queue, wish = call.params.queue, call.body
         if bool(wish.letters) == wish.all:
             raise wrong("letters", "expected `letters`, or `all`")

@@ -40,7 +40,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 from penstock.types import TopicPartition
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.web.api.problems import as_problem, check, refused, wrong
-from penstock.web.api.routing import Call, NoParams, Operation
+from penstock.web.api.routing import Call, NoParams
 from penstock.web.api.topics import TopicName, known_topic
 
 COORDINATOR_KEY = 0
@@ -139,58 +139,9 @@ class Groups:
     def __init__(self, client: InnerClient) -> None:
         self._client = client
 
-    def operations(self) -> list[Operation]:
-        one = "/v1/groups/{group}"
-        return [
-            Operation(
-                method="GET",
-                path="/v1/groups",
-                name="listGroups",
-                summary="All groups, whichever node coordinates them",
-                handler=self.list_all,
-                params=NoParams,
-                answer=GroupList,
-                tag="groups",
-            ),
-            Operation(
-                method="GET",
-                path=one,
-                name="describeGroup",
-                summary="Members, committed offsets and lag of a group",
-                handler=self.describe,
-                params=GroupParams,
-                answer=GroupFacts,
-                refusals=(404,),
-                tag="groups",
-            ),
-            Operation(
-                method="DELETE",
-                path=one,
-                name="deleteGroup",
-                summary="Forget a group that has no members, with its offsets",
-                handler=self.delete,
-                params=GroupParams,
-                status=204,
-                refusals=(404, 409),
-                tag="groups",
-            ),
-            Operation(
-                method="POST",
-                path=one + "/offsets",
-                name="resetOffsets",
-                summary="Set where a group without members goes on; the group need not exist yet",
-                handler=self.reset,
-                params=GroupParams,
-                body=Reset,
-                answer=ResetDone,
-                refusals=(404, 409),
-                tag="groups",
-            ),
-        ]
-
     # --- what there is
 
-    async def list_all(self, call: Call[NoParams, None]) -> GroupList:
+    async def list_groups(self, call: Call[NoParams, None]) -> GroupList:
         nodes = [one.node_id for one in self._client.node.view.brokers()]
         answers = await asyncio.gather(*map(self._listed, nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
@@ -219,7 +170,7 @@ class Groups:
             for row in answer.groups
         ]
 
-    async def describe(self, call: Call[GroupParams, None]) -> GroupFacts:
+    async def describe_group(self, call: Call[GroupParams, None]) -> GroupFacts:
         group = call.params.group
         found = await self.described(group)
         if found is None:
@@ -292,7 +243,7 @@ class Groups:
 
     # --- what is to change
 
-    async def delete(self, call: Call[GroupParams, None]) -> None:
+    async def delete_group(self, call: Call[GroupParams, None]) -> None:
         group = call.params.group
         is_consumers = await self.described(group) is not None
         if not is_consumers and not await self._is_bare_share_group(group):
@@ -312,7 +263,7 @@ class Groups:
         ):  # it was there a moment ago: an earlier attempt has deleted it
             check(code, None, "group")
 
-    async def reset(self, call: Call[GroupParams, Reset]) -> ResetDone:
+    async def reset_offsets(self, call: Call[GroupParams, Reset]) -> ResetDone:
         group, wish = call.params.group, call.body
         partitions = self._chosen(wish)
         found = await self.described(group)

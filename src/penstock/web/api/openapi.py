@@ -8,7 +8,7 @@ import msgspec
 from penstock.version import VERSION
 from penstock.web.api.bodies import BINARY, JSON
 from penstock.web.api.problems import Error
-from penstock.web.api.routing import Operation
+from penstock.web.api.routing import HttpOperation
 
 REFS = "#/components/schemas/{name}"
 MEANINGS = {
@@ -32,7 +32,7 @@ OF_BODIES = (408, 413, 415)
 Schemas = dict[str, Any]
 
 
-def describe(operations: Iterable[Operation]) -> dict[str, Any]:
+def describe(operations: Iterable[HttpOperation]) -> dict[str, Any]:
     """The whole document."""
     table = list(operations)
     structs = {struct for operation in table for struct in _structs(operation)} | {Error}
@@ -48,8 +48,8 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Penstock",
             "version": VERSION,
-            "description": "Any node of a cluster answers: what another one leads is asked of it. Told elsewhere: "
-            "/v1/cluster (docs/cluster.md), and the WebSockets /v1/push (docs/push.md) and /v1/work (docs/queues.md).",
+            "description": "Any node of a cluster answers, and asks the others for what they lead. Two WebSockets are "
+            "described elsewhere: /v1/push (docs/push.md) and /v1/work (docs/queues.md).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -57,13 +57,12 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
-def _structs(operation: Operation) -> Iterable[type[msgspec.Struct]]:
+def _structs(operation: HttpOperation) -> Iterable[type[msgspec.Struct]]:
     yield operation.params
     yield from (struct for struct in (operation.body, operation.answer) if struct is not None)
-    yield from operation.other_answers.values()
 
 
-def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+def _operation(operation: HttpOperation, schemas: Schemas) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -79,7 +78,7 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     return described
 
 
-def _parameters(operation: Operation, schemas: Schemas) -> Iterable[dict[str, Any]]:
+def _parameters(operation: HttpOperation, schemas: Schemas) -> Iterable[dict[str, Any]]:
     struct = schemas[operation.params.__name__]
     for name, schema in struct["properties"].items():
         in_path = f"{{{name}}}" in operation.path
@@ -91,8 +90,8 @@ def _parameters(operation: Operation, schemas: Schemas) -> Iterable[dict[str, An
         }
 
 
-def _responses(operation: Operation) -> dict[str, Any]:
-    answers = {operation.status: operation.answer, **operation.other_answers}
+def _responses(operation: HttpOperation) -> dict[str, Any]:
+    answers = dict.fromkeys((operation.status, *operation.other_statuses), operation.answer)
     refusals = {*OF_ALL, *operation.refusals, *(OF_BODIES if operation.body is not None else ())}
     said = {status: _response(status, struct) for status, struct in answers.items()}
     said |= {status: _response(status, Error) for status in refusals}

@@ -58,7 +58,7 @@ from penstock.web.api.problems import (
     refused,
     wrong,
 )
-from penstock.web.api.routing import Answer, Call, Operation, aside
+from penstock.web.api.routing import Answer, Call, aside
 from penstock.web.api.topics import TopicName
 
 MAX_RECORDS = 10_000
@@ -153,25 +153,7 @@ class Publishing:
         self._client = client
         self._turn = itertools.count()
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="POST",
-                path="/v1/topics/{topic}/records",
-                name="publish",
-                summary="Publish records; answered when a majority of the replicas has them on disk",
-                handler=self.publish,
-                params=PublishParams,
-                body=Publication,
-                takes_binary=True,
-                answer=PublishedRecords,
-                other_answers={207: PublishedRecords},
-                refusals=(404,),
-                tag="records",
-            )
-        ]
-
-    async def publish(self, call: Call[PublishParams, Publication]) -> Answer:
+    async def publish(self, call: Call[PublishParams, Publication]) -> Answer[PublishedRecords]:
         params = call.params
         now_ms = self._client.node.clock.wall_ms()
         if call.binary is not None:
@@ -286,7 +268,7 @@ def _judged(trouble: PenstockError) -> Outcome | _Passing:
     return problem
 
 
-def _receipt(topic: str, rows: Sequence[_Row], outcomes: dict[int, Outcome]) -> Answer:
+def _receipt(topic: str, rows: Sequence[_Row], outcomes: dict[int, Outcome]) -> Answer[PublishedRecords]:
     sent: dict[int, int] = {}
     records = []
     for row in rows:

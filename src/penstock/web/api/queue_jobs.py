@@ -27,7 +27,7 @@ from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
 from penstock.web.api.queue_shapes import MAX_DURATION_MS
 from penstock.web.api.queues import unknown_queue
 from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
-from penstock.web.api.routing import Answer, Call, Operation, aside
+from penstock.web.api.routing import Answer, Call, aside
 from penstock.web.api.topics import TopicName
 
 MAX_JOBS = 1_000
@@ -124,38 +124,9 @@ class QueueJobs:
         self._node = client.node
         self._batches = OpenedBatches()
 
-    def operations(self) -> list[Operation]:
-        one = "/v1/queues/{queue}"
-        return [
-            Operation(
-                method="POST",
-                path=one + "/receive",
-                name="receiveJobs",
-                summary="Take jobs from a queue; they come back unless they are settled in time",
-                handler=self.receive,
-                params=QueueParams,
-                body=Receive,
-                answer=Received,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-            Operation(
-                method="POST",
-                path=one + "/settle",
-                name="settleJobs",
-                summary="Say what became of jobs: done, to be tried again, to the dead letters, or still at it",
-                handler=self.settle,
-                params=QueueParams,
-                body=SettleJobs,
-                answer=Settled,
-                other_answers={207: Settled},
-                tag="queues",
-            ),
-        ]
-
     # --- receiving
 
-    async def receive(self, call: Call[QueueParams, Receive]) -> Answer:
+    async def receive_jobs(self, call: Call[QueueParams, Receive]) -> Answer[Received]:
         queue, wish = call.params.queue, call.body
         places = await self._places(queue, wish.topics)
         consumer = wish.consumer or f"http-{uuid4().hex}"
@@ -243,7 +214,7 @@ class QueueJobs:
 
     # --- settling
 
-    async def settle(self, call: Call[QueueParams, SettleJobs]) -> Answer:
+    async def settle_jobs(self, call: Call[QueueParams, SettleJobs]) -> Answer[Settled]:
         queue = call.params.queue
         told = _verdicts(call.body)
         groups: dict[JobReceipt, dict[int, tuple[str, Verdict]]] = {}

@@ -32,7 +32,7 @@ from penstock.web.api.queue_shapes import (
     config_text,
 )
 from penstock.web.api.queues import GROUP_RESOURCE, Queues
-from penstock.web.api.routing import Call, Operation
+from penstock.web.api.routing import Call
 from penstock.web.api.topics import APPLIED_SECONDS, ConfigText, TopicName, check_known
 
 AnyConfigs = Annotated[
@@ -77,33 +77,16 @@ class QueueSettings:
         self._client = client
         self._queues = Queues(client)
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="PATCH",
-                path="/v1/queues/{queue}",
-                name="alterQueue",
-                summary="Change settings of a queue; the others stay",
-                handler=self.alter,
-                params=QueueParams,
-                body=QueueChanges,
-                answer=QueueFacts,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-        ]
-
-    async def alter(self, call: Call[QueueParams, QueueChanges]) -> QueueFacts:
+    async def alter_queue(self, call: Call[QueueParams, QueueChanges]) -> QueueFacts:
         queue, changes = call.params.queue, call.body.group_configs()
         if not changes:
             raise Problem(400, "invalid_body", "nothing to change: expected at least one setting")
         check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
-        described = Call(call.params, None, None, call.request, call.holding)
-        before = await self._queues.describe(described)
+        before = await self._queues.facts(queue)
         check_dead_letter_topic(changes, {row.topic for row in before.partitions})
         await self._change(queue, changes)
         await self._heard(queue, changes)
-        return await self._queues.describe(described)
+        return await self._queues.facts(queue)
 
     async def _change(self, queue: str, changes: Mapping[str, str | None]) -> None:
         """All of them or none."""

@@ -51,7 +51,7 @@ from penstock.web.api.queue_shapes import (
     ScheduledPartition,
     check_dead_letter_topic,
 )
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, Operation, aside
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, aside
 from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
 
 GROUP_RESOURCE = 32
@@ -69,103 +69,19 @@ class Queues:
         self._topics = Topics(client)
         self._groups = Groups(client)
 
-    def operations(self) -> list[Operation]:
-        one = "/v1/queues/{queue}"
-        return [
-            Operation(
-                method="GET",
-                path="/v1/queues",
-                name="listQueues",
-                summary="All queues",
-                handler=self.list_all,
-                params=NoParams,
-                answer=QueueList,
-                tag="queues",
-            ),
-            Operation(
-                method="POST",
-                path="/v1/queues",
-                name="createQueue",
-                summary="Create a queue on a topic, and the topic if there is none",
-                handler=self.create,
-                params=NoParams,
-                body=NewQueue,
-                status=201,
-                answer=QueueFacts,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-            Operation(
-                method="GET",
-                path=one,
-                name="describeQueue",
-                summary="Settings of a queue, and what there is to do on each partition",
-                handler=self.describe,
-                params=QueueParams,
-                answer=QueueFacts,
-                refusals=(404,),
-                tag="queues",
-            ),
-            Operation(
-                method="DELETE",
-                path=one,
-                name="deleteQueue",
-                summary="Forget a queue that has no members, and what is done in it; messages stay",
-                handler=self.delete,
-                params=QueueParams,
-                status=204,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-            Operation(
-                method="GET",
-                path=one + "/peek",
-                name="peekQueue",
-                summary="Look at messages that are not done, without taking them",
-                handler=self.peek,
-                params=PeekParams,
-                answer=PeekedList,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-            Operation(
-                method="GET",
-                path=one + "/scheduled",
-                name="listScheduled",
-                summary="Messages that are not due: how many on each partition, and the next of them",
-                handler=self.scheduled,
-                params=ScheduledParams,
-                answer=ScheduledList,
-                refusals=(404,),
-                tag="queues",
-            ),
-            Operation(
-                method="POST",
-                path=one + "/purge",
-                name="purgeQueue",
-                summary="Everything that is in a queue now is done; other queues and groups keep it",
-                handler=self.purge,
-                params=QueueParams,
-                body=Purge,
-                answer=PurgeDone,
-                refusals=(404, 409),
-                tag="queues",
-            ),
-        ]
-
     # --- what there is
 
-    async def list_all(self, call: Call[NoParams, None]) -> QueueList:
+    async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
         found: dict[str, list[QueuePicture]] = {}
         for picture in await self._node.queue_overview.pictures():
             if picture.group_id != KEEPER:
                 found.setdefault(picture.group_id, []).append(picture)
         return QueueList(queues=[_summary(name, found[name]) for name in sorted(found)])
 
-    async def describe(self, call: Call[QueueParams, None]) -> QueueFacts:
-        return await self._facts(call.params.queue)
+    async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
+        return await self.facts(call.params.queue)
 
-    async def _facts(self, queue: str) -> QueueFacts:
+    async def facts(self, queue: str) -> QueueFacts:
         pictures = await self._pictures(queue, opened=True)
         return QueueFacts(
             queue=queue,
@@ -181,7 +97,7 @@ class Queues:
 
     # --- looking
 
-    async def peek(self, call: Call[PeekParams, None]) -> PeekedList:
+    async def peek_queue(self, call: Call[PeekParams, None]) -> PeekedList:
         params = call.params
         _check_place(params)
         messages: list[Peeked] = []
@@ -212,7 +128,7 @@ class Queues:
             first = seen.next_offset
         return found
 
-    async def scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
+    async def list_scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
         params = call.params
         _check_place(params)
         pictures = [one for one in await self._pictures(params.queue) if _is_meant(params, one)]
@@ -244,7 +160,7 @@ class Queues:
 
     # --- what is to change
 
-    async def create(self, call: Call[NoParams, NewQueue]) -> QueueFacts:
+    async def create_queue(self, call: Call[NoParams, NewQueue]) -> QueueFacts:
         wish = call.body
         name = wish.topic or wish.queue
         if wish.queue == KEEPER:
@@ -265,7 +181,7 @@ class Queues:
             starts = await self._ends(name, range(topic.partitions))
         await self._begin(wish.queue, topic, starts)
         self._node.events.tell("queue.created", group=wish.queue, topic=name, partitions=len(starts))
-        return await self._facts(wish.queue)
+        return await self.facts(wish.queue)
 
     async def _check_name(self, queue: str) -> None:
         """Before anything is made for a queue that could not begin. If the coordinator does not tell, it is asked again
@@ -342,7 +258,7 @@ class Queues:
 
         await asyncio.gather(*(begin(partition, start) for partition, start in starts.items()))
 
-    async def purge(self, call: Call[QueueParams, Purge]) -> PurgeDone:
+    async def purge_queue(self, call: Call[QueueParams, Purge]) -> PurgeDone:
         queue, wanted = call.params.queue, call.body.topics
         pictures = await self._pictures(queue, opened=True)
         known = {picture.topic for picture in pictures}
@@ -365,7 +281,7 @@ class Queues:
             ]
         return PurgeDone(queue=queue, partitions=done)
 
-    async def delete(self, call: Call[QueueParams, None]) -> None:
+    async def delete_queue(self, call: Call[QueueParams, None]) -> None:
         queue = call.params.queue
         await self._pictures(queue)
         try:

@@ -27,7 +27,7 @@ from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, Operation, aside
+from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, aside
 from penstock.web.api.topics import TopicName, known_topic
 
 MAX_RECORDS = 10_000
@@ -81,22 +81,7 @@ class Reading:
     def __init__(self, client: InnerClient) -> None:
         self._client = client
 
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/topics/{topic}/partitions/{partition}/records",
-                name="readRecords",
-                summary="Read a partition from an offset or a time on, waiting for records if asked to",
-                handler=self.read,
-                params=ReadParams,
-                answer=RecordsRead,
-                refusals=(404, 413, 416, 422),
-                tag="records",
-            )
-        ]
-
-    async def read(self, call: Call[ReadParams, None]) -> Answer:
+    async def read_records(self, call: Call[ReadParams, None]) -> Answer[RecordsRead]:
         params = call.params
         if params.offset is not UNSET and params.timestamp_ms is not UNSET:
             raise wrong("timestamp_ms", "expected offset or timestamp_ms, not both")

@@ -1,26 +1,28 @@
-"""The table of operations, and how one is served: path and query become one struct, the body another, the handler
-returns a third. The same table is what `openapi` describes, so the document cannot differ from what is served.
+"""How an operation of the web API is served: path and query become one struct, the body another, the handler returns
+a third. `table` has one row per operation. The row and the handler's signature are all that there is to say about an
+operation: routes, permissions, the OpenAPI document and the shape of errors are made from them.
 
 Paths are matched before they are unquoted, segment by segment: a group's name may hold a slash (as %2F), and stays one
-segment. Everything a caller sends is checked against the structs' constraints; a name that is not known is refused,
-because a misspelt option must not be silently without effect.
+segment. Everything a caller sends is checked against the structs' constraints; an unknown name is refused, because a
+misspelt option must not be silently without effect.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.node import Node
+from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import (
     BINARY,
     JSON,
@@ -51,50 +53,112 @@ class NoParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
+class NoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An empty object. The operation changes something, so its caller must send the type of a body: a browser asks
+    before it sends that for a page of another site."""
+
+
 class Call(NamedTuple, Generic[P, B]):
     """One request, checked. `binary` is the body of an operation that takes one that is not JSON."""
 
     params: P
     body: B
     binary: bytes | None
+    caller: Caller
     request: Request
     holding: Holding
 
 
-class Answer(NamedTuple):
-    """A body with a status of its own; bytes are JSON already."""
+class Answer(NamedTuple, Generic[P]):
+    """A body with a status of its own; bytes are its JSON."""
 
     status: int
-    body: msgspec.Struct | bytes | None
+    body: P | bytes
 
 
-Handler = Callable[[Any], Awaitable[msgspec.Struct | Answer | None]]
+Handler = Callable[[Any], Awaitable[Any]]
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table."""
+class HttpOperation(msgspec.Struct, frozen=True):
+    """One row of the table. The handler's name is the operation's, and its signature says what it takes and returns:
+    `async def describe_topic(self, call: Call[TopicParams, None]) -> TopicFacts`."""
 
     method: str
     path: str
-    name: str
-    """For programs that are made from the document."""
-    summary: str
     handler: Handler
-    params: type[msgspec.Struct] = NoParams
-    """Fields that the path names come from there, all others from the query."""
-    body: type[msgspec.Struct] | None = None
-    takes_binary: bool = False
-    status: int = 200
-    answer: type[msgspec.Struct] | None = None
-    other_answers: Mapping[int, type[msgspec.Struct]] = {}
+    operation: Operation
+    resource: ResourceType
+    """The caller must have the permission for `operation` on the resource of this type that the request names; if it
+    names none, the handler shows the caller only resources that it may see."""
+    summary: str
     refusals: tuple[int, ...] = ()
     """Statuses beside those that every operation has."""
-    tag: str = ""
+    status: int = 200
+    other_statuses: tuple[int, ...] = ()
+    """With the same body as `status`."""
+    takes_binary: bool = False
+
+    @property
+    def name(self) -> str:
+        """For programs that are generated from the document: describeTopic."""
+        first, *others = self.handler.__name__.split("_")
+        return first + "".join(word.capitalize() for word in others)
+
+    @property
+    def tag(self) -> str:
+        if self.resource is ResourceType.ANY:
+            return "index"
+        return "records" if self.path.endswith("/records") else self.path.split("/")[2]
+
+    @property
+    def params(self) -> type[msgspec.Struct]:
+        """Fields that the path names come from there, all others from the query."""
+        return cast(type[msgspec.Struct], _signature(self.handler)[0])
+
+    @property
+    def body(self) -> type[msgspec.Struct] | None:
+        return _signature(self.handler)[1]
+
+    @property
+    def answer(self) -> type[msgspec.Struct] | None:
+        return _signature(self.handler)[2]
+
+    def resource_name(self, params: object, body: object) -> str | None:
+        """The name of the resource that a request is about; None if it is about all of them."""
+        if self.resource is ResourceType.CLUSTER:
+            return CLUSTER_NAME
+        for given in (params, body):
+            for field in RESOURCE_FIELDS.get(self.resource, ()):
+                if isinstance(name := getattr(given, field, None), str):
+                    return name
+        return None
 
 
-def routes(operations: Iterable[Operation], node: Node) -> list[Route]:
+RESOURCE_FIELDS = {
+    ResourceType.TOPIC: ("topic", "name"),
+    ResourceType.GROUP: ("group", "queue", "subscription"),
+}
+"""The fields of requests that name a resource."""
+
+
+@cache
+def _signature(handler: Handler) -> tuple[type[msgspec.Struct] | None, ...]:
+    """The structs of a handler's parameters, body and answer."""
+    hints = get_type_hints(handler)
+    returned = hints["return"]
+    structs = (*get_args(hints["call"]), *(get_args(returned) or (returned,)))
+    return tuple(None if struct is type(None) else struct for struct in structs)
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """The client that sent a request or opened a WebSocket."""
+    host = connection.client.host if connection.client is not None else ""
+    return Caller(ANONYMOUS_PRINCIPAL, host, connection.headers.get("user-agent", ""))
+
+
+def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
     """One for each path."""
-    by_path: dict[str, dict[str, Operation]] = {}
+    by_path: dict[str, dict[str, HttpOperation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     ledger = Ledger(node.config.limits.max_http_memory_bytes)
@@ -132,7 +196,7 @@ class SegmentRoute(Route):
 class Endpoint:
     """Serves the operations of one path."""
 
-    def __init__(self, operations: Mapping[str, Operation], node: Node, ledger: Ledger) -> None:
+    def __init__(self, operations: Mapping[str, HttpOperation], node: Node, ledger: Ledger) -> None:
         self.operations = operations
         self._node = node
         self._ledger = ledger
@@ -147,10 +211,11 @@ class Endpoint:
         finally:
             holding.give_back()
 
-    async def _serve(self, operation: Operation, request: Request, holding: Holding) -> Response:
+    async def _serve(self, operation: HttpOperation, request: Request, holding: Holding) -> Response:
         try:
             self._check_ready()
             call = await self._call(operation, request, holding)
+            self._check_permission(operation, call)
             answer = await operation.handler(call)
             if not isinstance(answer, Answer):
                 answer = Answer(operation.status, answer)
@@ -162,10 +227,18 @@ class Endpoint:
 
     def _check_ready(self) -> None:
         if not self._node.ready:
-            message = "this node is starting or stopping, or has not found its cluster yet; ask another one"
-            raise Problem(503, "not_ready", message)
+            raise not_ready()
 
-    async def _call(self, operation: Operation, request: Request, holding: Holding) -> Call[Any, Any]:
+    def _check_permission(self, operation: HttpOperation, call: Call[Any, Any]) -> None:
+        name = operation.resource_name(call.params, call.body)
+        if name is None:
+            return
+        if operation.operation is Operation.CREATE and operation.resource is ResourceType.TOPIC:
+            self._node.resources.check_create_topic(call.caller, name)
+        else:
+            self._node.resources.check(call.caller, operation.operation, operation.resource, name)
+
+    async def _call(self, operation: HttpOperation, request: Request, holding: Holding) -> Call[Any, Any]:
         params = read_params(operation.params, request)
         body = binary = None
         if operation.body is not None:
@@ -176,15 +249,20 @@ class Endpoint:
                 binary = data
             else:
                 body = await aside(len(data), decode, data, operation.body)
-        return Call(params, body, binary, request, holding)
+        return Call(params, body, binary, caller_of(request), request, holding)
 
 
-def _check_type(operation: Operation, kind: str) -> None:
+def _check_type(operation: HttpOperation, kind: str) -> None:
     """Both are types that a browser asks about before it sends them for a page of somebody else."""
     expected = (JSON, BINARY) if operation.takes_binary else (JSON,)
     if kind not in expected:
         message = f"a body of type {kind or 'nothing'}: expected Content-Type {' or '.join(expected)}"
         raise Problem(415, "unsupported_media_type", message)
+
+
+def not_ready() -> Problem:
+    message = "this node is starting or stopping, or has not found its cluster yet (its log says more); ask another one"
+    return Problem(503, "not_ready", message)
 
 
 async def aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
@@ -200,7 +278,9 @@ async def aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
 def decode(data: bytes, wanted: type[T]) -> T:
     """JSON as the struct, or Problem."""
     if not data.strip():
-        raise Problem(400, "invalid_body", "the body is empty: expected a JSON object")
+        if any(field.required for field in msgspec.structs.fields(cast(Any, wanted))):
+            raise Problem(400, "invalid_body", "the body is empty: expected a JSON object")
+        data = b"{}"
     try:
         return msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as trouble:
@@ -262,10 +342,11 @@ def json_response(status: int, body: msgspec.Struct | bytes | None, holding: Hol
     return PiecewiseResponse(text, status, media_type=JSON)
 
 
-def error_response(problem: Problem) -> Response:
+def error_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The only shape of a refusal."""
     text = msgspec.json.encode(Error(error=problem.facts))
     kind = LingeringResponse if isinstance(problem, TooLarge) and problem.unread else Response
-    return kind(text, problem.status, problem.headers, media_type=JSON)
+    return kind(text, problem.status, {**problem.headers, **(headers or {})}, media_type=JSON)
 
 
 class LingeringResponse(Response):

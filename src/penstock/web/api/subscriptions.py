@@ -17,7 +17,7 @@ from penstock.node.subscriptions import PlacePicture, SubscriptionPicture
 from penstock.types import TopicPartition
 from penstock.web.api.offsets import find_ranges
 from penstock.web.api.problems import Problem, refused
-from penstock.web.api.routing import Call, NoParams, Operation
+from penstock.web.api.routing import Call, NoParams
 
 SubscriptionName = Annotated[
     str, Meta(min_length=1, max_length=249, description="A subscription's name, as its subscribers say it.")
@@ -91,45 +91,9 @@ class SubscriptionsApi:
         self._client = client
         self._node = client.node
 
-    def operations(self) -> list[Operation]:
-        one = "/v1/subscriptions/{subscription}"
-        return [
-            Operation(
-                method="GET",
-                path="/v1/subscriptions",
-                name="listSubscriptions",
-                summary="All subscriptions, whichever node they are at home at",
-                handler=self.list_all,
-                answer=SubscriptionList,
-                tag="subscriptions",
-            ),
-            Operation(
-                method="GET",
-                path=one,
-                name="describeSubscription",
-                summary="Where a subscription is on each partition, what is unacked, and its lag",
-                handler=self.describe,
-                params=SubscriptionParams,
-                answer=SubscriptionFacts,
-                refusals=(404,),
-                tag="subscriptions",
-            ),
-            Operation(
-                method="DELETE",
-                path=one,
-                name="deleteSubscription",
-                summary="Forget a subscription for good; with force, also one that has a subscriber",
-                handler=self.delete,
-                params=ForgetParams,
-                status=204,
-                refusals=(404, 409),
-                tag="subscriptions",
-            ),
-        ]
-
     # --- what there is
 
-    async def list_all(self, call: Call[NoParams, None]) -> SubscriptionList:
+    async def list_subscriptions(self, call: Call[NoParams, None]) -> SubscriptionList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         ranges: Ranges = {}
         answers = await asyncio.gather(*(self._listed(node, ranges) for node in nodes))
@@ -164,7 +128,7 @@ class SubscriptionsApi:
                     wanted.setdefault(place.topic, {})[place.partition] = None
         ranges |= await find_ranges(self._client, wanted)
 
-    async def describe(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
+    async def describe_subscription(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
         name = call.params.subscription
         picture = await self._node.subscription_desk.look(name)
         if picture is None:
@@ -180,7 +144,7 @@ class SubscriptionsApi:
 
     # --- what is to change
 
-    async def delete(self, call: Call[ForgetParams, None]) -> None:
+    async def delete_subscription(self, call: Call[ForgetParams, None]) -> None:
         name = call.params.subscription
         try:
             was_there = await self._node.subscription_desk.forget(name, force=call.params.force)

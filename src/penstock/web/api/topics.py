@@ -52,7 +52,7 @@ from penstock.node import Node
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
 from penstock.web.api.problems import Problem, check, refused, wrong
-from penstock.web.api.routing import Call, NoParams, Operation
+from penstock.web.api.routing import Call, NoParams
 
 DEFAULT = -1
 TOPIC_RESOURCE = 2
@@ -163,94 +163,14 @@ class Topics:
     def __init__(self, client: InnerClient) -> None:
         self._client = client
 
-    def operations(self) -> list[Operation]:
-        return [*self._of_all(), *self._of_one("/v1/topics/{topic}")]
-
-    def _of_all(self) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path="/v1/topics",
-                name="listTopics",
-                summary="All topics; the broker's own only with internal=true",
-                handler=self.list_all,
-                params=ListTopics,
-                answer=TopicList,
-                tag="topics",
-            ),
-            Operation(
-                method="POST",
-                path="/v1/topics",
-                name="createTopic",
-                summary="Create a topic",
-                handler=self.create_one,
-                params=NoParams,
-                body=NewTopic,
-                status=201,
-                answer=TopicSummary,
-                refusals=(409,),
-                tag="topics",
-            ),
-        ]
-
-    def _of_one(self, path: str) -> list[Operation]:
-        return [
-            Operation(
-                method="GET",
-                path=path,
-                name="describeTopic",
-                summary="Configs, and who leads and holds each partition",
-                handler=self.describe,
-                params=TopicParams,
-                answer=TopicFacts,
-                refusals=(404,),
-                tag="topics",
-            ),
-            Operation(
-                method="DELETE",
-                path=path,
-                name="deleteTopic",
-                summary="Delete a topic and all that is in it",
-                handler=self.delete,
-                params=TopicParams,
-                status=204,
-                refusals=(404, 409),
-                tag="topics",
-            ),
-            Operation(
-                method="PATCH",
-                path=path + "/configs",
-                name="alterTopicConfigs",
-                summary="Set and unset configs of a topic; the others stay",
-                handler=self.alter_configs,
-                params=TopicParams,
-                body=ConfigChanges,
-                answer=ConfigList,
-                refusals=(404, 409),
-                tag="topics",
-            ),
-            Operation(
-                method="POST",
-                path=path + "/partitions",
-                name="addPartitions",
-                summary="Give a topic more partitions; keys may go to others from then on",
-                handler=self.add_partitions,
-                params=TopicParams,
-                body=MorePartitions,
-                answer=PartitionCount,
-                refusals=(404, 409),
-                tag="topics",
-            ),
-        ]
-
     # --- what there is
 
-    async def list_all(self, call: Call[ListTopics, None]) -> TopicList:
+    async def list_topics(self, call: Call[ListTopics, None]) -> TopicList:
         found = await self._metadata(None)
         shown = [topic for topic in found.topics if call.params.internal or not topic.is_internal]
         return TopicList(topics=[_summary(topic) for topic in shown])
 
-    async def describe(self, call: Call[TopicParams, None]) -> TopicFacts:
+    async def describe_topic(self, call: Call[TopicParams, None]) -> TopicFacts:
         name = call.params.topic
         found = await self._metadata(name)
         topic = found.topics[0]
@@ -286,7 +206,7 @@ class Topics:
 
     # --- what is to change
 
-    async def create_one(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
+    async def create_topic(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
         return await self.create(call.body)
 
     async def create(self, wish: NewTopic) -> TopicSummary:
@@ -316,14 +236,14 @@ class Topics:
             replication_factor=made.replication_factor,
         )
 
-    async def delete(self, call: Call[TopicParams, None]) -> None:
+    async def delete_topic(self, call: Call[TopicParams, None]) -> None:
         name = call.params.topic
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=ANSWER_MS)
         [gone] = (await self._client.ask(ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse)).responses
         check(gone.error_code, gone.error_message, "topic")
         await self._heard(name, 0)
 
-    async def alter_configs(self, call: Call[TopicParams, ConfigChanges]) -> ConfigList:
+    async def alter_topic_configs(self, call: Call[TopicParams, ConfigChanges]) -> ConfigList:
         name, wish = call.params.topic, call.body
         if not wish.set and not wish.unset:
             raise wrong("set", "nothing to change: expected `set` or `unset` with at least one config")
@@ -400,18 +320,18 @@ def check_known(field: str, unset: Iterable[str], known: Mapping[str, object]) -
 def known_topic(node: Node, name: str) -> Topic:
     found = node.metadata.state.topics.get(name)
     if found is None:
-        raise _unknown_topic(name)
+        raise unknown_topic(name)
     return found
 
 
-def _unknown_topic(name: str) -> Problem:
+def unknown_topic(name: str) -> Problem:
     message = f"there is no topic {name!r}; GET /v1/topics lists them"
     return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, "topic")
 
 
 def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise _unknown_topic(name)
+        raise unknown_topic(name)
     check(topic.error_code, None, "topic")
 
 

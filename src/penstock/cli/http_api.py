@@ -1,0 +1,270 @@
+"""How commands reach the HTTP API: over any node of the cluster.
+
+The Kafka address is enough: every broker tells its HTTP address in its config `penstock.http.url`. `--http` (or
+PENSTOCK_HTTP_URL) names the HTTP address itself, for nodes whose Kafka port cannot be reached or does not answer yet.
+"""
+
+import json
+import re
+import shlex
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote, urlencode
+
+import click
+import msgspec
+
+from penstock.cli.connection import CONNECTION_OPTIONS, Command, Connection, hand_over
+from penstock.cli.problem import Problem
+from penstock.client.errors import ClientError, Denied
+from penstock.client.finding import http_urls
+from penstock.config import Address
+from penstock.config.address import UNREACHABLE_HOSTS
+from penstock.errors import ConfigError
+from penstock.node.metadata.controller import RebalanceStep
+from penstock.node.status.cluster_status import ClusterStatus
+
+HTTP_VARIABLE = "PENSTOCK_HTTP_URL"
+"""Not PENSTOCK_HTTP: that is the address where `serve` listens, which may be 0.0.0.0:8080 or none."""
+TIMEOUT_SECONDS = 20.0
+"""Longer than a node waits for a controller to be elected: its reason is better than ours."""
+
+HINTS = {
+    "unknown_queue": "`penstock queues list` shows what there is; `penstock queues create {queue}` makes one",
+    "queue_exists": "`penstock queues describe {queue}` shows it",
+    "unknown_topic_or_partition": "`penstock topics list` shows what there is",
+    "unknown_dead_letter": "`penstock queues dead-letters list {queue}` shows what there is",
+    "non_empty_group": "`penstock queues describe {queue}` shows its consumers",
+    "unknown_node": "`penstock cluster status` shows the nodes",
+    "not_controller": "`penstock cluster status` shows which nodes are missing",
+    "not_ready": "the node's log says what it waits for; `--http` names another node",
+}
+"""By the codes of `web.api.problems`."""
+
+OPTIONS = {
+    "queue": "NAME",
+    "topic": "--topic",
+    "topics": "--topic",
+    "partition": "--partition",
+    "partitions": "--partitions",
+    "offset": "--offset",
+    "replication_factor": "--replication-factor",
+    "order": "--order",
+    "exclusive": "--exclusive",
+    "lease_ms": "--lease",
+    "delivery_limit": "--limit",
+    "dead_letters": "--no-dead-letters",
+    "dead_letter_topic": "--dead-letters",
+    "retry_backoff_ms": "--retry-delay",
+    "retry_backoff_max_ms": "--retry-delay-max",
+    "max_records": "--max",
+}
+"""The command line's names for the fields of the HTTP API."""
+
+T = TypeVar("T")
+Facts = dict[str, Any]
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Nodes are not behind a web proxy, whatever the environment says."""
+
+
+class NoAnswer(Problem):
+    """No node answers there. `sent`: a node may have received the request."""
+
+    def __init__(self, url: str, failure: object, *, sent: bool) -> None:
+        reason = getattr(failure, "strerror", None) or failure
+        super().__init__(
+            f"no node answers at {url}: {reason}",
+            "is a node running there? `penstock serve` starts one, `penstock cluster up` a local cluster; --bootstrap "
+            f"or PENSTOCK_BOOTSTRAP names another one, --http or {HTTP_VARIABLE} its HTTP address",
+        )
+        self.sent = sent
+
+
+class HttpApi:
+    """Asks one node, and when that one is gone, the next."""
+
+    def __init__(self, find: Callable[[], list[str]]) -> None:
+        self._find = find
+        self._urls: list[str] = []
+
+    def ask(
+        self, method: str, path: str, wanted: type[T], body: object = None, *, repeatable: bool = False
+    ) -> T:
+        """A request that a node may have received goes to another one only if it may be done twice."""
+        self._urls = self._urls or self._find()
+        gone: NoAnswer | None = None
+        for url in list(self._urls):
+            try:
+                found = _ask(url, method, path, wanted, body)
+            except NoAnswer as failure:
+                if failure.sent and not repeatable and method != "GET":
+                    raise
+                gone = gone or failure
+                continue
+            self._urls = [url, *(other for other in self._urls if other != url)]
+            return found
+        assert gone is not None
+        raise gone
+
+
+class ClusterApi(HttpApi):
+    """The operations on the cluster."""
+
+    def picture(self, *, avoid: int | None = None) -> ClusterStatus:
+        """The cluster as a node sees it. `avoid` is a node that is about to leave and may not know it."""
+        picture = self.ask("GET", "/v1/cluster", ClusterStatus)
+        others = [
+            f"http://{node.http}"
+            for node in picture.nodes
+            if node.http and node.state == "alive" and node.node_id != avoid and _is_reachable(node.http)
+        ]
+        if picture.node_id == avoid and others:
+            self._urls = others
+            return self.picture()
+        self._urls = [*self._urls[:1], *(url for url in others if url != self._urls[0])]
+        return picture
+
+    def rebalance(self, *, dry_run: bool) -> RebalanceStep:
+        return self.ask("POST", "/v1/cluster/rebalance", RebalanceStep, {"dry_run": dry_run}, repeatable=True)
+
+    def decommission(self, node_id: int, *, on: bool) -> None:
+        path = f"/v1/cluster/nodes/{node_id}/decommission"
+        self.ask("POST" if on else "DELETE", path, Facts, {}, repeatable=True)
+
+
+class QueuesApi(HttpApi):
+    """The operations on queues. Arguments that are None are left out."""
+
+    def get(self, *path: object, **query: object) -> Facts:
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        return self.ask("GET", _queue_path(path) + (f"?{given}" if given else ""), Facts)
+
+    def post(self, *path: object, **body: object) -> Facts:
+        given = {name: value for name, value in body.items() if value is not None}
+        return self.ask("POST", _queue_path(path), Facts, given)
+
+    def patch(self, *path: object, **body: object) -> Facts:
+        return self.ask("PATCH", _queue_path(path), Facts, body)
+
+    def delete(self, *path: object) -> None:
+        self.ask("DELETE", _queue_path(path), type(None))
+
+
+def _queue_path(parts: tuple[object, ...]) -> str:
+    return "/".join(("/v1/queues", *(quote(str(part), safe="") for part in parts)))
+
+
+def _is_reachable(address: str) -> bool:
+    return Address.parse("http", address).host not in UNREACHABLE_HOSTS
+
+
+# --- one request
+
+
+def _ask(url: str, method: str, path: str, wanted: type[T], body: object) -> T:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        url + path,
+        data=data,
+        method=method,
+        headers={"Content-Type": "application/json", "User-Agent": "penstock-cli"},
+    )
+    try:
+        with _direct.open(request, timeout=TIMEOUT_SECONDS) as answer:
+            return msgspec.json.decode(answer.read() or b"null", type=wanted)
+    except urllib.error.HTTPError as refused:
+        raise _refusal(url, refused, _queue_of(path, body)) from None
+    except urllib.error.URLError as failure:
+        raise NoAnswer(url, failure.reason, sent=False) from None
+    except OSError as failure:  # the connection broke, or there was no answer in time
+        raise NoAnswer(url, failure, sent=True) from None
+    except (HTTPException, ValueError):  # another protocol
+        raise _not_penstock(url) from None
+
+
+def _queue_of(path: str, body: object) -> str:
+    """The queue that a request is about, as one writes it in a shell."""
+    parts = path.partition("?")[0].split("/")
+    name = unquote(parts[3]) if parts[2:3] == ["queues"] and len(parts) > 3 else ""
+    if isinstance(body, dict):
+        name = name or str(body.get("queue", ""))
+    return shlex.quote(name) if name else "NAME"
+
+
+def _refusal(url: str, refused: urllib.error.HTTPError, queue: str) -> Problem:
+    try:
+        error = json.loads(refused.read())["error"]
+        return Problem(_in_options(error), HINTS.get(error["code"], "").replace("{queue}", queue))
+    except (OSError, ValueError, TypeError, KeyError):
+        return _not_penstock(url)
+
+
+def _in_options(error: Facts) -> str:
+    """The API's message, with the command line's names for fields."""
+    message = re.sub(r"`(\w+)`", lambda found: OPTIONS.get(found[1], found[0]), error["message"])
+    field = error.get("field")
+    if error["code"] != "invalid_field" or not field or field == "configs":
+        return message
+    unit = " (milliseconds)" if field.endswith("_ms") else ""
+    return f"{OPTIONS.get(field, field)}: {message}{unit}"
+
+
+def _not_penstock(url: str) -> Problem:
+    return Problem(
+        f"{url} answers, but not as a Penstock node of this version",
+        "--http wants the address that `penstock serve` prints after `http`",
+    )
+
+
+# --- finding a node
+
+
+def _parsed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """HOST:PORT, as `serve` takes it, or a URL."""
+    if value is None:
+        return None
+    scheme, separator, rest = value.rpartition("://")
+    address = rest.rstrip("/")
+    try:
+        Address.parse("--http", address)
+    except ConfigError:
+        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT") from None
+    if separator and scheme not in ("http", "https"):
+        raise click.BadParameter(f"{value!r}: expected HOST:PORT or http://HOST:PORT")
+    return f"{scheme or 'http'}://{address}"
+
+
+def find_urls(connection: Connection) -> list[str]:
+    """The HTTP addresses of a cluster's nodes, asked over Kafka's protocol."""
+    admin = connection.admin()
+    try:
+        return http_urls(admin)
+    except Denied:
+        raise Problem(
+            f"the broker at {connection.bootstrap} has no HTTP port, which this command needs",
+            "start the nodes with `--http HOST:PORT` instead of `--http none`; brokers other than Penstock have none",
+        ) from None
+    except ClientError as failure:
+        raise Problem(
+            f"{connection.bootstrap}: {failure}", f"--http or {HTTP_VARIABLE} names a node's HTTP address"
+        ) from None
+
+
+HTTP_OPTION = click.option(
+    "--http", metavar="HOST:PORT", envvar=HTTP_VARIABLE, callback=_parsed, show_envvar=True,
+    help="A node's HTTP address.  [default: as the broker at --bootstrap says]",
+)  # fmt: skip
+
+
+def asks(kind: type[HttpApi]) -> Callable[[Command], Command]:
+    """Gives a command --bootstrap, -X and --http, and hands them over as `api`."""
+
+    def make(bootstrap: str, settings: dict[str, str], http: str | None) -> HttpApi:
+        connection = Connection(bootstrap=bootstrap, settings=settings)
+        return kind(lambda: [http] if http is not None else find_urls(connection))
+
+    return hand_over("api", make, [HTTP_OPTION, *CONNECTION_OPTIONS])

@@ -1,0 +1,217 @@
+"""Everything under /v1, in one table.
+
+A row says: method and path; the handler; the permission that its caller needs; a summary; the statuses of refusals
+beside those that all operations have (400, 503, and 408, 413 and 415 for those with a body). `api.routing` serves the
+rows, checks the permission, and turns every failure into the same JSON; `api.openapi` describes them. To add an
+operation, write a handler and add a row.
+
+Outside the table: /health, /ready and /metrics (`app`), which load balancers and Prometheus read, and which need no
+permission; and the WebSockets, whose first frame says what they are about, so that they check permissions themselves.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node import Node
+from penstock.types import Operation, ResourceType
+from penstock.version import VERSION
+from penstock.web.api.cluster import Cluster
+from penstock.web.api.dead_letters import DeadLetters
+from penstock.web.api.groups import Groups
+from penstock.web.api.openapi import describe
+from penstock.web.api.publishing import Publishing
+from penstock.web.api.queue_jobs import QueueJobs
+from penstock.web.api.queue_settings import QueueSettings
+from penstock.web.api.queues import Queues
+from penstock.web.api.reading import Reading
+from penstock.web.api.routing import Answer, Call, HttpOperation, NoParams, routes
+from penstock.web.api.subscriptions import SubscriptionsApi
+from penstock.web.api.topics import Topics
+from penstock.web.push import PushEndpoint
+from penstock.web.work import WorkEndpoint
+
+DOCUMENT_PATH = "/v1/openapi.json"
+SOCKETS = {
+    "/v1/push": "a WebSocket: messages as they come, see docs/push.md",
+    "/v1/work": "a WebSocket: jobs of a queue, see docs/queues.md",
+}
+
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS, NO_PERMISSION = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.ALTER_CONFIGS,
+    Operation.ANY,
+)
+TOPIC, GROUP, CLUSTER, NOTHING = (
+    ResourceType.TOPIC,
+    ResourceType.GROUP,
+    ResourceType.CLUSTER,
+    ResourceType.ANY,
+)
+
+
+def operations(node: Node) -> list[HttpOperation]:
+    """The table, with handlers for one node."""
+    client = InnerClient(node)
+    index, cluster = Index(), Cluster(node)
+    # fmt: off
+    rows = [
+        HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
+        HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
+        *_topics(client), *_groups(client), *_queues(client), *_subscriptions(client),
+        HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
+                      "The whole cluster: nodes, partitions, lags"),
+        HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
+                      "Nodes, their addresses, and the partitions that each holds and leads"),
+        HttpOperation("GET", "/v1/cluster/partitions", cluster.list_partitions, DESCRIBE, CLUSTER,
+                      "Who leads and holds each partition, and how far replicas are behind", (404,)),
+        HttpOperation("POST", "/v1/cluster/rebalance", cluster.rebalance, ALTER, CLUSTER,
+                      "Begin the moves that may begin now; repeat it until none is left", (409,)),
+        HttpOperation("POST", "/v1/cluster/nodes/{node_id}/decommission", cluster.decommission_node, ALTER, CLUSTER,
+                      "Move everything away from a node, and then remove it from the cluster", (404, 409)),
+        HttpOperation("DELETE", "/v1/cluster/nodes/{node_id}/decommission", cluster.keep_node, ALTER, CLUSTER,
+                      "Keep a node that was to leave", (404, 409)),
+    ]
+    # fmt: on
+    index.operations = rows
+    return rows
+
+
+# fmt: off
+def _topics(client: InnerClient) -> list[HttpOperation]:
+    topics, one = Topics(client), "/v1/topics/{topic}"
+    return [
+        HttpOperation("GET", "/v1/topics", topics.list_topics, DESCRIBE, TOPIC,
+                      "All topics; the broker's own only with internal=true"),
+        HttpOperation("POST", "/v1/topics", topics.create_topic, CREATE, TOPIC, "Create a topic", (409,), 201),
+        HttpOperation("GET", one, topics.describe_topic, DESCRIBE, TOPIC,
+                      "Configs, and who leads and holds each partition", (404,)),
+        HttpOperation("DELETE", one, topics.delete_topic, DELETE, TOPIC,
+                      "Delete a topic and all of its records", (404, 409), 204),
+        HttpOperation("PATCH", one + "/configs", topics.alter_topic_configs, ALTER_CONFIGS, TOPIC,
+                      "Set and unset configs of a topic; the others stay", (404, 409)),
+        HttpOperation("POST", one + "/partitions", topics.add_partitions, ALTER, TOPIC,
+                      "Give a topic more partitions; keys may go to other partitions from then on", (404, 409)),
+        HttpOperation("POST", one + "/records", Publishing(client).publish, WRITE, TOPIC,
+                      "Publish records; answered when a majority of the replicas has them on disk",
+                      (404,), other_statuses=(207,), takes_binary=True),
+        HttpOperation("GET", one + "/partitions/{partition}/records", Reading(client).read_records, READ, TOPIC,
+                      "Read a partition from an offset or a time on, waiting for records if asked to",
+                      (404, 413, 416, 422)),
+    ]
+
+
+def _groups(client: InnerClient) -> list[HttpOperation]:
+    groups, one = Groups(client), "/v1/groups/{group}"
+    return [
+        HttpOperation("GET", "/v1/groups", groups.list_groups, DESCRIBE, GROUP,
+                      "All groups, whichever node coordinates them"),
+        HttpOperation("GET", one, groups.describe_group, DESCRIBE, GROUP,
+                      "Members, committed offsets and lag of a group", (404,)),
+        HttpOperation("DELETE", one, groups.delete_group, DELETE, GROUP,
+                      "Delete a group that has no members, with its offsets", (404, 409), 204),
+        HttpOperation("POST", one + "/offsets", groups.reset_offsets, READ, GROUP,
+                      "Set the offsets of a group without members; the group need not exist yet", (404, 409)),
+    ]
+
+
+def _queues(client: InnerClient) -> list[HttpOperation]:
+    queues, jobs, letters, one = Queues(client), QueueJobs(client), DeadLetters(client), "/v1/queues/{queue}"
+    return [
+        HttpOperation("GET", "/v1/queues", queues.list_queues, DESCRIBE, GROUP, "All queues"),
+        HttpOperation("POST", "/v1/queues", queues.create_queue, ALTER_CONFIGS, GROUP,
+                      "Create a queue on a topic, and the topic if there is none", (404, 409), 201),
+        HttpOperation("GET", one, queues.describe_queue, DESCRIBE, GROUP,
+                      "Settings of a queue, and its messages by state on each partition", (404,)),
+        HttpOperation("DELETE", one, queues.delete_queue, DELETE, GROUP,
+                      "Delete a queue that has no members, and its progress; messages stay", (404, 409), 204),
+        HttpOperation("PATCH", one, QueueSettings(client).alter_queue, ALTER_CONFIGS, GROUP,
+                      "Change settings of a queue; the others stay", (404, 409)),
+        HttpOperation("GET", one + "/peek", queues.peek_queue, READ, GROUP,
+                      "Look at messages that are not done, without receiving them", (404, 409)),
+        HttpOperation("GET", one + "/scheduled", queues.list_scheduled, DESCRIBE, GROUP,
+                      "Messages that are not due: how many on each partition, and the next of them", (404,)),
+        HttpOperation("POST", one + "/purge", queues.purge_queue, READ, GROUP,
+                      "Mark all messages of a queue as done; other queues and groups keep them", (404, 409)),
+        HttpOperation("POST", one + "/receive", jobs.receive_jobs, READ, GROUP,
+                      "Receive jobs from a queue; they come back unless they are settled in time", (404, 409)),
+        HttpOperation("POST", one + "/settle", jobs.settle_jobs, READ, GROUP,
+                      "Settle jobs: accept, retry or reject them, or renew their leases", other_statuses=(207,)),
+        HttpOperation("GET", one + "/dead-letters", letters.list_dead_letters, READ, GROUP,
+                      "Dead letters of a queue that were not sent back", (404, 409)),
+        HttpOperation("GET", one + "/dead-letters/{topic}/{partition}/{offset}", letters.show_dead_letter, READ, GROUP,
+                      "One dead letter", (404, 409)),
+        HttpOperation("POST", one + "/dead-letters/send-back", letters.send_back_dead_letters, READ, GROUP,
+                      "Publish dead letters to the topics that they came from, to be tried again",
+                      (404, 409), other_statuses=(207,)),
+    ]
+
+
+def _subscriptions(client: InnerClient) -> list[HttpOperation]:
+    subscriptions, one = SubscriptionsApi(client), "/v1/subscriptions/{subscription}"
+    return [
+        HttpOperation("GET", "/v1/subscriptions", subscriptions.list_subscriptions, DESCRIBE, GROUP,
+                      "All subscriptions, whichever node coordinates them"),
+        HttpOperation("GET", one, subscriptions.describe_subscription, DESCRIBE, GROUP,
+                      "Positions of a subscription on each partition, unacked messages, and its lag", (404,)),
+        HttpOperation("DELETE", one, subscriptions.delete_subscription, DELETE, GROUP,
+                      "Delete a subscription; with force, also one that has a subscriber", (404, 409), 204),
+    ]
+# fmt: on
+
+
+class PathFacts(msgspec.Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    summary: str
+
+
+class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    version: str
+    openapi: str
+    paths: list[PathFacts]
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+class Index:
+    """Describes the table that it is part of."""
+
+    operations: list[HttpOperation]
+
+    @cached_property
+    def _document(self) -> bytes:
+        return msgspec.json.encode(describe(self.operations))
+
+    async def index(self, call: Call[NoParams, None]) -> IndexFacts:
+        rows = [(row.method, row.path, row.summary) for row in self.operations]
+        rows += [("GET", path, summary) for path, summary in SOCKETS.items()]
+        paths = [PathFacts(method=method, path=path, summary=summary) for method, path, summary in rows]
+        return IndexFacts(name="penstock", version=VERSION, openapi=DOCUMENT_PATH, paths=paths)
+
+    async def openapi(self, call: Call[NoParams, None]) -> Answer[Document]:
+        return Answer(200, self._document)
+
+
+def api_routes(node: Node) -> list[BaseRoute]:
+    """The routes of one node under /v1."""
+    found: list[BaseRoute] = [*routes(operations(node), node)]
+    for endpoint in (PushEndpoint(node), WorkEndpoint(node)):
+        found += [WebSocketRoute(endpoint.path, endpoint.serve), Route(endpoint.path, endpoint.explain)]
+    return found

@@ -1,0 +1,166 @@
+"""A snapshot of a node's counters and figures, for /metrics.
+
+The node only bumps plain counters. A scrape copies them, with the partitions' and groups' figures, into a
+Snapshot on the event loop, where nothing can change meanwhile; making text of it happens in a thread. A
+Snapshot therefore holds numbers and strings, nothing that lives on.
+"""
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.node import Node
+from penstock.node.coordination.group_manager import GroupSummary
+from penstock.node.metrics import NodeMetrics
+from penstock.node.queues.stats import QueueFigures
+from penstock.node.replication.partition import Partition
+from penstock.node.status.cluster_status import ClusterFigures
+from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
+
+
+class ApiFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One API's requests; `buckets` counts them by LATENCY_BUCKETS_SECONDS, the last one those beyond."""
+
+    api_key: int
+    requests: int
+    errors: int
+    seconds: float
+    buckets: tuple[int, ...]
+
+
+class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    size_bytes: int
+    segments: int
+    start_offset: int
+    end_offset: int
+    """Readers get no farther: the high watermark."""
+
+
+class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
+    group_id: str
+    state: str
+    members: int
+    lags: tuple[tuple[str, int, int], ...]
+    """Topic, partition, and how many messages there are from the committed offset to the end."""
+
+
+NO_CLUSTER = ClusterFigures(
+    leaders=0,
+    replicas=0,
+    under_replicated=0,
+    leaderless=0,
+    elections=0,
+    is_controller=False,
+    replication_lag_max=0,
+    peer_connections=0,
+    members={},
+)
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that /metrics shows, at one moment."""
+
+    ready: bool
+    started_seconds: float
+    bytes_in: int
+    bytes_out: int
+    connections: int
+    connections_total: int
+    loop_lag_seconds: float
+    apis: tuple[ApiFigures, ...]
+    partitions: tuple[PartitionFigures, ...] = ()
+    offline_partitions: int = 0
+    groups: tuple[GroupFigures, ...] = ()
+    queues: tuple[QueueFigures, ...] = ()
+    push: PushFigures = NO_PUSH
+    cluster: ClusterFigures = NO_CLUSTER
+    flush_cycles: int = 0
+    flush_seconds: float = 0.0
+    snapshot_seconds: float = 0.0
+    """The event loop's time that taking this snapshot cost."""
+
+
+def take_snapshot(node: Node) -> Snapshot:
+    """Copies what a scrape needs. Runs on the node's event loop."""
+    began = time.perf_counter()
+    snapshot = of_counters(node.metrics, ready=node.ready)
+    if not node.ready:
+        return snapshot
+    partitions = tuple(_partition(partition) for partition in node.partitions.online())
+    return msgspec.structs.replace(
+        snapshot,
+        partitions=partitions,
+        offline_partitions=node.partitions.offline_count(),
+        groups=group_figures(node.groups.summaries(), partitions),
+        queues=tuple(node.queues.figures()),
+        push=node.subscription_desk.figures(),
+        cluster=node.status.figures(),
+        flush_cycles=node.flusher.cycles,
+        flush_seconds=node.flusher.seconds_total,
+        snapshot_seconds=time.perf_counter() - began,
+    )
+
+
+def of_counters(counters: NodeMetrics, *, ready: bool) -> Snapshot:
+    """All that a node shows which is not ready."""
+    return Snapshot(
+        ready=ready,
+        started_seconds=counters.started_seconds,
+        bytes_in=counters.bytes_in,
+        bytes_out=counters.bytes_out,
+        connections=counters.connections,
+        connections_total=counters.connections_total,
+        loop_lag_seconds=counters.loop_lag_seconds,
+        apis=tuple(_apis(counters)),
+    )
+
+
+def _apis(counters: NodeMetrics) -> Iterable[ApiFigures]:
+    for api_key, api in sorted(counters.apis.items()):
+        yield ApiFigures(
+            api_key=api_key,
+            requests=api.requests,
+            errors=api.errors,
+            seconds=api.seconds,
+            buckets=tuple(api.buckets),
+        )
+
+
+def _partition(partition: Partition) -> PartitionFigures:
+    topic, number = partition.name
+    return PartitionFigures(
+        topic=topic,
+        partition=number,
+        size_bytes=partition.log.size_bytes,
+        segments=partition.log.segment_count,
+        start_offset=partition.start_offset,
+        end_offset=partition.high_watermark,
+    )
+
+
+def group_figures(
+    groups: Iterable[GroupSummary], partitions: Iterable[PartitionFigures]
+) -> tuple[GroupFigures, ...]:
+    """Groups with their lag on those of the partitions that are held here."""
+    held = {(figures.topic, figures.partition): figures for figures in partitions}
+    return tuple(
+        GroupFigures(
+            group_id=group.group_id,
+            state=group.state,
+            members=group.member_count,
+            lags=tuple(
+                (*where, _lag(offset, held[where]))
+                for where, offset in group.offsets.items()
+                if where in held
+            ),
+        )
+        for group in groups
+    )
+
+
+def _lag(offset: int, figures: PartitionFigures) -> int:
+    """Messages that are left to read: from 0 to all that the log holds, whatever offset a client has committed."""
+    return max(0, figures.end_offset - max(offset, figures.start_offset))
