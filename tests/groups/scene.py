@@ -7,20 +7,19 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from penstock.config import GroupSettings, Limits
+from penstock.effects import Effect, Persist
 from penstock.errors import ErrorCode
 from penstock.groups import (
     CommitRequest,
     CommitResult,
     CommittedOffset,
     Coordinator,
-    Effect,
     GroupDescription,
     JoinRequest,
     JoinResult,
     LeaveResult,
     LeavingMember,
     OffsetToCommit,
-    Persist,
     Protocol,
     Result,
     SyncRequest,
@@ -128,6 +127,7 @@ class Scene:
             assert isinstance(effect.token, int)
             assert effect.token in self.open_tokens, "answered twice, or never asked"
             self.open_tokens.remove(effect.token)
+            assert isinstance(effect.result, Result)
             self.replies[effect.token] = effect.result
             for client in self.clients:
                 client.hears(effect.token, effect.result)
@@ -147,13 +147,14 @@ class Scene:
         for key, value in self.durable:
             scene.coordinator.replay(key, value)
         assert scene.coordinator.topics_version <= self.metadata.version
-        scene.coordinator.loaded(scene.now_ms)
         scene.durable = list(self.durable)
+        scene.happens(scene.coordinator.loaded(scene.now_ms))
         scene._ids = self._ids
         return scene
 
     def tidies(self) -> None:
-        self.happens(self.coordinator.tidy(self.now_ms))
+        self.coordinator._offsets.tidy()
+        self.happens(self.coordinator._shared.outbox.take())
 
     def stored(self, group_id: str = GROUP) -> dict[TopicPartition, CommittedOffset]:
         """The group's offsets as the disk has them, whether or not they count."""

@@ -86,8 +86,8 @@ class ShareScene(Scene):
         scene = ShareScene(self.limits, self.now_ms, self.metadata, self.cluster)
         for key, value in self.durable:
             scene.coordinator.replay(key, value)
-        scene.coordinator.loaded(scene.now_ms)
         scene.durable = list(self.durable)
+        scene.happens(scene.coordinator.loaded(scene.now_ms))
         return scene
 
 

@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.config import GroupSettings, Limits
 from penstock.groups import GroupState, Protocol
-from penstock.groups.desk import pending_timer, session_timer
 from penstock.groups.group import Group, metadata_size
+from penstock.groups.shared_state import pending_timer, session_timer
 from penstock.types import TopicPartition
 from tests.groups.scene import Client, Scene, subscription
 
@@ -119,7 +119,7 @@ class GroupsUnderFire(RuleBasedStateMachine):
     def promises_hold(self) -> None:
         if not hasattr(self, "scene"):
             return
-        for group in self.scene.coordinator._desk.groups.values():
+        for group in self.scene.coordinator._shared.groups.values():
             self.check_members(group)
             self.check_waiting(group)
             self.check_counts(group)
@@ -152,7 +152,7 @@ class GroupsUnderFire(RuleBasedStateMachine):
         assert not members or group._common_protocols()
 
     def check_timers(self, group: Group) -> None:
-        timers = self.scene.coordinator._desk.timers
+        timers = self.scene.coordinator._shared.timers
         assert all(session_timer(group, member_id) in timers for member_id in group.members)
         assert all(pending_timer(group, member_id) in timers for member_id in group.pending)
         next_ms = self.scene.coordinator.next_deadline_ms
@@ -168,7 +168,7 @@ class GroupsUnderFire(RuleBasedStateMachine):
         assert self.scene.open_tokens == set()
         assert all(listing.state is GroupState.EMPTY for listing in self.scene.coordinator.list_groups())
         assert self.scene.in_flight == []
-        assert self.scene.coordinator._desk._in_flight == {}
+        assert self.scene.coordinator._shared.outbox._in_flight == {}
         if not self.some_write_failed:
             assert self.scene.restarted().state() == self.scene.state()
 

@@ -1,27 +1,23 @@
 """The group coordinator: all groups of one partition of the offsets topic.
 
-It is a state machine without a clock, chance, file or socket. Requests and the time come in; effects come out:
-
-- `Reply(token, result)`: answer the request that came with that token.
-- `Persist(id, records)`: append these records to the partition, in the order of the effects, and call
-  `persisted(now_ms, id, ok)` once for each. Whatever depends on a write is held back until then.
-
-and `next_deadline_ms` says when to call `tick`. What can be answered from memory is returned directly.
+It is a durable core (`penstock.effects`): requests and the time come in, effects come out. Replies that depend on a
+write are held back until the write is committed. Questions that memory answers are answered directly.
 
 To start: `replay` every record of the partition from its beginning, wait until the metadata is at least as new as
-`topics_version`, then `loaded(now_ms)`, then serve; and `tidy` soon.
+`topics_version`, then `loaded(now_ms)`, then serve.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 
 from penstock.config import GroupSettings, Limits
+from penstock.effects import Effect
 from penstock.errors import ErrorCode
-from penstock.groups.desk import EXPIRY_TIMER, Desk
 from penstock.groups.group import Group
 from penstock.groups.joining import Joining
 from penstock.groups.membership import Membership
 from penstock.groups.offsets import Offsets
 from penstock.groups.rebalancing import Rebalancing
+from penstock.groups.shared_state import EXPIRY_TIMER, SharedState
 from penstock.groups.sharing import SHARE, Sharing
 from penstock.groups.sharing_storage import decode_share_group_key
 from penstock.groups.sharing_values import NOWHERE, ShareGroupDescription, ShareHeartbeat, Surroundings
@@ -34,7 +30,6 @@ from penstock.groups.values import (
     CommitRequest,
     CommitResult,
     CommittedOffset,
-    Effect,
     GroupDescription,
     GroupListing,
     JoinRequest,
@@ -51,6 +46,9 @@ CLASSIC = "classic"
 class Coordinator:
     """Every method that returns effects takes the time as `now_ms`, which must never go back."""
 
+    applies_early = False
+    """A change is made in memory when it is committed."""
+
     def __init__(
         self,
         topics: Topics,
@@ -61,26 +59,26 @@ class Coordinator:
     ) -> None:
         self.topics_version = NO_VERSION
         """The newest metadata by which anything in the log was decided (invariant 1 of topics.py)."""
-        self._desk = Desk(topics, settings or GroupSettings(), limits or Limits(), events)
-        self._rebalancing = Rebalancing(self._desk)
-        self._joining = Joining(self._desk, self._rebalancing)
-        self._membership = Membership(self._desk, self._rebalancing)
-        self._offsets = Offsets(self._desk, self._rebalancing)
-        self._sharing = Sharing(self._desk, surroundings)
+        self._shared = SharedState(topics, settings or GroupSettings(), limits or Limits(), events)
+        self._rebalancing = Rebalancing(self._shared)
+        self._joining = Joining(self._shared, self._rebalancing)
+        self._membership = Membership(self._shared, self._rebalancing)
+        self._offsets = Offsets(self._shared, self._rebalancing)
+        self._sharing = Sharing(self._shared, surroundings)
 
     # Members
 
     def join(self, now_ms: int, token: object, request: JoinRequest) -> list[Effect]:
         if request.group_id in self._sharing:
             refusal = JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
-            self._desk.reply(token, refusal)
+            self._shared.outbox.reply(token, refusal)
         else:
             self._joining.join(now_ms, token, request)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def sync(self, now_ms: int, token: object, request: SyncRequest) -> list[Effect]:
         self._membership.sync(now_ms, token, request)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def heartbeat(
         self, now_ms: int, group_id: str, member_id: str, generation: int, instance_id: str | None = None
@@ -91,7 +89,7 @@ class Coordinator:
         self, now_ms: int, token: object, group_id: str, leaving: Sequence[LeavingMember]
     ) -> list[Effect]:
         self._membership.leave(now_ms, token, group_id, leaving)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     # Offsets
 
@@ -99,10 +97,10 @@ class Coordinator:
         if request.group_id in self._sharing:
             partitions = (TopicPartition(each.topic, each.partition) for each in request.offsets)
             errors = dict.fromkeys(partitions, ErrorCode.GROUP_ID_NOT_FOUND)
-            self._desk.reply(token, CommitResult(errors=errors))
+            self._shared.outbox.reply(token, CommitResult(errors=errors))
         else:
             self._offsets.commit(now_ms, token, request)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def fetch_offsets(
         self,
@@ -121,28 +119,22 @@ class Coordinator:
         self, now_ms: int, token: object, group_id: str, partitions: Sequence[TopicPartition]
     ) -> list[Effect]:
         self._offsets.delete(token, group_id, partitions)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def topics_deleted(self, now_ms: int, topics: Collection[str]) -> list[Effect]:
         """The topics that had these names are no more. There may already be others that have them."""
         self._offsets.topics_deleted(topics)
-        return self._desk.take_effects()
-
-    def tidy(self, now_ms: int) -> list[Effect]:
-        """Writes down what the metadata tells of the offsets: deletes those of topics that are gone, signs those that
-        were stored without a topic's id."""
-        self._offsets.tidy()
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     # Groups
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        group = self._desk.find(group_id)
+        group = self._shared.find(group_id)
         return None if group is None else _describe(group)
 
     def wanted_topics(self, group_id: str) -> frozenset[str]:
         """What a group's members read, or will as soon as they have agreed on who reads what."""
-        group = self._desk.find(group_id)
+        group = self._shared.find(group_id)
         return frozenset() if group is None else group.wanted_topics()
 
     def list_groups(
@@ -158,24 +150,24 @@ class Coordinator:
             return shares
         return shares + [
             GroupListing(group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or "")
-            for group in self._desk.groups.values()
+            for group in self._shared.groups.values()
             if not wanted or group.state.value.lower() in wanted
         ]
 
     def delete_groups(self, now_ms: int, token: object, group_ids: Sequence[str]) -> list[Effect]:
         self._offsets.delete_groups(token, group_ids)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     # Share groups
 
     def share_heartbeat(self, now_ms: int, token: object, request: ShareHeartbeat) -> list[Effect]:
         self._sharing.heartbeat(now_ms, token, request)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def begin_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
         """It is there from now on, without members if it has none. The reply is a ShareHeartbeatResult."""
         self._sharing.begin(token, group_id)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def topics_changed(self, names: Collection[str]) -> None:
         """Topics came, went or grew: members of share groups hear of it when they next report."""
@@ -189,24 +181,24 @@ class Coordinator:
 
     def delete_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
         self._sharing.delete(token, group_id)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     # Time and disk
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; None while there is nothing to wait for."""
-        return self._desk.timers.next_ms
+        return self._shared.timers.next_ms
 
     def tick(self, now_ms: int) -> list[Effect]:
-        for key in self._desk.timers.due(now_ms):
+        for key in self._shared.timers.due(now_ms):
             self._alarm(now_ms, key)
-        return self._desk.take_effects()
+        return self._shared.outbox.take()
 
     def persisted(self, now_ms: int, persist_id: int, ok: bool) -> list[Effect]:
         """A write is durable, or has failed and is not in the log."""
-        self._desk.persisted(now_ms, persist_id, ok)
-        return self._desk.take_effects()
+        self._shared.outbox.persisted(now_ms, persist_id, ok)
+        return self._shared.outbox.take()
 
     def _alarm(self, now_ms: int, key: Key) -> None:
         if key == EXPIRY_TIMER:
@@ -216,7 +208,7 @@ class Coordinator:
         if kind == SHARE:
             self._sharing.session_timed_out(group_id, member_id[0])
             return
-        group = self._desk.groups[group_id]
+        group = self._shared.groups[group_id]
         if kind == "join":
             self._rebalancing.join_timed_out(now_ms, group)
         elif kind == "sync":
@@ -235,9 +227,9 @@ class Coordinator:
             self._sharing.replay(share_group, value)
             return
         decoded = decode_key(key)
-        group = self._desk.find(decoded.group_id)
+        group = self._shared.find(decoded.group_id)
         if group is None:
-            group = self._desk.groups[decoded.group_id] = Group(decoded.group_id, 0)
+            group = self._shared.groups[decoded.group_id] = Group(decoded.group_id, 0)
         if isinstance(decoded, OffsetKey):
             if value is None:
                 group.offsets.pop(decoded.topic_partition, None)
@@ -246,20 +238,23 @@ class Coordinator:
                 self.topics_version = max(self.topics_version, offset.topics_version)
         elif value is None:
             # Offsets are deleted by records of their own.
-            successor = self._desk.groups[decoded.group_id] = Group(decoded.group_id, 0)
+            successor = self._shared.groups[decoded.group_id] = Group(decoded.group_id, 0)
             successor.offsets = group.offsets
         else:
             group.restore(decode_group(value))
 
-    def loaded(self, now_ms: int) -> None:
-        """All records were replayed: sessions begin, and what was deleted altogether is dropped."""
-        for group in list(self._desk.groups.values()):
+    def loaded(self, now_ms: int) -> list[Effect]:
+        """All records were replayed: sessions begin, groups that were deleted altogether are dropped, and the offsets
+        are tidied by the metadata as it is now."""
+        for group in list(self._shared.groups.values()):
             for member in group.members.values():
                 self._rebalancing.touch(now_ms, group, member)
-            self._desk.drop_if_never_used(now_ms, group)
-        if self._desk.groups:
-            interval_ms = self._desk.settings.offsets_retention_check_interval_ms
-            self._desk.timers.set(EXPIRY_TIMER, now_ms + interval_ms)
+            self._shared.drop_if_never_used(now_ms, group)
+        if self._shared.groups:
+            interval_ms = self._shared.settings.offsets_retention_check_interval_ms
+            self._shared.timers.set(EXPIRY_TIMER, now_ms + interval_ms)
+        self._offsets.tidy()
+        return self._shared.outbox.take()
 
 
 def _describe(group: Group) -> GroupDescription:

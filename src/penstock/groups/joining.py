@@ -12,9 +12,9 @@
 from msgspec.structs import replace
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups.desk import Desk, pending_timer, session_timer
 from penstock.groups.group import Group, Member, metadata_size
 from penstock.groups.rebalancing import Rebalancing, join_result
+from penstock.groups.shared_state import SharedState, pending_timer, session_timer
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group, encode_group_key
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
@@ -24,8 +24,8 @@ from penstock.groups.values import NO_MEMBER, JoinRequest, JoinResult
 class Joining:
     """Decides on JoinGroup requests."""
 
-    def __init__(self, desk: Desk, rebalancing: Rebalancing) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState, rebalancing: Rebalancing) -> None:
+        self._shared = shared
         self._rebalancing = rebalancing
 
     def join(self, now_ms: int, token: object, request: JoinRequest) -> None:
@@ -40,12 +40,12 @@ class Joining:
         except KafkaError as refusal:
             full = refusal.code is ErrorCode.GROUP_MAX_SIZE_REACHED
             member_id = NO_MEMBER if full else request.member_id
-            self._desk.reply(token, JoinResult(error=refusal.code, member_id=member_id))
+            self._shared.outbox.reply(token, JoinResult(error=refusal.code, member_id=member_id))
 
     # What is refused whatever the group's state
 
     def _check(self, request: JoinRequest) -> None:
-        settings, limits = self._desk.settings, self._desk.limits
+        settings, limits = self._shared.settings, self._shared.limits
         check_group_id(request.group_id, limits.max_group_id_bytes)
         shortest, longest = settings.min_session_timeout_ms, settings.max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
@@ -63,12 +63,12 @@ class Joining:
     def _group_for(self, now_ms: int, request: JoinRequest) -> Group:
         if request.member_id == NO_MEMBER:
             full = ErrorCode.GROUP_MAX_SIZE_REACHED
-            return self._desk.open_group(now_ms, request.group_id, full=full)
-        return known_group(self._desk, request.group_id)
+            return self._shared.open_group(now_ms, request.group_id, full=full)
+        return known_group(self._shared, request.group_id)
 
     def _check_size(self, now_ms: int, group: Group, request: JoinRequest) -> None:
         """As in Kafka, a place counts once it is taken: while members join, by those who have joined."""
-        limit = self._desk.limits.max_group_members
+        limit = self._shared.limits.max_group_members
         member = group.members.get(request.member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             has_place = member is not None and member.join_token is not None
@@ -91,7 +91,7 @@ class Joining:
     def _check_metadata_room(self, group: Group, request: JoinRequest, member: Member | None) -> None:
         freed = metadata_size(member.protocols) if member is not None else 0
         total = group.metadata_bytes - freed + metadata_size(request.protocols)
-        if total > self._desk.limits.max_group_metadata_bytes:
+        if total > self._shared.limits.max_group_metadata_bytes:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the group is above limits.max_group_metadata_bytes")
 
     # New members
@@ -108,16 +108,16 @@ class Joining:
 
     def _promise_id(self, now_ms: int, token: object, request: JoinRequest, group: Group) -> None:
         member_id = request.new_member_id
-        self._desk.keep(now_ms, group)
+        self._shared.keep(now_ms, group)
         group.pending.add(member_id)
-        self._desk.timers.set(pending_timer(group, member_id), now_ms + request.session_timeout_ms)
-        self._desk.reply(token, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+        self._shared.timers.set(pending_timer(group, member_id), now_ms + request.session_timeout_ms)
+        self._shared.outbox.reply(token, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
 
     def _add(self, now_ms: int, token: object, request: JoinRequest, group: Group, member_id: str) -> None:
         self._check_metadata_room(group, request, None)
-        self._desk.keep(now_ms, group)
+        self._shared.keep(now_ms, group)
         group.pending.discard(member_id)
-        self._desk.timers.cancel(pending_timer(group, member_id))
+        self._shared.timers.cancel(pending_timer(group, member_id))
         member = Member(member_id, request)
         group.add(member, request.protocol_type)
         group.wait_for_join(member, token)
@@ -127,7 +127,7 @@ class Joining:
         self._rebalancing.begin_or_complete(now_ms, group)
 
     def _tell_joined(self, group: Group, member: Member) -> None:
-        self._desk.events.tell(
+        self._shared.events.tell(
             "group.member_joined",
             group=group.group_id,
             member=member.member_id,
@@ -147,7 +147,7 @@ class Joining:
         self._check_protocols(group, request)
         if self._has_nothing_new(group, member, request):
             self._rebalancing.touch(now_ms, group, member)
-            self._desk.reply(token, join_result(group, member))
+            self._shared.outbox.reply(token, join_result(group, member))
         else:
             self._rejoin(now_ms, token, request, group, member)
 
@@ -168,7 +168,7 @@ class Joining:
         """The member waits with its newest request; an older one was surely given up: answered and forgotten."""
         if member.join_token is not None:
             older = JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-            self._desk.reply(group.end_join(member), older)
+            self._shared.outbox.reply(group.end_join(member), older)
         group.wait_for_join(member, token)
 
     # Static members that come back
@@ -192,10 +192,12 @@ class Joining:
 
     def _fence(self, group: Group, member: Member) -> None:
         """The client that holds the old id hears that another one has taken its place."""
-        self._desk.timers.cancel(session_timer(group, member.member_id))
+        self._shared.timers.cancel(session_timer(group, member.member_id))
         error = ErrorCode.FENCED_INSTANCE_ID
         if member.join_token is not None:
-            self._desk.reply(group.end_join(member), JoinResult(error=error, member_id=member.member_id))
+            self._shared.outbox.reply(
+                group.end_join(member), JoinResult(error=error, member_id=member.member_id)
+            )
         self._rebalancing.end_member_sync(member, error)
 
     def _reads_the_same(self, group: Group, member: Member, request: JoinRequest) -> bool:
@@ -225,9 +227,11 @@ class Joining:
 
         def stored(_now_ms: int, ok: bool) -> None:
             failure = JoinResult(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id=request.member_id)
-            self._desk.reply(token, result if ok else failure)
+            self._shared.outbox.reply(token, result if ok else failure)
 
-        self._desk.persist(((encode_group_key(group.group_id), encode_group(group.stored())),), stored)
+        self._shared.outbox.persist(
+            ((encode_group_key(group.group_id), encode_group(group.stored())),), stored
+        )
 
 
 def check_group_id(group_id: str, max_bytes: int) -> None:
@@ -239,9 +243,9 @@ def check_group_id(group_id: str, max_bytes: int) -> None:
         )
 
 
-def known_group(desk: Desk, group_id: str) -> Group:
+def known_group(shared: SharedState, group_id: str) -> Group:
     """The group of somebody who claims to be a member."""
-    group = desk.find(group_id)
+    group = shared.find(group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
     return group

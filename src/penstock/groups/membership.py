@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups.desk import Desk, pending_timer, sync_timer
 from penstock.groups.group import Group, Member
 from penstock.groups.joining import check_group_id, known_group, known_member
 from penstock.groups.rebalancing import LEFT, Rebalancing, sync_result
+from penstock.groups.shared_state import SharedState, pending_timer, sync_timer
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group, encode_group_key
 from penstock.groups.values import (
@@ -22,8 +22,8 @@ from penstock.groups.values import (
 class Membership:
     """Decides on the requests of members."""
 
-    def __init__(self, desk: Desk, rebalancing: Rebalancing) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState, rebalancing: Rebalancing) -> None:
+        self._shared = shared
         self._rebalancing = rebalancing
 
     # SyncGroup
@@ -36,7 +36,7 @@ class Membership:
             self._check_protocol(group, request)
             self._sync(now_ms, token, request, group, member)
         except KafkaError as refusal:
-            self._desk.reply(token, SyncResult(error=refusal.code))
+            self._shared.outbox.reply(token, SyncResult(error=refusal.code))
 
     def _sync(self, now_ms: int, token: object, request: SyncRequest, group: Group, member: Member) -> None:
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -46,7 +46,7 @@ class Membership:
         self._has_synced(group, member)
         if group.state is GroupState.STABLE:
             self._rebalancing.touch(now_ms, group, member)
-            self._desk.reply(token, sync_result(group, member))
+            self._shared.outbox.reply(token, sync_result(group, member))
             return
         # An older request of the same member was surely given up: it is answered and forgotten.
         self._rebalancing.end_member_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -62,13 +62,13 @@ class Membership:
 
     def _check_assignments(self, request: SyncRequest) -> None:
         total = sum(len(assignment) for assignment in request.assignments.values())
-        if total > self._desk.limits.max_group_assignment_bytes:
+        if total > self._shared.limits.max_group_assignment_bytes:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "above limits.max_group_assignment_bytes")
 
     def _has_synced(self, group: Group, member: Member) -> None:
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
-            self._desk.timers.cancel(sync_timer(group))
+            self._shared.timers.cancel(sync_timer(group))
 
     def _store_assignments(self, group: Group, request: SyncRequest) -> None:
         """Nobody learns its assignment before it is durable: after a crash the group must find itself as it was."""
@@ -85,7 +85,7 @@ class Membership:
                 self._rebalancing.assignment_lost(now_ms, group)
 
         record = (encode_group_key(group.group_id), encode_group(group.stored(assignments)))
-        self._desk.persist((record,), stored)
+        self._shared.outbox.persist((record,), stored)
 
     # Heartbeat
 
@@ -104,8 +104,8 @@ class Membership:
     def _current_member(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[Group, Member]:
-        check_group_id(group_id, self._desk.limits.max_group_id_bytes)
-        group = known_group(self._desk, group_id)
+        check_group_id(group_id, self._shared.limits.max_group_id_bytes)
+        group = known_group(self._shared, group_id)
         member = known_member(group, member_id, instance_id)
         if generation != group.generation:
             message = f"{group_id} is in generation {group.generation}, not {generation}"
@@ -116,10 +116,10 @@ class Membership:
 
     def leave(self, now_ms: int, token: object, group_id: str, leaving: Sequence[LeavingMember]) -> None:
         try:
-            check_group_id(group_id, self._desk.limits.max_group_id_bytes)
-            group = known_group(self._desk, group_id)
+            check_group_id(group_id, self._shared.limits.max_group_id_bytes)
+            group = known_group(self._shared, group_id)
         except KafkaError as refusal:
-            self._desk.reply(token, LeaveResult(error=refusal.code))
+            self._shared.outbox.reply(token, LeaveResult(error=refusal.code))
             return
         size = len(group.members)
         left = tuple(self._leave_one(group, each) for each in leaving)
@@ -127,15 +127,15 @@ class Membership:
             self._rebalancing.begin_or_complete(now_ms, group)
         else:
             self._rebalancing.complete_if_all_joined(now_ms, group)
-            self._desk.drop_if_never_used(now_ms, group)
-        self._desk.reply(token, LeaveResult(members=left))
+            self._shared.drop_if_never_used(now_ms, group)
+        self._shared.outbox.reply(token, LeaveResult(members=left))
 
     def _leave_one(self, group: Group, leaving: LeavingMember) -> LeftMember:
         error = ErrorCode.NONE
         try:
             if leaving.instance_id is None and leaving.member_id in group.pending:
                 group.pending.discard(leaving.member_id)
-                self._desk.timers.cancel(pending_timer(group, leaving.member_id))
+                self._shared.timers.cancel(pending_timer(group, leaving.member_id))
             else:
                 self._rebalancing.dismiss(group, self._leaver(group, leaving), LEFT)
         except KafkaError as refusal:

@@ -20,11 +20,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from penstock.effects import KeyValue, WhenPersisted
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups.desk import EXPIRY_TIMER, Desk, WhenPersisted, pending_timer
 from penstock.groups.group import Group
 from penstock.groups.joining import known_member
 from penstock.groups.rebalancing import Rebalancing
+from penstock.groups.shared_state import EXPIRY_TIMER, SharedState, pending_timer
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group_key, encode_offset, encode_offset_key
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
@@ -38,7 +39,6 @@ from penstock.groups.values import (
     DeleteGroupsResult,
     DeleteOffsetsResult,
     OffsetToCommit,
-    Records,
 )
 from penstock.types import TopicPartition
 
@@ -46,8 +46,8 @@ from penstock.types import TopicPartition
 class Offsets:
     """Decides on offsets and on the end of groups."""
 
-    def __init__(self, desk: Desk, rebalancing: Rebalancing) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState, rebalancing: Rebalancing) -> None:
+        self._shared = shared
         self._rebalancing = rebalancing
 
     # Commit
@@ -58,20 +58,20 @@ class Offsets:
             self._check_committer(now_ms, group, request)
         except KafkaError as refusal:
             errors = {TopicPartition(each.topic, each.partition): refusal.code for each in request.offsets}
-            self._desk.reply(token, CommitResult(errors=errors))
+            self._shared.outbox.reply(token, CommitResult(errors=errors))
             return
         errors, accepted = self._sort(now_ms, group, request)
         if accepted:
             self._store(now_ms, token, group, errors, accepted)
         else:
-            self._desk.reply(token, CommitResult(errors=errors))
+            self._shared.outbox.reply(token, CommitResult(errors=errors))
 
     def _group_for(self, now_ms: int, request: CommitRequest) -> Group:
-        if len(request.group_id.encode()) > self._desk.limits.max_group_id_bytes:
+        if len(request.group_id.encode()) > self._shared.limits.max_group_id_bytes:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is above limits.max_group_id_bytes")
-        if request.generation > NO_GENERATION and self._desk.find(request.group_id) is None:
+        if request.generation > NO_GENERATION and self._shared.find(request.group_id) is None:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {request.group_id!r}")
-        return self._desk.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)
+        return self._shared.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)
 
     def _check_committer(self, now_ms: int, group: Group, request: CommitRequest) -> None:
         """Members commit in their generation; anybody may while there are no members."""
@@ -96,7 +96,7 @@ class Offsets:
         errors: dict[TopicPartition, ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         coming = sum(partition not in group.offsets for partition in group.offsets_in_flight)
-        room = self._desk.limits.max_group_offsets - len(group.offsets) - coming
+        room = self._shared.limits.max_group_offsets - len(group.offsets) - coming
         expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
         for each in request.offsets:
             partition = TopicPartition(each.topic, each.partition)
@@ -112,18 +112,18 @@ class Offsets:
                     metadata=each.metadata,
                     commit_timestamp_ms=now_ms,
                     expire_timestamp_ms=expire_ms,
-                    topic_id=self._desk.topics.id_of(each.topic),
-                    topics_version=self._desk.topics.version,
+                    topic_id=self._shared.topics.id_of(each.topic),
+                    topics_version=self._shared.topics.version,
                 )
         return errors, accepted
 
     def _check_offset(self, offset: OffsetToCommit, has_room: bool) -> ErrorCode:
-        if len(offset.metadata.encode()) > self._desk.limits.max_offset_metadata_bytes:
+        if len(offset.metadata.encode()) > self._shared.limits.max_offset_metadata_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if len(offset.topic.encode()) > self._desk.limits.max_group_id_bytes:
+        if len(offset.topic.encode()) > self._shared.limits.max_group_id_bytes:
             # Such a topic cannot exist, and its name would not fit into a key.
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        topic_id = self._desk.topics.id_of(offset.topic)
+        topic_id = self._shared.topics.id_of(offset.topic)
         if topic_id is None or offset.topic_id not in (None, topic_id):
             # Deleted, or even made anew, since the request came (2).
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -137,13 +137,13 @@ class Offsets:
         errors: dict[TopicPartition, ErrorCode],
         accepted: dict[TopicPartition, CommittedOffset],
     ) -> None:
-        self._desk.keep(now_ms, group)
+        self._shared.keep(now_ms, group)
 
         def stored(now_ms: int, ok: bool) -> None:
             if not ok:
                 errors.update(dict.fromkeys(accepted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-                self._desk.drop_if_never_used(now_ms, group)
-            self._desk.reply(token, CommitResult(errors=errors))
+                self._shared.drop_if_never_used(now_ms, group)
+            self._shared.outbox.reply(token, CommitResult(errors=errors))
 
         self._write(group, accepted, stored)
 
@@ -161,14 +161,14 @@ class Offsets:
 
         group_id = group.group_id
         records = [(encode_offset_key(group_id, tp), encode_offset(offset)) for tp, offset in offsets.items()]
-        self._desk.persist_all(records, written)
+        self._shared.outbox.persist(records, written)
 
     # Fetch
 
     def fetch(
         self, group_id: str, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        group = self._desk.find(group_id)
+        group = self._shared.find(group_id)
         if group is None:
             return {}
         wanted = (
@@ -181,22 +181,22 @@ class Offsets:
         }
 
     def _judge(self, group: Group, partition: TopicPartition) -> Verdict:
-        return judge(self._desk.topics, partition, group.offsets[partition])
+        return judge(self._shared.topics, partition, group.offsets[partition])
 
     # Delete
 
     def delete(self, token: object, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-        group = self._desk.find(group_id)
+        group = self._shared.find(group_id)
         if group is None:
-            self._desk.reply(token, DeleteOffsetsResult(error=ErrorCode.GROUP_ID_NOT_FOUND))
+            self._shared.outbox.reply(token, DeleteOffsetsResult(error=ErrorCode.GROUP_ID_NOT_FOUND))
             return
         if group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            self._desk.reply(token, DeleteOffsetsResult(error=ErrorCode.NON_EMPTY_GROUP))
+            self._shared.outbox.reply(token, DeleteOffsetsResult(error=ErrorCode.NON_EMPTY_GROUP))
             return
         errors = {partition: _deletable(group, partition) for partition in partitions}
         doomed = [each for each in partitions if errors[each] is ErrorCode.NONE and each in group.offsets]
         if not doomed:
-            self._desk.reply(token, DeleteOffsetsResult(errors=errors))
+            self._shared.outbox.reply(token, DeleteOffsetsResult(errors=errors))
             return
 
         def deleted(_now_ms: int, ok: bool) -> None:
@@ -204,17 +204,17 @@ class Offsets:
                 _take_out(group, doomed)
             else:
                 errors.update(dict.fromkeys(doomed, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            self._desk.reply(token, DeleteOffsetsResult(errors=errors))
+            self._shared.outbox.reply(token, DeleteOffsetsResult(errors=errors))
 
-        self._desk.persist_all(_tombstones(group, doomed), deleted)
+        self._shared.outbox.persist(_tombstones(group, doomed), deleted)
 
     def delete_groups(self, token: object, group_ids: Sequence[str]) -> None:
         errors = {group_id: self._group_deletable(group_id) for group_id in group_ids}
         doomed = [
-            self._desk.groups[group_id] for group_id, error in errors.items() if error is ErrorCode.NONE
+            self._shared.groups[group_id] for group_id, error in errors.items() if error is ErrorCode.NONE
         ]
         if not doomed:
-            self._desk.reply(token, DeleteGroupsResult(errors=errors))
+            self._shared.outbox.reply(token, DeleteGroupsResult(errors=errors))
             return
         for group in doomed:
             self._forget(group)
@@ -223,35 +223,35 @@ class Offsets:
             for group in doomed:
                 if ok:
                     group.move_to(GroupState.DEAD, now_ms)
-                    self._desk.events.tell("group.deleted", group=group.group_id)
+                    self._shared.events.tell("group.deleted", group=group.group_id)
                 else:
                     errors[group.group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
                     self._put_back(now_ms, group)
-            self._desk.reply(token, DeleteGroupsResult(errors=errors))
+            self._shared.outbox.reply(token, DeleteGroupsResult(errors=errors))
 
         records = [record for group in doomed for record in _all_tombstones(group)]
-        self._desk.persist_all(records, deleted)
+        self._shared.outbox.persist(records, deleted)
 
     def _group_deletable(self, group_id: str) -> ErrorCode:
-        group = self._desk.find(group_id)
+        group = self._shared.find(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def _forget(self, group: Group) -> None:
         for member_id in group.pending:
-            self._desk.timers.cancel(pending_timer(group, member_id))
+            self._shared.timers.cancel(pending_timer(group, member_id))
         group.pending.clear()
-        del self._desk.groups[group.group_id]
+        del self._shared.groups[group.group_id]
 
     def _put_back(self, now_ms: int, group: Group) -> None:
         """The deletion was not written, so the log still has the group.
 
         What came up in its place meanwhile is newer.
         """
-        current = self._desk.find(group.group_id)
+        current = self._shared.find(group.group_id)
         if current is None:
-            self._desk.keep(now_ms, group)
+            self._shared.keep(now_ms, group)
             return
         for partition, stored in group.offsets.items():
             current.offsets.setdefault(partition, stored)
@@ -262,7 +262,7 @@ class Offsets:
         """What was committed for topics that are gone means nothing for later topics of the same name. Unsigned
         offsets go as well: they are older than the news."""
         names = frozenset(topics)
-        for group in list(self._desk.groups.values()):
+        for group in list(self._shared.groups.values()):
             partitions = group.offsets.keys() | group.offsets_in_flight.keys()
             doomed = sorted(
                 each for each in partitions if each.topic in names and self._goes_with_topic(group, each)
@@ -271,21 +271,21 @@ class Offsets:
             self._remove(group, doomed)
 
     def _goes_with_topic(self, group: Group, partition: TopicPartition) -> bool:
-        if self._desk.topics.id_of(partition.topic) is None:
+        if self._shared.topics.id_of(partition.topic) is None:
             return True
         if partition in group.offsets_in_flight:
             return False  # it may be the new topic's (3); if it is not, nobody will see it
         return self._judge(group, partition) is not Verdict.COUNTS
 
     def tidy(self) -> None:
-        for group in list(self._desk.groups.values()):
+        for group in list(self._shared.groups.values()):
             at_rest = [each for each in group.offsets if each not in group.offsets_in_flight]
             self._sign(group, [each for each in at_rest if self._judge(group, each) is Verdict.UNSIGNED])
             self._remove(group, [each for each in at_rest if self._judge(group, each) is Verdict.GONE])
 
     def _sign(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         """From here on these offsets are known to be of the topics that have their names now."""
-        topics = self._desk.topics
+        topics = self._shared.topics
         ids = {partition: topics.id_of(partition.topic) for partition in partitions}
         signed = {
             partition: replace(group.offsets[partition], topic_id=topic_id, topics_version=topics.version)
@@ -300,15 +300,15 @@ class Offsets:
     def expire(self, now_ms: int) -> None:
         """Lets go of what has expired, and looks again after a while."""
         self.tidy()
-        for group in list(self._desk.groups.values()):
+        for group in list(self._shared.groups.values()):
             expired = [each for each in _may_expire(group) if self._has_expired(now_ms, group, each)]
             if expired:
                 self._remove(group, expired)
             elif group.is_idle:
                 self._end(now_ms, group)
-        if self._desk.groups:
-            deadline_ms = now_ms + self._desk.settings.offsets_retention_check_interval_ms
-            self._desk.timers.set(EXPIRY_TIMER, deadline_ms)
+        if self._shared.groups:
+            deadline_ms = now_ms + self._shared.settings.offsets_retention_check_interval_ms
+            self._shared.timers.set(EXPIRY_TIMER, deadline_ms)
 
     def _has_expired(self, now_ms: int, group: Group, partition: TopicPartition) -> bool:
         if self._judge(group, partition) is Verdict.GONE:
@@ -319,7 +319,7 @@ class Offsets:
         since_ms = committed.commit_timestamp_ms
         if group.state is GroupState.EMPTY and group.protocol_type is not None:
             since_ms = max(since_ms, group.state_timestamp_ms)
-        return now_ms - since_ms >= self._desk.settings.offsets_retention_ms
+        return now_ms - since_ms >= self._shared.settings.offsets_retention_ms
 
     def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
         """Writes deletions and, once they are durable, lets go; then perhaps of the group, too."""
@@ -329,10 +329,10 @@ class Offsets:
         def removed(now_ms: int, ok: bool) -> None:
             if ok:
                 _take_out(group, partitions)
-                if group.is_idle and self._desk.find(group.group_id) is group:
+                if group.is_idle and self._shared.find(group.group_id) is group:
                     self._end(now_ms, group)
 
-        self._desk.persist_all(_tombstones(group, partitions), removed)
+        self._shared.outbox.persist(_tombstones(group, partitions), removed)
 
     def _end(self, now_ms: int, group: Group) -> None:
         """An empty group with nothing to keep is forgotten.
@@ -341,9 +341,9 @@ class Offsets:
         """
         self._forget(group)
         group.move_to(GroupState.DEAD, now_ms)
-        self._desk.events.tell("group.forgotten", group=group.group_id)
+        self._shared.events.tell("group.forgotten", group=group.group_id)
         if group.generation > 0:
-            self._desk.persist(((encode_group_key(group.group_id), None),), lambda now_ms, ok: None)
+            self._shared.outbox.persist(((encode_group_key(group.group_id), None),), lambda now_ms, ok: None)
 
 
 def _may_expire(group: Group) -> Iterator[TopicPartition]:
@@ -382,10 +382,10 @@ def _take_out(group: Group, partitions: Iterable[TopicPartition]) -> None:
         group.offsets.pop(partition, None)
 
 
-def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Records:
+def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> tuple[KeyValue, ...]:
     return tuple((encode_offset_key(group.group_id, partition), None) for partition in partitions)
 
 
-def _all_tombstones(group: Group) -> Records:
+def _all_tombstones(group: Group) -> tuple[KeyValue, ...]:
     partitions = sorted(group.offsets.keys() | group.offsets_in_flight.keys())
     return (*_tombstones(group, partitions), (encode_group_key(group.group_id), None))

@@ -11,8 +11,8 @@ better than ten.
 """
 
 from penstock.errors import ErrorCode
-from penstock.groups.desk import Desk, join_timer, session_timer, sync_timer
 from penstock.groups.group import Group, Member
+from penstock.groups.shared_state import SharedState, join_timer, session_timer, sync_timer
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group, encode_group_key
 from penstock.groups.values import JoinResult, SyncResult
@@ -23,8 +23,8 @@ LEFT = "it left"
 class Rebalancing:
     """The moves of a group between its states."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
 
     def begin_or_complete(self, now_ms: int, group: Group) -> None:
         """Somebody came, went or changed: a rebalance begins, or the one under way may have waited for this."""
@@ -42,7 +42,7 @@ class Rebalancing:
         elif group.all_joined:
             self._complete(now_ms, group)
         else:
-            self._desk.timers.set(join_timer(group), now_ms + group.rebalance_timeout_ms)
+            self._shared.timers.set(join_timer(group), now_ms + group.rebalance_timeout_ms)
 
     def complete_if_all_joined(self, now_ms: int, group: Group) -> None:
         preparing = group.state is GroupState.PREPARING_REBALANCE
@@ -55,10 +55,10 @@ class Rebalancing:
         if not remaining_ms or not group.new_member_added:
             self._complete(now_ms, group)
             return
-        delay_ms = min(self._desk.settings.initial_rebalance_delay_ms, remaining_ms)
+        delay_ms = min(self._shared.settings.initial_rebalance_delay_ms, remaining_ms)
         group.new_member_added = False
         group.initial_remaining_ms = remaining_ms - delay_ms
-        self._desk.timers.set(join_timer(group), now_ms + delay_ms)
+        self._shared.timers.set(join_timer(group), now_ms + delay_ms)
 
     def sync_timed_out(self, now_ms: int, group: Group) -> None:
         """The time for syncing is over: members that did not ask for their assignment are gone."""
@@ -83,7 +83,7 @@ class Rebalancing:
         """An id was given out and never used."""
         group.pending.discard(member_id)
         self.complete_if_all_joined(now_ms, group)
-        self._desk.drop_if_never_used(now_ms, group)
+        self._shared.drop_if_never_used(now_ms, group)
 
     def dismiss(self, group: Group, member: Member, reason: str) -> None:
         """Takes a member out, because it wants to leave (LEFT) or for another reason.
@@ -92,42 +92,44 @@ class Rebalancing:
         """
         error = ErrorCode.UNKNOWN_MEMBER_ID
         if member.join_token is not None:
-            self._desk.reply(group.end_join(member), JoinResult(error=error, member_id=member.member_id))
+            self._shared.outbox.reply(
+                group.end_join(member), JoinResult(error=error, member_id=member.member_id)
+            )
         self.end_member_sync(member, error)
-        self._desk.timers.cancel(session_timer(group, member.member_id))
+        self._shared.timers.cancel(session_timer(group, member.member_id))
         group.remove(member)
         who = {"group": group.group_id, "member": member.member_id, "instance": member.instance_id}
         if reason == LEFT:
-            self._desk.events.tell("group.member_left", **who)
+            self._shared.events.tell("group.member_left", **who)
         else:
-            self._desk.events.tell("group.member_expired", **who, reason=reason)
+            self._shared.events.tell("group.member_expired", **who, reason=reason)
 
     def touch(self, now_ms: int, group: Group, member: Member) -> None:
         """A sign of life: the session begins again.
 
         A new member's has not begun; it may wait longer to be let in.
         """
-        settings = self._desk.settings
+        settings = self._shared.settings
         timeout_ms = settings.new_member_join_timeout_ms if member.is_new else member.session_timeout_ms
-        self._desk.timers.set(session_timer(group, member.member_id), now_ms + timeout_ms)
+        self._shared.timers.set(session_timer(group, member.member_id), now_ms + timeout_ms)
 
     def end_member_sync(self, member: Member, error: ErrorCode) -> None:
         if member.sync_token is not None:
             token, member.sync_token = member.sync_token, None
-            self._desk.reply(token, SyncResult(error=error))
+            self._shared.outbox.reply(token, SyncResult(error=error))
 
     def assigned(self, now_ms: int, group: Group, assignments: dict[str, bytes]) -> None:
         """The leader's assignments are durable: the generation is complete."""
         group.assignment_in_flight = False
         group.move_to(GroupState.STABLE, now_ms)
-        self._desk.events.tell(
+        self._shared.events.tell(
             "group.rebalanced", group=group.group_id, generation=group.generation, members=len(group.members)
         )
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
             if member.sync_token is not None:
                 token, member.sync_token = member.sync_token, None
-                self._desk.reply(token, sync_result(group, member))
+                self._shared.outbox.reply(token, sync_result(group, member))
                 self.touch(now_ms, group, member)
 
     def assignment_lost(self, now_ms: int, group: Group) -> None:
@@ -136,17 +138,17 @@ class Rebalancing:
         self.begin(now_ms, group)
 
     def _begin_first(self, now_ms: int, group: Group) -> None:
-        delay_ms = self._desk.settings.initial_rebalance_delay_ms
+        delay_ms = self._shared.settings.initial_rebalance_delay_ms
         if delay_ms == 0:
             self._complete(now_ms, group)
             return
         group.new_member_added = False
         group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-        self._desk.timers.set(join_timer(group), now_ms + delay_ms)
+        self._shared.timers.set(join_timer(group), now_ms + delay_ms)
 
     def _complete(self, now_ms: int, group: Group) -> None:
         """All who will join have joined."""
-        self._desk.timers.cancel(join_timer(group))
+        self._shared.timers.cancel(join_timer(group))
         for member in list(group.members.values()):
             if member.join_token is None and not member.is_static:
                 self.dismiss(group, member, "it did not join again in time")
@@ -154,8 +156,8 @@ class Rebalancing:
             # Only static members are left and none of them is back. They have their sessions to come back in,
             # and a generation without anybody to lead it would be of no use to them. (A client may ask for a
             # rebalance timeout of 0, hence the second bound.)
-            wait_ms = max(group.rebalance_timeout_ms, self._desk.settings.min_session_timeout_ms)
-            self._desk.timers.set(join_timer(group), now_ms + wait_ms)
+            wait_ms = max(group.rebalance_timeout_ms, self._shared.settings.min_session_timeout_ms)
+            self._shared.timers.set(join_timer(group), now_ms + wait_ms)
             return
         group.initial_remaining_ms = None
         group.generation += 1
@@ -171,22 +173,22 @@ class Rebalancing:
         for member in group.members.values():
             member.is_new = False
             if member.join_token is not None:
-                self._desk.reply(group.end_join(member), join_result(group, member))
+                self._shared.outbox.reply(group.end_join(member), join_result(group, member))
             self.touch(now_ms, group, member)
-        self._desk.timers.set(sync_timer(group), now_ms + group.rebalance_timeout_ms)
+        self._shared.timers.set(sync_timer(group), now_ms + group.rebalance_timeout_ms)
 
     def _become_empty(self, now_ms: int, group: Group) -> None:
         group.protocol_name = None
         group.move_to(GroupState.EMPTY, now_ms)
-        self._desk.events.tell("group.empty", group=group.group_id, generation=group.generation)
+        self._shared.events.tell("group.empty", group=group.group_id, generation=group.generation)
         # Nobody waits for this write. If it is lost, the members of the last generation are found again at
         # the next start, and their sessions end.
         record = (encode_group_key(group.group_id), encode_group(group.stored()))
-        self._desk.persist((record,), lambda now_ms, ok: None)
+        self._shared.outbox.persist((record,), lambda now_ms, ok: None)
 
     def _end_sync(self, now_ms: int, group: Group, error: ErrorCode) -> None:
         """Whoever waits for an assignment of this generation waits in vain."""
-        self._desk.timers.cancel(sync_timer(group))
+        self._shared.timers.cancel(sync_timer(group))
         group.pending_sync.clear()
         group.assignment_in_flight = False
         for member in group.members.values():

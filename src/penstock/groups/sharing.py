@@ -23,7 +23,7 @@ A name belongs to a share group or to a consumer group, never to both.
 from collections.abc import Collection, Iterator
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups.desk import Desk
+from penstock.groups.shared_state import SharedState
 from penstock.groups.sharing_group import Plan, ShareGroup, ShareMember, plan_size
 from penstock.groups.sharing_storage import decode_share_group, encode_share_group, encode_share_group_key
 from penstock.groups.sharing_values import (
@@ -49,8 +49,8 @@ FIRST_EPOCH = 1
 class Sharing:
     """All share groups of one coordinator."""
 
-    def __init__(self, desk: Desk, surroundings: Surroundings) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState, surroundings: Surroundings) -> None:
+        self._shared = shared
         self._surroundings = surroundings
         self._groups: dict[str, ShareGroup] = {}
         self._readers: dict[str, dict[str, int]] = {}
@@ -69,7 +69,9 @@ class Sharing:
             else:
                 self._report(now_ms, token, request)
         except KafkaError as refusal:
-            self._desk.reply(token, ShareHeartbeatResult(error=refusal.code, message=refusal.message))
+            self._shared.outbox.reply(
+                token, ShareHeartbeatResult(error=refusal.code, message=refusal.message)
+            )
 
     def begin(self, token: object, group_id: str) -> None:
         """The group is there, with or without members: answered once that is durable."""
@@ -77,7 +79,9 @@ class Sharing:
             self._check_text("GroupId", group_id)
             group = self._groups[group_id] = self._open(group_id)
         except KafkaError as refusal:
-            self._desk.reply(token, ShareHeartbeatResult(error=refusal.code, message=refusal.message))
+            self._shared.outbox.reply(
+                token, ShareHeartbeatResult(error=refusal.code, message=refusal.message)
+            )
             return
         group.epoch = max(group.epoch, FIRST_EPOCH)
         self._answer(group, token, ShareHeartbeatResult(member_epoch=FIRST_EPOCH))
@@ -94,7 +98,7 @@ class Sharing:
         if topics is not None and topics != member.plan.topics:
             self._resubscribe(group, member, topics)
         config = self._surroundings.config(group.group_id)
-        self._desk.timers.set(_session(group, member.member_id), now_ms + config.session_timeout_ms)
+        self._shared.timers.set(_session(group, member.member_id), now_ms + config.session_timeout_ms)
         assignment = _catch_up(group, member, request)
         result = ShareHeartbeatResult(
             member_id=member.member_id,
@@ -108,15 +112,15 @@ class Sharing:
         group = self._open(request.group_id)
         member = group.members.get(request.member_id)
         if member is None:
-            if len(group.members) >= self._desk.limits.max_group_members:
-                message = f"limits.max_group_members is {self._desk.limits.max_group_members}"
+            if len(group.members) >= self._shared.limits.max_group_members:
+                message = f"limits.max_group_members is {self._shared.limits.max_group_members}"
                 raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
             self._check_size(group, topics)
             self._groups[group.group_id] = group
             member = group.add(request, topics)
             self._followed(group, member.plan)
             group.epoch += 1
-            self._desk.events.tell(
+            self._shared.events.tell(
                 "group.member_joined",
                 group=group.group_id,
                 member=request.member_id,
@@ -129,8 +133,8 @@ class Sharing:
         """The group, made if there is none. The caller keeps it: a refusal leaves no trace."""
         self._check_kind(group_id)
         group = self._groups.get(group_id)
-        if group is None and len(self._groups) >= self._desk.limits.max_groups:
-            message = f"limits.max_groups ({self._desk.limits.max_groups}) is reached"
+        if group is None and len(self._groups) >= self._shared.limits.max_groups:
+            message = f"limits.max_groups ({self._shared.limits.max_groups}) is reached"
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
         return group or ShareGroup(group_id)
 
@@ -155,8 +159,8 @@ class Sharing:
     def _leave(self, token: object, request: ShareHeartbeat) -> None:
         group, member = self._known(request)
         self._remove(group, member)
-        self._desk.events.tell("group.member_left", group=group.group_id, member=member.member_id)
-        self._desk.reply(
+        self._shared.events.tell("group.member_left", group=group.group_id, member=member.member_id)
+        self._shared.outbox.reply(
             token, ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         )
 
@@ -164,13 +168,13 @@ class Sharing:
         group = self._groups[group_id]
         self._remove(group, group.members[member_id])
         who = {"group": group_id, "member": member_id}
-        self._desk.events.tell("group.member_expired", **who, reason="its session timed out")
+        self._shared.events.tell("group.member_expired", **who, reason="its session timed out")
 
     def _remove(self, group: ShareGroup, member: ShareMember) -> None:
         abandoned = group.remove(member)
         if abandoned is not None:
             self._abandoned(group, abandoned)
-        self._desk.timers.cancel(_session(group, member.member_id))
+        self._shared.timers.cancel(_session(group, member.member_id))
         group.epoch += 1
         self._drop_if_never_saved(group)
 
@@ -191,12 +195,12 @@ class Sharing:
     def _check_text(self, field: str, text: str) -> None:
         if not text:
             raise _invalid(f"{field} is empty")
-        if len(text.encode()) > self._desk.limits.max_group_id_bytes:
-            limit = self._desk.limits.max_group_id_bytes
+        if len(text.encode()) > self._shared.limits.max_group_id_bytes:
+            limit = self._shared.limits.max_group_id_bytes
             raise _invalid(f"{field} is above limits.max_group_id_bytes ({limit})")
 
     def _check_topics(self, topics: tuple[str, ...]) -> None:
-        limits = self._desk.limits
+        limits = self._shared.limits
         if len(topics) > limits.max_subscribed_topics:
             limit = limits.max_subscribed_topics
             raise _invalid(f"SubscribedTopicNames: {len(topics)}; limits.max_subscribed_topics is {limit}")
@@ -206,12 +210,12 @@ class Sharing:
             raise _invalid("SubscribedTopicNames: above limits.max_member_metadata_bytes")
 
     def _check_size(self, group: ShareGroup, topics: tuple[str, ...]) -> None:
-        if group.size_with(topics) > self._desk.limits.max_group_metadata_bytes:
+        if group.size_with(topics) > self._shared.limits.max_group_metadata_bytes:
             message = "SubscribedTopicNames: the group would be above limits.max_group_metadata_bytes"
             raise _invalid(message)
 
     def _check_kind(self, group_id: str) -> None:
-        if self._desk.find(group_id) is not None:
+        if self._shared.find(group_id) is not None:
             message = f"{group_id!r} is a consumer group, not a share group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
@@ -255,7 +259,7 @@ class Sharing:
     def _answer(self, group: ShareGroup, token: object, result: ShareHeartbeatResult) -> None:
         """Answers once the epoch that is told is durable (2)."""
         if result.member_epoch <= group.durable_epoch:
-            self._desk.reply(token, result)
+            self._shared.outbox.reply(token, result)
         else:
             group.waiting.append((token, result))
             self._save(group)
@@ -274,11 +278,11 @@ class Sharing:
             self._saved(group, ok)
 
         record = (encode_share_group_key(group.group_id), encode_share_group(epoch))
-        self._desk.persist((record,), saved)
+        self._shared.outbox.persist((record,), saved)
 
     def _saved(self, group: ShareGroup, ok: bool) -> None:
         for token, result in group.take_waiting(group.durable_epoch):
-            self._desk.reply(token, result)
+            self._shared.outbox.reply(token, result)
         if not ok:
             self._refuse_waiting(
                 group, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's epoch could not be stored"
@@ -291,7 +295,7 @@ class Sharing:
 
     def _refuse_waiting(self, group: ShareGroup, code: ErrorCode, message: str) -> None:
         for token, _ in group.take_waiting():
-            self._desk.reply(token, ShareHeartbeatResult(error=code, message=message))
+            self._shared.outbox.reply(token, ShareHeartbeatResult(error=code, message=message))
 
     def _drop_if_never_saved(self, group: ShareGroup) -> None:
         unused = not group.members and not group.durable_epoch and not group.is_saving
@@ -334,7 +338,7 @@ class Sharing:
         """A group that is made anew while this is under way has its record behind the deletion, and stays."""
         code = self.deletable(group_id)
         if code is not ErrorCode.NONE:
-            self._desk.reply(token, DeleteGroupsResult(errors={group_id: code}))
+            self._shared.outbox.reply(token, DeleteGroupsResult(errors={group_id: code}))
             return
         group = self._groups.pop(group_id)
 
@@ -342,11 +346,11 @@ class Sharing:
             if not ok:
                 self._groups.setdefault(group_id, group)
             else:
-                self._desk.events.tell("group.deleted", group=group_id)
+                self._shared.events.tell("group.deleted", group=group_id)
             outcome = ErrorCode.NONE if ok else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            self._desk.reply(token, DeleteGroupsResult(errors={group_id: outcome}))
+            self._shared.outbox.reply(token, DeleteGroupsResult(errors={group_id: outcome}))
 
-        self._desk.persist(((encode_share_group_key(group_id), None),), deleted)
+        self._shared.outbox.persist(((encode_share_group_key(group_id), None),), deleted)
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:

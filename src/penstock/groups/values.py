@@ -208,21 +208,3 @@ Result = (
     | DeleteGroupsResult
     | ShareHeartbeatResult
 )
-Records = tuple[tuple[bytes, bytes | None], ...]
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect: answer the request that came with this token. Each token is answered exactly once."""
-
-    token: object
-    result: Result
-
-
-class Persist(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect: append these keys and values (None deletes) to the offsets topic, then report `persisted(id)`."""
-
-    id: int
-    records: Records
-
-
-Effect = Reply | Persist

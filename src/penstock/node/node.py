@@ -327,7 +327,7 @@ class Node:
             rpc=rpc,
         )
         self.share_groups = ShareGroups(
-            self.groups, node_id=self.node_id, view=self.view, erase=self.queue_overview.forget, rpc=rpc
+            self.groups.cores, node_id=self.node_id, view=self.view, erase=self.queue_overview.forget, rpc=rpc
         )
 
     def _open_upkeep(self) -> None:
@@ -454,7 +454,7 @@ class Node:
             await self._leave(self.links)
         await self._housekeeping.stop()
         self.dedup.stop()
-        self.groups.stop()
+        self.groups.cores.stop()
         await self.queues.stop()
         await self.metadata.drain()
         await self.flusher.stop()
@@ -498,7 +498,7 @@ class Node:
         self.dedup.role_changed(partition)
         self.queues.partition_moved(partition)
         if partition.name.topic == OFFSETS_TOPIC:
-            self.groups.partition_moved(partition)
+            self.groups.cores.role_changed(partition)
         elif partition.name.topic == STATE_TOPIC:
             self._queue_store.partition_moved(partition)
 
@@ -525,7 +525,7 @@ class Node:
 
     def metadata_changed(self, changed: Collection[str], vanished: Collection[str]) -> None:
         """A change of metadata is committed: carries it out here."""
-        self.groups.topics_changed([*vanished, *changed])
+        self.groups.metadata_changed([*vanished, *changed])
         for name in vanished:
             self._following.set_aside(name)
         for name in changed:

@@ -141,7 +141,7 @@ class GroupMember:
 
     def _find(self) -> None:
         async def find(node: Node) -> int:
-            await node.groups.ensure_topic()
+            await node.groups.cores.ensure_topic()
             return node.view.coordinator(self._ledger.group_id).node_id
 
         def found(node_id: int) -> None:

@@ -1,7 +1,7 @@
 """Seeded bugs of consumer groups and their coordinators."""
 
 from penstock.groups import coordinator, rebalancing
-from penstock.node.coordination import coordinator_driver
+from penstock.node.coordination import core_host
 from penstock.sim.mutant import Change, Mutant
 from penstock.sim.seeds import NODE
 
@@ -9,7 +9,7 @@ GROUP_MUTANTS = (
     Mutant(
         "commits answered at once",
         "a coordinator tells of what it has only appended",
-        (Change(coordinator_driver.CoordinatorDriver, "_append", "if committed is None:", "if True:"),),
+        (Change(core_host.CoreHost, "_append", "if committed is None:", "if True:"),),
         level=NODE,
         seeds=80,
     ),
@@ -34,7 +34,7 @@ GROUP_MUTANTS = (
             Change(
                 rebalancing.Rebalancing,
                 "touch",
-                "self._desk.timers.set(session_timer(group, member.member_id), now_ms + timeout_ms)",
+                "self._shared.timers.set(session_timer(group, member.member_id), now_ms + timeout_ms)",
                 "pass",
             ),
         ),

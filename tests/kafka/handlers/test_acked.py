@@ -27,7 +27,7 @@ ACCEPT = bytes([AckKind.ACCEPT])
 def trio() -> Iterator[Trio]:
     """Each test uses a topic of its own and leaves all three nodes running."""
     with Trio(groups=GroupSettings(offsets_topic_partitions=3, state_topic_partitions=2)) as running:
-        running.run(running.node(1).groups.ensure_topic())
+        running.run(running.node(1).groups.cores.ensure_topic())
         yield running
 
 
@@ -155,7 +155,7 @@ def test_a_coordinator_that_may_have_been_replaced_tells_nothing(
     commit(trio, group_at(trio, unique, leader), topic, 10)
     with trio.cut_off(silent):
         node = trio.node(silent)
-        index = next(iter(trio.call(lambda: dict(node.groups.coordinators()))))
+        index = next(iter(trio.call(lambda: node.groups.cores.loaded())))
         trio.eventually(lambda: not node.partitions.get(OFFSETS_TOPIC, index).has_lease)
         topic_id = trio.replica(leader, topic).group.topic_id
         assert index not in trio.run(_told(trio, silent, topic_id.bytes))

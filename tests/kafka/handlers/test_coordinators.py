@@ -15,7 +15,7 @@ from penstock.kafka.wire.messages import offset_commit as committing
 from penstock.kafka.wire.messages import offset_fetch as fetching
 from penstock.kafka.wire.messages import sync_group as syncing
 from penstock.kafka.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from penstock.node.coordination import coordinator_driver, group_manager
+from penstock.node.coordination import core_host
 from penstock.types import TopicPartition
 from tests.kafka.asking import ask
 from tests.kafka.raw import RawClient
@@ -195,7 +195,7 @@ def test_a_member_that_waits_for_its_assignment_is_sent_on(trio: Trio, group: st
 
 
 def _waits(trio: Trio, node_id: int, group: str) -> bool:
-    driver = trio.node(node_id).groups._drivers[partition_of(trio, group)]
+    driver = trio.node(node_id).groups.cores.get(partition_of(trio, group))
     return bool(driver._asked)
 
 
@@ -238,8 +238,8 @@ def test_a_coordinator_that_is_cut_off_tells_no_old_offsets(trio: Trio, topic: s
 def test_a_coordinator_says_that_it_is_loading_until_it_knows_everything(
     trio: Trio, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_manager, "LOAD_AT_ONCE_BYTES", 0)
-    monkeypatch.setattr(coordinator_driver, "RECORDS_PER_TURN", 1)
+    monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(core_host, "RECORDS_PER_TURN", 1)
     with trio.client(home(trio, group)) as client:
         for offset in range(50):
             commit(client, group, topic, offset)

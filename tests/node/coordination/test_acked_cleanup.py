@@ -113,7 +113,7 @@ def test_a_topic_that_nobody_has_subscribed_to_keeps_everything() -> None:
     async def act(scene: Scene) -> None:
         await scene.write(10)
         assert await scene.clean() == 0
-        await scene.node.groups.ensure_topic()
+        await scene.node.groups.cores.ensure_topic()
         assert await scene.clean() == 0
 
     play(act)

@@ -13,9 +13,8 @@ from penstock.cluster import OFFSETS_TOPIC, TopicCreated, TopicWish, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit
-from penstock.node import Node
-from penstock.node.coordination.group_manager import AppliedTopics
-from penstock.node.coordination.replay import stored_records
+from penstock.node import MetadataLog, Node
+from penstock.node.coordination.internal_topic import records_between
 from penstock.types import TopicPartition
 
 GROUP = "billing"
@@ -60,7 +59,8 @@ def committed(node: Node) -> dict[TopicPartition, int]:
 
 def stored_about(node: Node, topic: str) -> list[bytes | None]:
     """The values of the records about offsets of this topic."""
-    records = stored_records(node.partitions.get(OFFSETS_TOPIC, 0))
+    partition = node.partitions.get(OFFSETS_TOPIC, 0)
+    records = records_between(partition, partition.start_offset, partition.high_watermark)
     return [record.value for record in records if topic.encode() in (record.key or b"")]
 
 
@@ -68,7 +68,7 @@ async def commit_and_lose_the_coordinator(node: Node) -> None:
     for partition in (ORDERS, INVOICES):
         await create(node, partition.topic)
         assert await commit(node, partition, 500) is ErrorCode.NONE
-    node.groups.stop()  # from here on it writes nothing, as if it had died
+    node.groups.cores.stop()  # from here on it writes nothing, as if it had died
     await delete(node, "orders")
 
 
@@ -150,18 +150,19 @@ def test_a_coordinator_waits_for_metadata_that_is_as_new_as_its_offsets(
         assert await commit(node, ORDERS, 500) is ErrorCode.NONE
 
     async def act(node: Node) -> None:
-        [loading] = node.groups._loading.values()
+        [host] = node.groups.cores.hosts()
+        assert host._loading is not None
         with pytest.raises(KafkaError) as refused:
             committed(node)
         assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert await commit(node, ORDERS, 1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         monkeypatch.undo()
         await create(node, "invoices")
-        await loading.task
+        await host._loading
         assert committed(node) == {ORDERS: 500}
 
     asyncio.run(run(tmp_path, prepare))
-    monkeypatch.setattr(AppliedTopics, "version", 0)
+    monkeypatch.setattr(MetadataLog, "applied", 0)
     asyncio.run(run(tmp_path, act))
 
 
@@ -170,14 +171,14 @@ def test_a_commit_that_waited_while_its_topic_was_made_anew_is_refused(tmp_path:
 
     async def act(node: Node) -> None:
         await create(node, "orders")
-        ensure_topic = node.groups.ensure_topic
+        ensure_topic = node.groups.cores.ensure_topic
 
         async def slowly() -> None:
             await delete(node, "orders")
             await create(node, "orders")
             await ensure_topic()
 
-        node.groups.ensure_topic = slowly  # type: ignore[method-assign]
+        node.groups.cores.ensure_topic = slowly  # type: ignore[method-assign]
         assert await commit(node, ORDERS, 500) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert committed(node) == {}
 
@@ -190,7 +191,7 @@ def test_an_offset_that_names_its_topic_is_not_taken_for_the_next_one_of_that_na
         known = node.metadata.state.topics["orders"].topic_id
         wanted = OffsetToCommit(topic="orders", partition=0, offset=500, topic_id=known)
         request = CommitRequest(group_id=GROUP, offsets=(wanted,))
-        await node.groups.ensure_topic()
+        await node.groups.cores.ensure_topic()
         assert (await node.groups.commit(request)).errors == {ORDERS: ErrorCode.NONE}
         await delete(node, "orders")
         await create(node, "orders")

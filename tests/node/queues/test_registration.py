@@ -118,7 +118,7 @@ def test_a_note_that_was_lost_is_made_again_while_the_queue_is_at_work(
     async def act(node: Node) -> None:
         await create(node)
         await open_queue(node)
-        home = await node.groups.home(GROUP)
+        home = await node.groups.cores.home(GROUP)
         home.carry_out(home.core.delete_share_group(home.now_ms, asyncio.Future(), GROUP))
         assert not node.share_groups.is_known(GROUP)
         await node.queues.tidy()

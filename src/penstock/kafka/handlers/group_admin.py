@@ -26,7 +26,9 @@ DEAD = "Dead"
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     found = context.node.groups.list(states=request.states_filter, types=request.types_filter)
     return ListGroupsResponse(
-        error_code=ErrorCode.NONE if context.node.groups.all_online else ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE
+        if context.node.groups.cores.all_online
+        else ErrorCode.COORDINATOR_NOT_AVAILABLE,
         groups=[
             ListedGroup(
                 group_id=row.group_id,

@@ -56,7 +56,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
         if key_type != GROUP_KEY:
             message = f"key type {key_type}: only groups ({GROUP_KEY}) have coordinators on this broker"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
-        await context.node.groups.ensure_topic()
+        await context.node.groups.cores.ensure_topic()
         home = context.node.view.coordinator(key)
     except KafkaError as mistake:
         if context.node.is_cut_off:

@@ -18,9 +18,9 @@ import msgspec
 
 from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError
-from penstock.groups import CommittedOffset, GroupListing, GroupState
+from penstock.groups import CommittedOffset, Coordinator, GroupListing, GroupState
 from penstock.node.clock import Clock
-from penstock.node.coordination.coordinator_driver import CoordinatorDriver
+from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
@@ -262,13 +262,13 @@ class AckedCleanup:
         self, names: Mapping[str, UUID], tally: QueueStats
     ) -> AsyncIterator[tuple[int, int]]:
         """Counts groups and subscriptions; says of which coordinators they were all, and nobody else's by now."""
-        for index, driver in list(self._groups.coordinators().items()):
+        for index, driver in list(self._groups.cores.loaded().items()):
             for count, row in enumerate(driver.core.list_groups((), ("classic",))):
                 if count % GROUPS_PER_TURN == 0:
                     await asyncio.sleep(0)
                 for name, committed in _acked_by(driver, row, names).items():
                     tally.group(names[name], self._true_offsets(names[name], committed))
-            if self._groups.coordinators().get(index) is driver and driver.has_lease:
+            if driver.serves:
                 yield index, driver.term
 
     def _true_offsets(self, topic_id: UUID, committed: Mapping[int, CommittedOffset]) -> dict[int, int]:
@@ -303,7 +303,7 @@ def _has_work(partition: Partition) -> bool:
 
 
 def _acked_by(
-    driver: CoordinatorDriver, row: GroupListing, names: Mapping[str, UUID]
+    driver: CoreHost[Coordinator], row: GroupListing, names: Mapping[str, UUID]
 ) -> dict[str, dict[int, CommittedOffset]]:
     """The topics of these that a group is on, with the offsets that it has committed. It is on those that its members
     read and those that it has committed something in; a rebalance, in which nobody reads, changes nothing about that:

@@ -5,19 +5,20 @@ cluster's metadata, and spoken to.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.cluster import ClusterState
 from penstock.config import GroupConfig
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import (
+    Coordinator,
     DeleteGroupsResult,
     SharedTopic,
     ShareGroupDescription,
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
-from penstock.node.coordination.coordinator_driver import CoordinatorDriver
+from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.types import NodeId
 
@@ -48,23 +49,19 @@ class AppliedMetadata:
         return self._state.group_config(group_id)
 
 
-class Homes(Protocol):
-    """Who knows where each group is coordinated: the group manager."""
-
-    async def ensure_topic(self) -> None: ...
-
-    async def home(self, group_id: str) -> CoordinatorDriver: ...
-
-    def known_home(self, group_id: str) -> CoordinatorDriver | None: ...
-
-
 class ShareGroups:
     """Finds a share group's coordinator and speaks with it. Every method is called on the event loop."""
 
     def __init__(
-        self, groups: Homes, *, node_id: NodeId, view: ClusterView, erase: Erase, rpc: "Rpc | None"
+        self,
+        cores: DurableCores[Coordinator],
+        *,
+        node_id: NodeId,
+        view: ClusterView,
+        erase: Erase,
+        rpc: "Rpc | None",
     ) -> None:
-        self._groups = groups
+        self._cores = cores
         self._node_id = node_id
         self._view = view
         self._erase = erase
@@ -74,7 +71,7 @@ class ShareGroups:
 
     async def heartbeat(self, request: ShareHeartbeat) -> ShareHeartbeatResult:
         try:
-            driver = await self._groups.home(request.group_id)
+            driver = await self._cores.home(request.group_id)
             return await driver.ask(
                 ShareHeartbeatResult, lambda now, token: driver.core.share_heartbeat(now, token, request)
             )
@@ -86,12 +83,7 @@ class ShareGroups:
     async def begin(self, group_id: str) -> None:
         """The share group is there when this returns, with or without members, whichever node coordinates it.
         POLICY_VIOLATION: it cannot be, by its name or the number of groups. Other errors: nobody can be asked now."""
-        try:
-            await self._groups.ensure_topic()
-        except KafkaError:
-            raise
-        except PenstockError as refused:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(refused)) from refused
+        await self._cores.ensure_topic()
         home = self._view.coordinator(group_id).node_id
         if home == self._node_id or self._rpc is None:
             await self._begin_here(group_id)
@@ -104,7 +96,7 @@ class ShareGroups:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failed)) from failed
 
     async def _begin_here(self, group_id: str) -> None:
-        driver = await self._groups.home(group_id)
+        driver = await self._cores.home(group_id)
         result = await driver.ask(
             ShareHeartbeatResult, lambda now, token: driver.core.begin_share_group(now, token, group_id)
         )
@@ -123,7 +115,7 @@ class ShareGroups:
 
     def describe(self, group_id: str) -> ShareGroupDescription | None:
         """None: there is no such group. KafkaError if that cannot be known."""
-        driver = self._groups.known_home(group_id)
+        driver = self._cores.find(group_id)
         return driver.core.describe_share_group(group_id) if driver is not None else None
 
     def is_known(self, group_id: str) -> bool:
@@ -136,7 +128,7 @@ class ShareGroups:
     async def delete(self, group_id: str) -> ErrorCode:
         """First its progress, then the group: a later one of the same name must not go on where this one was."""
         try:
-            driver = await self._groups.home(group_id)
+            driver = await self._cores.home(group_id)
             if driver.core.share_group_deletable(group_id) is ErrorCode.NONE:
                 await self._erase(group_id)
             result = await driver.ask(

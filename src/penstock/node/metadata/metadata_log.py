@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from penstock.batch import Record, build_batch, check_batch
 from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_record, encode_record
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.coordination.replay import records_between
+from penstock.node.coordination.internal_topic import append_records, records_between
 from penstock.node.replication.partition import Partition
 from penstock.node.status.metadata_events import tell_changes
 from penstock.types import NO_EVENTS, EventSink, Offset
@@ -131,10 +130,9 @@ class MetadataLog:
 
     async def _commit(self, records: Sequence[MetadataRecord]) -> Offset:
         """When this returns the records are applied here as well."""
-        rows = [Record(i, 0, None, encode_record(record), ()) for i, record in enumerate(records)]
-        batch = memoryview(bytearray(build_batch(rows)))
+        rows = [(None, encode_record(record)) for record in records]
         try:
-            appended = self.partition.append(batch, check_batch(batch))
+            appended = append_records(self.partition, rows, stamp_ms=0)
             committed = self.partition.committed_at(appended)
             if committed is not None:
                 await committed

@@ -21,7 +21,7 @@ from uuid import UUID
 from penstock.batch import Record, build_batch, check_batch
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock
-from penstock.node.coordination.replay import stored_records
+from penstock.node.coordination.internal_topic import records_between
 from penstock.node.replication.partition import Partition
 from penstock.queue import (
     FENCE_SUFFIX,
@@ -88,7 +88,8 @@ class QueueStateLog:
 
     def load(self) -> Iterator[None]:
         """Replays the log, a record a step, so that the caller may let others have their turn."""
-        for record in stored_records(self._partition):
+        partition = self._partition
+        for record in records_between(partition, partition.start_offset, partition.high_watermark):
             self._replay(record.key or b"", record.value)
             yield
 

@@ -77,7 +77,7 @@ class Subscriptions:
         deadline = self._loop.time() + PATIENCE_SECONDS
         while True:
             try:
-                await self._node.groups.ensure_topic()
+                await self._node.groups.cores.ensure_topic()
                 home = self.home_of(wish.name)
                 if home != self._node.node_id:
                     raise Elsewhere(home)

@@ -64,7 +64,7 @@ class SubscriptionStore:
 
     def names(self) -> list[str]:
         """Everything that may be a subscription at home here. KafkaError while not all of it is known."""
-        if not self._groups.all_online:
+        if not self._groups.cores.all_online:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a coordinator is reading its log")
         return [row.group_id for row in self._groups.list((), (GROUP_TYPE,))]
 

@@ -1,0 +1,318 @@
+"""Hosts one durable core (`penstock.effects`) on the partition that holds its state.
+
+The host replays the partition into the core, carries out the core's effects, and calls the core at its next deadline.
+It answers waiting requests with the core's replies, appends the core's records to the partition, and reports them to
+the core once they are committed. A host lives as long as this node leads the partition, in one term: the next leader
+replays the same records and goes on from there.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar, cast
+
+from penstock.effects import Effect, KeyValue, Persist, Reply
+from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.clock import Clock, SteadyClock
+from penstock.node.coordination.internal_topic import append_records, records_between
+from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.replication.partition import Partition
+from penstock.types import Term
+
+log = logging.getLogger("penstock.coordination")
+
+T = TypeVar("T")
+
+LOAD_AT_ONCE_BYTES = 128 * 1024
+"""A partition of at most this size is replayed in one go: some milliseconds."""
+RECORDS_PER_TURN = 100
+"""How many records of a larger one are replayed in one turn of the loop: about a millisecond's work."""
+BATCH_BYTES = 256 * 1024
+"""Of keys and values that are appended in one batch: far below what a partition accepts at once."""
+
+
+class DurableCore(Protocol):
+    """A state machine whose state is a partition. Times are wall milliseconds that never go back."""
+
+    @property
+    def applies_early(self) -> bool:
+        """Whether the core changes its memory before its writes are committed. After a write that failed its memory
+        is wrong then, and the partition must be replayed."""
+        ...
+
+    @property
+    def topics_version(self) -> int:
+        """The newest metadata by which any replayed record was decided. The core serves when this node has applied
+        that much: otherwise it would take topics that this node does not know yet for deleted ones."""
+        ...
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due; None while there is nothing to wait for."""
+        ...
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One stored record, in order."""
+        ...
+
+    def loaded(self, now_ms: int) -> Iterable[Effect]:
+        """All records were replayed: the core serves from now on."""
+        ...
+
+    def tick(self, now_ms: int) -> Iterable[Effect]: ...
+
+    def persisted(self, now_ms: int, persist_id: int, ok: bool) -> Iterable[Effect]:
+        """A write is committed, or has failed."""
+        ...
+
+
+C = TypeVar("C", bound=DurableCore)
+
+Request = Callable[[int, object], Iterable[Effect]]
+"""Takes the time and a token for the reply."""
+Fact = Callable[[int], Iterable[Effect]]
+
+
+class CoreHost(Generic[C]):
+    """A core and its partition. Every method is called on the event loop."""
+
+    def __init__(self, core: C, partition: Partition, clock: Clock, metadata: MetadataLog) -> None:
+        self.core = core
+        self.partition = partition
+        self.term: Term = partition.term
+        self.is_ready = False
+        """Whether the core has loaded."""
+        self.is_loading = True
+        self.is_broken = False
+        """Whether the core's memory is ahead of the log: it must not serve, and a new core must load."""
+        self._metadata = metadata
+        self._clock = clock
+        self._steady = SteadyClock(clock)
+        self._loop = asyncio.get_running_loop()
+        self._loading: asyncio.Task[None] | None = None
+        self._facts: list[Fact] = []
+        """To be told when the core has loaded."""
+        self._stopped = False
+        self._asked: dict[asyncio.Future[object], None] = {}
+        """Requests that wait for their reply."""
+        self._writes: deque[_Write] = deque()
+        """All that are not reported, oldest first."""
+        self._unwritten: list[_Write] = []
+        """Of these, the ones that are appended at the end of this turn of the loop."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms: int | None = None
+
+    @property
+    def now_ms(self) -> int:
+        return self._steady.now_ms()
+
+    @property
+    def serves(self) -> bool:
+        """Whether the core may answer from memory: no other node can have taken over. A leader without a lease may
+        have been replaced, and know old state."""
+        partition = self.partition
+        return (
+            self.is_ready
+            and not self._stopped
+            and not self.is_broken
+            and partition.serves
+            and partition.term == self.term
+            and partition.has_lease
+        )
+
+    # --- loading
+
+    def start(self) -> None:
+        """Loads: at once if the partition is small and the metadata new enough, else in slices."""
+        records = self._replay()
+        if self.partition.log.size_bytes <= LOAD_AT_ONCE_BYTES:
+            try:
+                for _ in records:
+                    pass
+            except (PenstockError, ValueError) as trouble:
+                self._cannot_load(trouble)
+                return
+            if self._knows_enough:
+                self._begin()
+                return
+        self._loading = self._loop.create_task(self._load(records))
+
+    async def _load(self, records: Iterator[None]) -> None:
+        try:
+            for count, _ in enumerate(records):
+                if count % RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            while not self._knows_enough:
+                log.info("the coordinator on %s waits for metadata that this node lacks", self.partition.name)
+                await self._metadata.next_change()
+        except (PenstockError, ValueError) as trouble:
+            self._cannot_load(trouble)
+        else:
+            self._begin()
+
+    def _replay(self) -> Iterator[None]:
+        """One record a step. Nothing else is appended meanwhile: only the core writes to this partition. The end of
+        the log is the leader's: after a broken core, writes that it appended in this term may not be committed yet."""
+        partition = self.partition
+        for record in records_between(partition, partition.start_offset, partition.log.end_offset):
+            self.core.replay(record.key or b"", record.value)
+            yield
+
+    @property
+    def _knows_enough(self) -> bool:
+        return self._metadata.applied >= self.core.topics_version
+
+    def _cannot_load(self, trouble: Exception) -> None:
+        self.is_loading = False
+        log.error("the coordinator on %s stays offline: %s", self.partition.name, trouble)
+
+    def _begin(self) -> None:
+        self.is_loading, self.is_ready = False, True
+        self.carry_out(self.core.loaded(self.now_ms))
+        facts, self._facts = self._facts, []
+        for fact in facts:
+            self.tell(fact)
+
+    def stop(self) -> None:
+        """This node no longer leads: requests that wait are told to look for the new leader."""
+        self._stopped = True
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        moved = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.name} is led by another node now")
+        for future in self._asked:
+            if not future.done():
+                future.set_exception(moved)
+
+    # --- requests
+
+    async def ask(self, kind: type[T], request: Request) -> T:
+        """Makes a request and waits for its reply, which may come much later. KafkaError if this stops meanwhile."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        self._asked[future] = None
+        try:
+            self.carry_out(request(self.now_ms, future))
+            return cast(T, await future)
+        finally:
+            del self._asked[future]
+
+    def tell(self, fact: Fact) -> None:
+        """Tells the core about a change around it: now, or when it has loaded."""
+        if self.is_ready:
+            self.carry_out(fact(self.now_ms))
+        else:
+            self._facts.append(fact)
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        if self._stopped:
+            return
+        for effect in effects:
+            match effect:
+                case Reply(token=token, result=result):
+                    _reply(cast("asyncio.Future[object]", token), result)
+                case Persist():
+                    self._persist(effect)
+        self._set_timer()
+
+    # --- writes
+
+    def _persist(self, effect: Persist) -> None:
+        """Appends at the end of this turn. The caller may be within a decision of the partition's own Raft group,
+        where nothing can be appended."""
+        write = _Write(effect.id, effect.records)
+        self._writes.append(write)
+        if not self._unwritten:
+            self._loop.call_soon(self._write)
+        self._unwritten.append(write)
+
+    def _write(self) -> None:
+        """Appends all writes of this turn. A thousand commits in one turn are one batch: the batch has the cost, not
+        its records."""
+        unwritten, self._unwritten = self._unwritten, []
+        if self._stopped:
+            return
+        for writes in _batches(unwritten):
+            if self.is_broken:
+                self._report(writes, False)
+            elif any(write.records for write in writes):
+                self._append(writes)
+            else:
+                self._report(writes, True)
+
+    def _append(self, writes: "Sequence[_Write]") -> None:
+        partition = self.partition
+        records = (record for write in writes for record in write.records)
+        try:
+            appended = append_records(partition, records, self._clock.wall_ms())
+        except PenstockError as refused:
+            log.error("%s: %s", partition.name, refused)
+            self._report(writes, False)
+            return
+        committed = partition.committed_at(appended)
+        if committed is None:
+            self._report(writes, True)
+        else:
+            committed.add_done_callback(lambda done: self._report(writes, done.exception() is None))
+
+    def _report(self, writes: "Iterable[_Write]", ok: bool) -> None:
+        """Reports in the order of the writes, whenever their outcomes become known."""
+        self.is_broken |= self.core.applies_early and not ok
+        for write in writes:
+            write.ok = ok
+        while self._writes and self._writes[0].ok is not None:
+            first = self._writes.popleft()
+            self.carry_out(self.core.persisted(self.now_ms, first.id, bool(first.ok)))
+
+    # --- time
+
+    def _set_timer(self) -> None:
+        due_ms = self.core.next_deadline_ms
+        if due_ms == self._timer_due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        if due_ms is not None:
+            delay = max(0.0, (due_ms - self.now_ms) / 1000)
+            self._timer = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer_due_ms = None
+        self.carry_out(self.core.tick(self.now_ms))
+
+
+def _reply(waiting: asyncio.Future[object], result: object) -> None:
+    if waiting.done():  # its client may have gone
+        return
+    if isinstance(result, Exception):
+        waiting.set_exception(result)
+    else:
+        waiting.set_result(result)
+
+
+class _Write:
+    """A write that is not reported; `ok` once its outcome is known."""
+
+    __slots__ = ("id", "ok", "records")
+
+    def __init__(self, persist_id: int, records: Sequence[KeyValue]) -> None:
+        self.id = persist_id
+        self.records = records
+        self.ok: bool | None = None
+
+
+def _batches(writes: Iterable[_Write]) -> Iterator[list[_Write]]:
+    """Groups writes into batches of about BATCH_BYTES; a larger write is a batch of its own."""
+    batch: list[_Write] = []
+    room = BATCH_BYTES
+    for write in writes:
+        size = sum(len(key) + len(value or b"") for key, value in write.records)
+        if batch and size > room:
+            yield batch
+            batch, room = [], BATCH_BYTES
+        batch.append(write)
+        room -= size
+    if batch:
+        yield batch
