@@ -2,7 +2,9 @@
 
 PenstockError
  ├── KafkaError          a client's mistake: answered with its code, one log line, nothing else
- │    └── BatchError     a record batch that does not hold what it says
+ │    ├── BatchError     a record batch that does not hold what it says
+ │    ├── NotExecuted    a node refused a request before it did anything for it
+ │    └── Unanswered     another node was asked and did not answer
  ├── ProtocolViolation   a peer that does not speak the protocol: its connection is closed
  ├── ConfigError         a setting that cannot be: names the field, the value and what was expected
  ├── StorageError        the disk refused: writes get KAFKA_STORAGE_ERROR, reads go on
@@ -141,6 +143,18 @@ class BatchError(KafkaError):
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(code, message)
+
+
+class NotExecuted(KafkaError):
+    """The request was refused before anything was done for it, so it may be sent again in any case."""
+
+
+class Unanswered(KafkaError):
+    """Another node was asked and did not answer. `may_be_done`: it may have carried out the request all the same."""
+
+    def __init__(self, code: ErrorCode, message: str, *, may_be_done: bool) -> None:
+        super().__init__(code, message)
+        self.may_be_done = may_be_done
 
 
 class ProtocolViolation(PenstockError):

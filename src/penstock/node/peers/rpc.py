@@ -1,14 +1,15 @@
-"""Questions and answers between nodes, over any Transport.
+"""Calls between nodes as frames, over any Transport. `node.calls` says which methods there are.
 
-    CALL      u32 number of the call, u16 method, then the question
-    ANSWER    u32 number, then the answer
-    FAILURE   u32 number, i16 code, then a sentence in UTF-8
+    CALL      u32 number of the call, u16 method, then the request
+    ANSWER    u32 number, then the response
+    FAILURE   u32 number, i16 code, u8 1 if nothing was done, then a sentence in UTF-8
 
-A code that is Kafka's comes out as KafkaError where the call was made, as if the handler had been here; codes from 1000
-on are this file's own and come out as CallFailed. Numbers are the caller's; they wrap round after 2^32 calls.
+One of Kafka's codes is raised as KafkaError where the call was made, as if the handler had been there, or as its
+subclass NotExecuted if nothing was done; codes from 1000 on are this file's own and are raised as CallFailed. The
+calling node numbers its calls; the numbers wrap round after 2^32 calls.
 
-A call ends in one of four ways: an answer, a failure, its time is over, or the peer has gone (at once, not after the
-timeout). In the last two the handler may have run: only repeat what may be done twice.
+A call ends in one of four ways: a response, a failure, its time is over, or the connection has ended (at once, not
+after the timeout). In the last two cases the handler may have run: only repeat what may be done twice.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from penstock.errors import ErrorCode, KafkaError, PenstockError, ProtocolViolation
+from penstock.errors import ErrorCode, KafkaError, NotExecuted, PenstockError, ProtocolViolation
 from penstock.node.peers.switchboard import Switchboard
-from penstock.node.peers.transport import FIRST_FREE_KIND, Buffer, Transport
+from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, Transport
 from penstock.types import NodeId
 
 log = logging.getLogger("penstock.peers")
@@ -30,14 +31,14 @@ FIRST_KIND_AFTER_RPC = FAILURE + 1
 
 _CALL = Struct(">IH")
 _ANSWER = Struct(">I")
-_FAILURE = Struct(">Ih")
+_FAILURE = Struct(">IhB")
 
 Handler = Callable[[NodeId, memoryview], Buffer | Awaitable[Buffer]]
-"""Gets the asking node and the question; a coroutine function may wait."""
+"""Gets the calling node and the request; a coroutine function may wait."""
 
 
 class CallProblem(IntEnum):
-    """Why there is no answer. Those above 1000 travel."""
+    """Why there is no response. Those above 1000 are sent by the called node."""
 
     NOT_CONNECTED = 1
     PEER_LOST = 2
@@ -45,11 +46,11 @@ class CallProblem(IntEnum):
     TOO_MANY_CALLS = 1000
     UNKNOWN_METHOD = 1001
     HANDLER_FAILED = 1002
-    """A bug over there: its log has the traceback."""
+    """A bug in the called node: its log has the traceback."""
 
 
 class CallFailed(PenstockError):
-    """A call between nodes without an answer."""
+    """A call between nodes without a response."""
 
     def __init__(self, problem: CallProblem, message: str) -> None:
         super().__init__(message)
@@ -71,7 +72,7 @@ class Rpc:
         self._handlers: dict[int, Handler] = {}
         self._calls: dict[int, _Call] = {}
         self._asked: dict[NodeId, int] = {}
-        """Calls to each node that wait for their end."""
+        """How many calls to each node have not ended yet."""
         self._last_number = 0
         self._running: dict[NodeId, set[asyncio.Future[Buffer]]] = {}
         switchboard.take(CALL, self._on_call)
@@ -83,13 +84,14 @@ class Rpc:
         assert method not in self._handlers, f"method {method} is taken"
         self._handlers[method] = handler
 
-    async def call(self, node: NodeId, method: int, question: Buffer, timeout_ms: int) -> memoryview:
-        """The answer. CallFailed: there is none; KafkaError: the handler raised it."""
+    async def call(self, node: NodeId, method: int, request: Body, timeout_ms: int) -> memoryview:
+        """The response. CallFailed: there is none; KafkaError: the handler raised it."""
         asked = self._asked.get(node, 0)
         if asked >= self._most:
-            raise CallFailed(CallProblem.TOO_MANY_CALLS, f"{asked} calls to node {node} are unanswered")
+            raise CallFailed(CallProblem.TOO_MANY_CALLS, f"{asked} calls to node {node} have no response yet")
         number = self._next_number()
-        if not self._transport.send(node, CALL, [_CALL.pack(number, method), question]):
+        body = request if isinstance(request, list) else [request]
+        if not self._transport.send(node, CALL, [_CALL.pack(number, method), *body]):
             raise CallFailed(CallProblem.NOT_CONNECTED, f"node {node} cannot be reached now")
         call = _Call(node, self._loop.create_future())
         self._calls[number] = call
@@ -110,7 +112,7 @@ class Rpc:
         for node in {*self._running, *(call.node for call in self._calls.values())}:
             self._on_down(node)
 
-    # --- the asking side
+    # --- the calling side
 
     def _next_number(self) -> int:
         while True:
@@ -132,20 +134,20 @@ class Rpc:
             call.answer.set_result(body[_ANSWER.size :])
 
     def _on_failure(self, sender: NodeId, body: memoryview) -> None:
-        number, code = _unpacked(_FAILURE, body)
+        number, code, is_undone = _unpacked(_FAILURE, body)
         call = self._awaited(sender, number)
         if call is not None:
             message = bytes(body[_FAILURE.size :]).decode("utf-8", "replace")
-            call.answer.set_exception(_as_error(sender, code, message))
+            call.answer.set_exception(_as_error(sender, code, message, is_undone=bool(is_undone)))
 
     def _awaited(self, sender: NodeId, number: int) -> _Call | None:
-        """None for a call that has ended already, or that was somebody else's to answer."""
+        """None for a call that has ended already, or that another node was to answer."""
         call = self._calls.get(number)
         if call is None or call.node != sender or call.answer.done():
             return None
         return call
 
-    # --- the answering side
+    # --- the called side
 
     def _on_call(self, sender: NodeId, body: memoryview) -> None:
         number, method = _unpacked(_CALL, body)
@@ -182,25 +184,26 @@ class Rpc:
             self._handler_failed(sender, number, method, problem)
 
     def _answer(self, to: NodeId, number: int, answer: Buffer) -> None:
-        # Dropped when the peer has gone or takes nothing: the caller's timeout is made for that.
+        # Dropped when the connection has ended or its queue is full: the calling node's timeout covers that.
         self._transport.send(to, ANSWER, [_ANSWER.pack(number), answer])
 
     def _handler_failed(self, to: NodeId, number: int, method: int, problem: Exception) -> None:
         if isinstance(problem, KafkaError):
-            self._fail(to, number, problem.code, problem.message)
+            is_undone = isinstance(problem, NotExecuted)
+            self._fail(to, number, problem.code, problem.message, is_undone=is_undone)
         elif isinstance(problem, ProtocolViolation):
             self._fail(to, number, ErrorCode.INVALID_REQUEST, str(problem))
         elif isinstance(problem, PenstockError):
-            # Known trouble, such as a full disk, and told where it happened.
+            # A known problem, such as a full disk, which this node has logged already.
             self._fail(to, number, CallProblem.HANDLER_FAILED, str(problem))
         else:
             log.error("a bug in answering method %d of node %d", method, to, exc_info=problem)
             self._fail(to, number, CallProblem.HANDLER_FAILED, f"method {method} failed: {problem!r}")
 
-    def _fail(self, to: NodeId, number: int, code: int, message: str) -> None:
-        self._transport.send(to, FAILURE, [_FAILURE.pack(number, code), message.encode()])
+    def _fail(self, to: NodeId, number: int, code: int, message: str, *, is_undone: bool = False) -> None:
+        self._transport.send(to, FAILURE, [_FAILURE.pack(number, code, is_undone), message.encode()])
 
-    # --- comings and goings
+    # --- connections that end
 
     def _on_down(self, node: NodeId) -> None:
         for call in list(self._calls.values()):
@@ -218,9 +221,9 @@ def _unpacked(layout: Struct, body: memoryview) -> tuple[int, ...]:
     return layout.unpack_from(body)
 
 
-def _as_error(node: NodeId, code: int, message: str) -> Exception:
+def _as_error(node: NodeId, code: int, message: str, *, is_undone: bool) -> Exception:
     if code in ErrorCode.__members__.values():
-        return KafkaError(ErrorCode(code), message)
+        return (NotExecuted if is_undone else KafkaError)(ErrorCode(code), message)
     if code in CallProblem.__members__.values():
         return CallFailed(CallProblem(code), f"node {node}: {message}")
     return CallFailed(

@@ -6,7 +6,7 @@ has just been connected. It is hearsay and may lag; a client that was led to the
 again. The higher term is right, whoever says it first.
 """
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from uuid import UUID
 
 import msgspec
@@ -44,8 +44,10 @@ _DECODER = msgspec.msgpack.Decoder(list[LeaderRow])
 class LeaderTable:
     """What was heard last of each group."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called after each change of a group's leader."""
         self._rows: dict[GroupId, Leadership] = {}
+        self._changed = changed
 
     def get(self, group: GroupId) -> Leadership:
         return self._rows.get(group, UNKNOWN)
@@ -56,6 +58,7 @@ class LeaderTable:
         if known is not None and (heard.term < known.term or heard == known):
             return False
         self._rows[group] = heard
+        self._changed()
         return True
 
     def lost(self, group: GroupId, term: Term, me: NodeId) -> None:

@@ -1,0 +1,18 @@
+"""One way to ask another node: targets (roles that nodes have), methods, and one retry policy."""
+
+from penstock.node.calls.calls import BROKER, Calls
+from penstock.node.calls.retry import Retry, is_retryable
+from penstock.node.calls.targets import CONTROLLER, AtNode, CoordinatorOf, Directory, LeaderOf, Target
+
+__all__ = [
+    "BROKER",
+    "CONTROLLER",
+    "AtNode",
+    "Calls",
+    "CoordinatorOf",
+    "Directory",
+    "LeaderOf",
+    "Retry",
+    "Target",
+    "is_retryable",
+]

@@ -1,0 +1,138 @@
+"""Asks the node that has a role, and serves what other nodes ask of this one.
+
+    response = await calls.ask(CONTROLLER, CREATE_TOPIC, CreateTopic(name), caller=caller)
+    calls.serve(CREATE_TOPIC, self._create_topic)       # _create_topic(caller, request) -> response, or a coroutine
+
+`methods` lists all methods, `targets` the roles, `retry` the policy. A request to this node itself is the call of its
+handler with the same request object, without any encoding. A node without a network has every role itself and so needs
+nothing else; `remote` does the rest for the others.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
+from penstock.node.calls.methods import Method
+from penstock.node.calls.retry import RETRY_SECONDS, Retry, is_retryable, may_repeat
+from penstock.node.calls.targets import AtNode, Directory, Target, absent_code
+from penstock.types import Caller, NodeId
+
+if TYPE_CHECKING:
+    from penstock.node.calls.remote import RemoteCalls
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+Handler = Callable[[Caller, Q], R | Awaitable[R]]
+
+NO_NODE = NodeId(-1)
+
+BROKER = Caller(client_id="penstock-inner")
+"""The caller of requests that a node makes for itself and not for a client."""
+
+
+class Calls:
+    """Both sides of requests between nodes. One per node, on its event loop."""
+
+    def __init__(self, node_id: NodeId, directory: Directory, changed: asyncio.Event) -> None:
+        """`changed` is pulsed when this node has learned of a leader or applied metadata."""
+        self._node_id = node_id
+        self._directory = directory
+        self._changed = changed
+        self._handlers: dict[int, Handler[Any, Any]] = {}
+        self._remote: RemoteCalls | None = None
+
+    def connect(self, remote: "RemoteCalls") -> None:
+        """From now on other nodes can be asked, and are answered."""
+        self._remote = remote
+        remote.answer_with(self.handle)
+
+    def serve(self, method: Method[Q, R], handler: Handler[Q, R]) -> None:
+        assert method.number not in self._handlers, f"{method.name} has a handler already"
+        self._handlers[method.number] = handler
+
+    async def ask(
+        self,
+        target: Target,
+        method: Method[Q, R],
+        request: Q,
+        *,
+        caller: Caller,
+        wait_ms: int = 0,
+        code_of: Callable[[R], int] | None = None,
+    ) -> R:
+        """The response of the node that has this role. `wait_ms` is how long the request itself may wait there for
+        something to happen. `code_of` finds the error code in a response that carries one: a retryable one counts like
+        an error that was raised.
+
+        KafkaError: the handler refused; after 10 s of attempts its message says so. Unanswered: no response came."""
+        retry = self.retry()
+        while True:
+            node = NO_NODE
+            try:
+                node = self._directory.find(target)
+                response = await self._ask_node(node, target, method, request, caller, wait_ms)
+                if code_of is None or not method.repeatable or not is_retryable(code_of(response)):
+                    return response
+                if retry.is_over or isinstance(target, AtNode):
+                    return response
+            except KafkaError as problem:
+                is_deleted = node == NO_NODE and not isinstance(problem, NotExecuted)
+                if is_deleted or isinstance(target, AtNode) or not may_repeat(problem, repeatable=method.repeatable):
+                    raise
+                if retry.is_over:
+                    raise self._given_up(target, problem) from problem
+            await retry.pause(lambda asked=node: self._is_moved(target, asked))  # type: ignore[misc]
+
+    async def ask_nodes(
+        self, nodes: Iterable[int], method: Method[Q, R], request: Q, *, caller: Caller
+    ) -> dict[int, R | KafkaError]:
+        """Asks these nodes at the same time, each once."""
+        asked = list(nodes)
+        responses = await asyncio.gather(*(self._ask_or_error(node, method, request, caller) for node in asked))
+        return dict(zip(asked, responses, strict=True))
+
+    def retry(self) -> Retry:
+        """The policy for a request to many targets, whose parts are repeated one by one."""
+        return Retry(self._changed)
+
+    def handle(self, method: Method[Q, R], caller: Caller, request: Q) -> R | Awaitable[R]:
+        """Has this node's own handler answer."""
+        handler = self._handlers.get(method.number)
+        if handler is None:
+            raise NotExecuted(ErrorCode.BROKER_NOT_AVAILABLE, f"node {self._node_id} does not serve {method.name} yet")
+        return handler(caller, request)
+
+    async def _ask_or_error(self, node: int, method: Method[Q, R], request: Q, caller: Caller) -> R | KafkaError:
+        try:
+            return await self.ask(AtNode(NodeId(node)), method, request, caller=caller)
+        except KafkaError as problem:
+            return problem
+
+    async def _ask_node(
+        self, node: NodeId, target: Target, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
+    ) -> R:
+        if node == self._node_id:
+            try:
+                response = self.handle(method, caller, request)
+                return await response if isinstance(response, Awaitable) else response
+            except StorageError as problem:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem)) from problem
+        if self._remote is None:
+            raise Unanswered(absent_code(target), f"this node has no connection with node {node}", may_be_done=False)
+        return await self._remote.call(node, absent_code(target), method, request, caller, wait_ms)
+
+    def _is_moved(self, target: Target, asked: NodeId) -> bool:
+        try:
+            return self._directory.find(target) != asked
+        except NotExecuted:
+            return False
+        except KafkaError:
+            return True
+
+    def _given_up(self, target: Target, problem: KafkaError) -> KafkaError:
+        message = f"{problem.message} (waited {RETRY_SECONDS:.0f} s for {self._directory.describe(target)})"
+        if isinstance(problem, Unanswered):
+            return Unanswered(problem.code, message, may_be_done=problem.may_be_done)
+        return type(problem)(problem.code, message)

@@ -1,0 +1,1 @@
+"""Requests and responses between nodes, one module per subsystem. They are also what a node passes to itself."""

@@ -1,0 +1,27 @@
+"""Requests to coordinators of groups, and to all nodes that keep the progress of groups and queues."""
+
+from uuid import UUID
+
+import msgspec
+
+
+class BeginShareGroup(msgspec.Struct, frozen=True, array_like=True):
+    group_id: str
+
+
+class ListAckedOffsets(msgspec.Struct, frozen=True, array_like=True):
+    """How far have all groups and queues come in these partitions?"""
+
+    partitions: list[tuple[UUID, list[int]]]
+
+
+class AckedOffsets(msgspec.Struct, frozen=True, array_like=True):
+    partition_counts: list[int]
+    """Of the keepers' topics, 0 for one that does not exist, as the answering node knows them. If it knows of more than
+    the asking node does, other nodes must be asked too."""
+    keepers: list[tuple[int, int, int]]
+    """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
+    lines: list[tuple[int, int, int, int]]
+    """Topic (its number in the request), partition, holders, offset."""
+    begun: list[tuple[int, str, list[int]]]
+    """Topic (its number in the request), queue, and all partitions of the topic for which this node stores state."""

@@ -1,0 +1,157 @@
+"""All methods that one node can ask of another: the only place that says so.
+
+A row has the method's number on the wire, the types of its request and response, and whether it may be repeated: may
+the request be executed twice without harm? `retry` decides by that. `None` as a response type means that the response
+only says that the request was executed.
+
+Numbers are never used for another method: a node of an older version may still ask with them. To add a method, add its
+messages to `messages` and a row here, and `serve` it in the part of the node that knows the answer.
+"""
+
+from types import NoneType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from penstock.cluster import NodeRegistered
+from penstock.node.calls.messages.controller import (
+    CreateInternalTopic,
+    CreateTopic,
+    DecommissionNode,
+    ProducerIdBlock,
+    Rebalance,
+    RebalanceStep,
+    ReportDamage,
+    ReportVoters,
+    ReserveProducerIds,
+    TransferLeadership,
+)
+from penstock.node.calls.messages.groups import AckedOffsets, BeginShareGroup, ListAckedOffsets
+from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
+from penstock.node.calls.messages.queue_state import (
+    ClaimedState,
+    ClaimState,
+    ListStartOffsets,
+    QueueKey,
+    ResetState,
+    SaveState,
+    StartOffsets,
+)
+from penstock.node.calls.messages.queues import (
+    AcceptRequest,
+    CancelReceive,
+    DescribedQueue,
+    DescribeQueue,
+    PeekRequest,
+    PeekResult,
+    ReceivedBatch,
+    ReceiveRequest,
+    ReturnRequest,
+    ScheduledRequest,
+    ScheduledResult,
+    SettleRequest,
+    SettleResult,
+)
+from penstock.node.calls.messages.records import AppendBatch
+from penstock.node.calls.messages.status import DamagedReplica, LedPartition
+from penstock.node.calls.messages.subscriptions import (
+    DeleteSubscription,
+    DescribeSubscription,
+    ListSubscriptions,
+    SubscriptionPage,
+)
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+ANSWER_MS = 10_000
+"""How long a node may take to answer, beside the time that the request itself may wait."""
+STATUS_MS = 2_000
+"""The same for status displays: a person waits, and a display without that node's figures is better than none."""
+
+
+class Method(NamedTuple, Generic[Q, R]):
+    """One row of the table."""
+
+    number: int
+    name: str
+    request: type[Q]
+    response: type[R]
+    repeatable: bool
+    answer_ms: int = ANSWER_MS
+    for_clients: bool = False
+    """Whether the requests of clients decide how many such calls there are, and how long they wait."""
+
+
+METHODS: dict[int, Method[Any, Any]] = {}
+
+
+def _row(
+    number: int,
+    name: str,
+    request: type[Q],
+    response: type[R],
+    *,
+    repeatable: bool,
+    answer_ms: int = ANSWER_MS,
+    for_clients: bool = False,
+) -> Method[Q, R]:
+    assert number not in METHODS
+    method = Method(number, name, request, response, repeatable, answer_ms, for_clients)
+    METHODS[number] = method
+    return method
+
+
+# The controller. FORWARD carries a client's Kafka request to it, as the client sent it, and the response back.
+FORWARD = _row(1, "forward", memoryview, memoryview, repeatable=False)
+CREATE_TOPIC = _row(2, "create_topic", CreateTopic, NoneType, repeatable=True)
+CREATE_INTERNAL_TOPIC = _row(3, "create_internal_topic", CreateInternalTopic, NoneType, repeatable=True)
+RESERVE_PRODUCER_IDS = _row(4, "reserve_producer_ids", ReserveProducerIds, ProducerIdBlock, repeatable=True)
+REGISTER_NODE = _row(5, "register_node", NodeRegistered, NoneType, repeatable=True)
+REPORT_VOTERS = _row(6, "report_voters", ReportVoters, NoneType, repeatable=True)
+REPORT_DAMAGE = _row(7, "report_damage", ReportDamage, NoneType, repeatable=True)
+DECOMMISSION_NODE = _row(8, "decommission_node", DecommissionNode, NoneType, repeatable=True)
+REBALANCE = _row(9, "rebalance", Rebalance, RebalanceStep, repeatable=True)
+
+# The leader of a partition. A batch that is appended twice is a duplicate; the broker's own records bear that.
+TRANSFER_LEADERSHIP = _row(20, "transfer_leadership", TransferLeadership, NoneType, repeatable=True)
+APPEND_BATCH = _row(21, "append_batch", AppendBatch, int, repeatable=True)
+
+# The leader of a partition of the queues' state topic. A claim only raises the fence, and a save under the same fence
+# and number writes the same bytes.
+CLAIM_STATE = _row(30, "claim_queue_state", ClaimState, ClaimedState, repeatable=True)
+SAVE_STATE = _row(31, "save_queue_state", SaveState, NoneType, repeatable=True)
+DELETE_STATE = _row(32, "delete_queue_state", QueueKey, NoneType, repeatable=True)
+RESET_STATE = _row(33, "reset_queue_state", ResetState, NoneType, repeatable=True)
+LIST_START_OFFSETS = _row(34, "list_start_offsets", ListStartOffsets, StartOffsets, repeatable=True)
+
+# The leader of a partition with a queue. A repeated RECEIVE leases more messages; a repeated SETTLE or ACCEPT finds the
+# message settled and is refused; a repeated RETURN may take back a later lease of the same consumer.
+RECEIVE = _row(40, "receive", ReceiveRequest, list[ReceivedBatch], repeatable=False, for_clients=True)
+CANCEL_RECEIVE = _row(41, "cancel_receive", CancelReceive, NoneType, repeatable=True)
+RETURN = _row(42, "return", ReturnRequest, NoneType, repeatable=False)
+SETTLE = _row(43, "settle", SettleRequest, SettleResult, repeatable=False)
+PEEK = _row(44, "peek", PeekRequest, PeekResult, repeatable=True)
+ACCEPT = _row(45, "accept", AcceptRequest, NoneType, repeatable=False)
+LIST_SCHEDULED = _row(46, "list_scheduled", ScheduledRequest, ScheduledResult, repeatable=True)
+DESCRIBE_QUEUE = _row(47, "describe_queue", DescribeQueue, DescribedQueue, repeatable=True)
+RELOAD_QUEUE = _row(48, "reload_queue", QueueKey, NoneType, repeatable=True)
+
+# Coordinators of groups, and nodes that keep the progress of groups and queues.
+BEGIN_SHARE_GROUP = _row(60, "begin_share_group", BeginShareGroup, NoneType, repeatable=True)
+LIST_ACKED_OFFSETS = _row(61, "list_acked_offsets", ListAckedOffsets, AckedOffsets, repeatable=True)
+
+# Coordinators of subscriptions. A repeated delete would answer that there was no such subscription.
+LIST_SUBSCRIPTIONS = _row(70, "list_subscriptions", ListSubscriptions, SubscriptionPage, repeatable=True)
+DESCRIBE_SUBSCRIPTION = _row(71, "describe_subscription", DescribeSubscription, SubscriptionPage, repeatable=True)
+DELETE_SUBSCRIPTION = _row(72, "delete_subscription", DeleteSubscription, bool, repeatable=False)
+
+# Kafka's APIs, asked by a node on behalf of a caller that does not speak Kafka. QUERY is for those that may be repeated.
+KAFKA_REQUEST = _row(80, "kafka_request", KafkaRequest, KafkaResponse, repeatable=False, for_clients=True)
+KAFKA_QUERY = _row(81, "kafka_query", KafkaRequest, KafkaResponse, repeatable=True, for_clients=True)
+
+# Each node, about its replicas.
+LIST_LED_PARTITIONS = _row(
+    90, "list_led_partitions", NoneType, list[LedPartition], repeatable=True, answer_ms=STATUS_MS
+)
+LIST_DAMAGED_REPLICAS = _row(
+    91, "list_damaged_replicas", NoneType, list[DamagedReplica], repeatable=True, answer_ms=STATUS_MS
+)
