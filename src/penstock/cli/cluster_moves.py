@@ -18,7 +18,7 @@ from penstock.cli.http_api import ClusterApi, asks
 from penstock.cli.output import console, counted, note, show, table
 from penstock.cli.problem import Problem
 from penstock.cli.stopping import Stop, stop_on_signals
-from penstock.node.metadata.controller import RebalanceStep
+from penstock.node.calls.messages.controller import RebalanceStep
 from penstock.node.status.cluster_status import ClusterStatus
 
 LOOK_SECONDS = 0.5

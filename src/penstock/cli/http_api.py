@@ -24,7 +24,7 @@ from penstock.client.finding import http_urls
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.errors import ConfigError
-from penstock.node.metadata.controller import RebalanceStep
+from penstock.node.calls.messages.controller import RebalanceStep
 from penstock.node.status.cluster_status import ClusterStatus
 
 HTTP_VARIABLE = "PENSTOCK_HTTP_URL"

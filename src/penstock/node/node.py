@@ -20,6 +20,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.node import frame_kinds
+from penstock.node.calls import Calls, Changes, Directory
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.coordination.acked_cleanup import AckedCleanup
 from penstock.node.coordination.group_manager import GroupManager
@@ -76,6 +77,7 @@ class Node:
     partitions: PartitionTable
     resources: Resources
     metadata: MetadataLog
+    calls: Calls
     controller: Controller
     groups: GroupManager
     share_groups: ShareGroups
@@ -108,7 +110,8 @@ class Node:
         self.metrics = NodeMetrics(started_seconds=time.time())
         self.ready = False
         """Whether this node serves clients: its cluster has taken it in."""
-        self.leaders = LeaderTable()
+        self._changes = Changes()
+        self.leaders = LeaderTable(self._changes.fire)
         self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
         self.exclusive = ExclusiveProducers()
         self.links: Links | None = None
@@ -242,16 +245,6 @@ class Node:
         self._announcer = LeaderAnnouncer(
             node_id=self.node_id, leaders=self.leaders, transport=self._assembly.transport
         )
-        self.controller = Controller(
-            node_id=self.node_id,
-            metadata=self.metadata,
-            leaders=self.leaders,
-            rules=self._placement_rules(),
-            is_factor_wanted=config.default_replication_factor > 0,
-            rpc=self._rpc,
-            seen=self.links.seen if self.links is not None else dict,
-            transfer=self._hand_over,
-        )
         self.view = ClusterView(
             node_id=self.node_id,
             advertised=config.advertised,
@@ -260,6 +253,32 @@ class Node:
             leaders=self.leaders,
             connected=self._assembly.transport.connected,
         )
+        self.calls = self._open_calls()
+        self.controller = Controller(
+            node_id=self.node_id,
+            metadata=self.metadata,
+            leaders=self.leaders,
+            rules=self._placement_rules(),
+            is_factor_wanted=config.default_replication_factor > 0,
+            calls=self.calls,
+            seen=self.links.seen if self.links is not None else dict,
+            transfer=self._hand_over,
+        )
+
+    def _open_calls(self) -> Calls:
+        directory = Directory(
+            node_id=self.node_id,
+            state=self._state,
+            view=self.view,
+            leaders=self.leaders,
+            is_alone=self.links is None,
+        )
+        calls = Calls(self.node_id, directory, self._changes)
+        if self.links is not None:
+            from penstock.node.calls.remote import RemoteCalls
+
+            calls.connect(RemoteCalls(self.links.rpc, self.config.limits))
+        return calls
 
     def _open_groups(self) -> None:
         self.groups = GroupManager(
@@ -525,6 +544,7 @@ class Node:
 
     def metadata_changed(self, changed: Collection[str], vanished: Collection[str]) -> None:
         """A change of metadata is committed: carries it out here."""
+        self._changes.fire()
         self.groups.metadata_changed([*vanished, *changed])
         for name in vanished:
             self._following.set_aside(name)

@@ -34,7 +34,8 @@ from penstock.kafka.wire import (
     join,
 )
 from penstock.node import Node
-from penstock.types import NodeId
+from penstock.node.calls import BROKER
+from penstock.types import Caller, NodeId
 
 M = TypeVar("M", bound=Message)
 
@@ -202,7 +203,7 @@ class InnerClient:
 
     async def _ask_controller(self, frame: memoryview) -> memoryview:
         try:
-            return await self.node.controller.forward(frame)
+            return await self.node.controller.forward(frame, caller=BROKER)
         except KafkaError:
             raise
         except PenstockError as failed:
@@ -270,18 +271,18 @@ def serve_others(node: Node) -> None:
     async def answer(sender: NodeId, frame: memoryview) -> bytes:
         if not node.ready:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node.node_id} is starting or stopping")
-        return await answer_frame(node, frame)
+        return await answer_frame(node, frame, BROKER)
 
     node.links.rpc.handle(ASK, answer)
 
 
-async def answer_frame(node: Node, frame: memoryview) -> bytes:
+async def answer_frame(node: Node, frame: memoryview, caller: Caller) -> bytes:
     """A request that another node sends, its own or a client's; the answer as a frame with its length."""
     header = decode_request_header(frame)
     if find_api(header.api_key) is None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not offered")
     request = decode_request(header, frame)
-    answer = await answer_here(node, header.api_key, header.api_version, request, header.client_id or "")
+    answer = await answer_here(node, header.api_key, header.api_version, request, caller.client_id)
     encoded = join(encode_response(header.api_key, header.api_version, header.correlation_id, answer))
     check_size(node, len(encoded), "an answer")
     return encoded

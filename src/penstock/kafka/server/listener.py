@@ -24,6 +24,7 @@ from penstock.kafka.wire import (
     encode_response,
 )
 from penstock.node import Node
+from penstock.types import Caller
 
 log = logging.getLogger("penstock.kafka")
 
@@ -166,7 +167,9 @@ class KafkaListener:
     ) -> Message | Buffers | None:
         """The controller answers. Without one this node does, which can only say so."""
         try:
-            return [bytes(await self.node.controller.forward(frame))]
+            return [
+                bytes(await self.node.controller.forward(frame, caller=Caller(client_id=context.client_id)))
+            ]
         except PenstockError as trouble:
             log.info("API %s of %s was not forwarded: %s", header.api_key, context.connection.peer, trouble)
         api = find_api(header.api_key)
@@ -175,13 +178,13 @@ class KafkaListener:
         answer: Message | None = await response if inspect.isawaitable(response) else response
         return answer
 
-    async def _serve_forwarded(self, frame: memoryview) -> bytes:
+    async def _serve_forwarded(self, caller: Caller, frame: memoryview) -> memoryview:
         """A request that a client sent to another node: this one is the controller."""
         header = decode_request_header(frame)
         api = find_api(header.api_key)
         if api is None or not api.controllers:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not the controller's")
-        return await answer_frame(self.node, frame)
+        return memoryview(await answer_frame(self.node, frame, caller))
 
     def encode(self, header: RequestHeader, response: Message | Buffers | None) -> Buffers | None:
         if response is None or isinstance(response, list):

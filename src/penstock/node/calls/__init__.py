@@ -1,7 +1,7 @@
 """One way to ask another node: targets (roles that nodes have), methods, and one retry policy."""
 
 from penstock.node.calls.calls import BROKER, Calls
-from penstock.node.calls.retry import Retry, is_retryable
+from penstock.node.calls.retry import Changes, Retry, is_retryable
 from penstock.node.calls.targets import CONTROLLER, AtNode, CoordinatorOf, Directory, LeaderOf, Target
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "CONTROLLER",
     "AtNode",
     "Calls",
+    "Changes",
     "CoordinatorOf",
     "Directory",
     "LeaderOf",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
 from penstock.node.calls.methods import Method
-from penstock.node.calls.retry import RETRY_SECONDS, Retry, is_retryable, may_repeat
+from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
 from penstock.node.calls.targets import AtNode, Directory, Target, absent_code
 from penstock.types import Caller, NodeId
 
@@ -35,8 +35,7 @@ BROKER = Caller(client_id="penstock-inner")
 class Calls:
     """Both sides of requests between nodes. One per node, on its event loop."""
 
-    def __init__(self, node_id: NodeId, directory: Directory, changed: asyncio.Event) -> None:
-        """`changed` is pulsed when this node has learned of a leader or applied metadata."""
+    def __init__(self, node_id: NodeId, directory: Directory, changed: Changes) -> None:
         self._node_id = node_id
         self._directory = directory
         self._changed = changed
@@ -79,7 +78,11 @@ class Calls:
                     return response
             except KafkaError as problem:
                 is_deleted = node == NO_NODE and not isinstance(problem, NotExecuted)
-                if is_deleted or isinstance(target, AtNode) or not may_repeat(problem, repeatable=method.repeatable):
+                if (
+                    is_deleted
+                    or isinstance(target, AtNode)
+                    or not may_repeat(problem, repeatable=method.repeatable)
+                ):
                     raise
                 if retry.is_over:
                     raise self._given_up(target, problem) from problem
@@ -89,9 +92,17 @@ class Calls:
         self, nodes: Iterable[int], method: Method[Q, R], request: Q, *, caller: Caller
     ) -> dict[int, R | KafkaError]:
         """Asks these nodes at the same time, each once."""
-        asked = list(nodes)
-        responses = await asyncio.gather(*(self._ask_or_error(node, method, request, caller) for node in asked))
-        return dict(zip(asked, responses, strict=True))
+        found: dict[int, R | KafkaError] = {}
+
+        async def ask(node: int) -> None:
+            try:
+                response: R = await self.ask(AtNode(NodeId(node)), method, request, caller=caller)
+                found[node] = response
+            except KafkaError as problem:
+                found[node] = problem
+
+        await asyncio.gather(*map(ask, nodes))
+        return found
 
     def retry(self) -> Retry:
         """The policy for a request to many targets, whose parts are repeated one by one."""
@@ -101,14 +112,10 @@ class Calls:
         """Has this node's own handler answer."""
         handler = self._handlers.get(method.number)
         if handler is None:
-            raise NotExecuted(ErrorCode.BROKER_NOT_AVAILABLE, f"node {self._node_id} does not serve {method.name} yet")
+            raise NotExecuted(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"node {self._node_id} does not serve {method.name} yet"
+            )
         return handler(caller, request)
-
-    async def _ask_or_error(self, node: int, method: Method[Q, R], request: Q, caller: Caller) -> R | KafkaError:
-        try:
-            return await self.ask(AtNode(NodeId(node)), method, request, caller=caller)
-        except KafkaError as problem:
-            return problem
 
     async def _ask_node(
         self, node: NodeId, target: Target, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
@@ -120,7 +127,9 @@ class Calls:
             except StorageError as problem:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem)) from problem
         if self._remote is None:
-            raise Unanswered(absent_code(target), f"this node has no connection with node {node}", may_be_done=False)
+            raise Unanswered(
+                absent_code(target), f"this node has no connection with node {node}", may_be_done=False
+            )
         return await self._remote.call(node, absent_code(target), method, request, caller, wait_ms)
 
     def _is_moved(self, target: Target, asked: NodeId) -> bool:

@@ -141,10 +141,12 @@ LIST_ACKED_OFFSETS = _row(61, "list_acked_offsets", ListAckedOffsets, AckedOffse
 
 # Coordinators of subscriptions. A repeated delete would answer that there was no such subscription.
 LIST_SUBSCRIPTIONS = _row(70, "list_subscriptions", ListSubscriptions, SubscriptionPage, repeatable=True)
-DESCRIBE_SUBSCRIPTION = _row(71, "describe_subscription", DescribeSubscription, SubscriptionPage, repeatable=True)
+DESCRIBE_SUBSCRIPTION = _row(
+    71, "describe_subscription", DescribeSubscription, SubscriptionPage, repeatable=True
+)
 DELETE_SUBSCRIPTION = _row(72, "delete_subscription", DeleteSubscription, bool, repeatable=False)
 
-# Kafka's APIs, asked by a node on behalf of a caller that does not speak Kafka. QUERY is for those that may be repeated.
+# Kafka APIs, asked by a node on behalf of a caller that does not speak Kafka. KAFKA_QUERY: those that may be repeated.
 KAFKA_REQUEST = _row(80, "kafka_request", KafkaRequest, KafkaResponse, repeatable=False, for_clients=True)
 KAFKA_QUERY = _row(81, "kafka_query", KafkaRequest, KafkaResponse, repeatable=True, for_clients=True)
 

@@ -28,8 +28,10 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 FRAME_OVERHEAD = 1024
-"""Bytes of a frame beside the message: its head, the caller, a seal."""
+"""Bytes of a frame beside the message: its head, a seal."""
 
+_FIRST = 200
+"""Added to the numbers of methods on the wire."""
 _CALLER = Struct(">H")
 _UNREADABLE = (ProtocolViolation, msgspec.MsgspecError, UnicodeDecodeError)
 _NOT_SENT = frozenset({CallProblem.NOT_CONNECTED, CallProblem.TOO_MANY_CALLS, CallProblem.UNKNOWN_METHOD})
@@ -55,13 +57,13 @@ class RemoteCalls:
         self, node: NodeId, absent: ErrorCode, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
     ) -> R:
         """`absent` is the code of the error if the node does not answer."""
-        body = encode(request)
-        self._check_size(body, "a request")
+        head, body = _pack_caller(caller), encode(request)
+        self._check_size(len(head) + len(body), "a request")
         if method.for_clients:
             self._begin_for_client(node, absent)
         try:
             answer = await self._rpc.call(
-                node, method.number, [_pack_caller(caller), body], method.answer_ms + wait_ms
+                node, _FIRST + method.number, [head, body], method.answer_ms + wait_ms
             )
         except CallFailed as failed:
             raise _unanswered(failed, absent) from failed
@@ -76,7 +78,7 @@ class RemoteCalls:
 
     def answer_with(self, answer: Answer) -> None:
         for method in METHODS.values():
-            self._rpc.handle(method.number, self._handler(method, answer))
+            self._rpc.handle(_FIRST + method.number, self._handler(method, answer))
 
     def _begin_for_client(self, node: NodeId, absent: ErrorCode) -> None:
         waiting = self._for_clients.get(node, 0)
@@ -94,9 +96,13 @@ class RemoteCalls:
             try:
                 request = decode(method.request, packed)
             except _UNREADABLE as wrong:
-                raise NotExecuted(ErrorCode.INVALID_REQUEST, f"{method.name} from node {sender}: {wrong}") from wrong
+                raise NotExecuted(
+                    ErrorCode.INVALID_REQUEST, f"{method.name} from node {sender}: {wrong}"
+                ) from wrong
             response = answer(method, caller, request)
-            return self._encoded_later(response) if isinstance(response, Awaitable) else self._encoded(response)
+            return (
+                self._encoded_later(response) if isinstance(response, Awaitable) else self._encoded(response)
+            )
 
         return handle
 
@@ -108,13 +114,13 @@ class RemoteCalls:
 
     def _encoded(self, response: object) -> Buffer:
         body = encode(response)
-        self._check_size(body, "a response")
+        self._check_size(len(body), "a response")
         return body
 
-    def _check_size(self, body: Buffer, what: str) -> None:
-        if len(body) > self._max_bytes:
+    def _check_size(self, size: int, what: str) -> None:
+        if size > self._max_bytes:
             message = (
-                f"{what} of {len(body)} bytes does not fit between nodes: limits.max_peer_frame_bytes "
+                f"{what} of {size} bytes does not fit between nodes: limits.max_peer_frame_bytes "
                 f"allows {self._max_bytes}"
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)

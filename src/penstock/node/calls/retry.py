@@ -57,10 +57,19 @@ def may_repeat(problem: KafkaError, *, repeatable: bool) -> bool:
     return repeatable
 
 
-class Retry:
-    """The attempts of one request. `changed` is pulsed when this node has learned of a leader or applied metadata."""
+class Changes(asyncio.Event):
+    """Fired when this node has learned of a leader or applied metadata: a role may have moved."""
 
-    def __init__(self, changed: asyncio.Event) -> None:
+    def fire(self) -> None:
+        """Wakes all that wait now."""
+        self.set()
+        self.clear()
+
+
+class Retry:
+    """The attempts of one request."""
+
+    def __init__(self, changed: Changes) -> None:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + RETRY_SECONDS

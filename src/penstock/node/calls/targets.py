@@ -88,7 +88,9 @@ class Directory:
         match target:
             case LeaderOf(group):
                 topic = self._state.topic_by_id(group.topic_id)
-                return f"the leader of {topic.name if topic is not None else group.topic_id}-{group.partition}"
+                return (
+                    f"the leader of {topic.name if topic is not None else group.topic_id}-{group.partition}"
+                )
             case CoordinatorOf(group_id):
                 return f"the coordinator of {group_id!r}"
             case ControllerRole():
@@ -114,4 +116,6 @@ class Directory:
     def _check_exists(self, group: GroupId) -> None:
         """A topic id comes from metadata that this node has applied. If it is unknown now, the topic was deleted."""
         if self._state.topic_by_id(group.topic_id) is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic with the id {group.topic_id} was deleted")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"the topic with the id {group.topic_id} was deleted"
+            )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_record, encode_record
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, NotExecuted
 from penstock.node.coordination.internal_topic import append_records, records_between
 from penstock.node.replication.partition import Partition
 from penstock.node.status.metadata_events import tell_changes
@@ -94,7 +94,7 @@ class MetadataLog:
     def check_controller(self) -> None:
         if not self.is_controller:
             leader = self.partition.leader
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, f"the controller is {leader or 'not known yet'}")
+            raise NotExecuted(ErrorCode.NOT_CONTROLLER, f"the controller is {leader or 'not known yet'}")
 
     async def change(self, decide: Decision) -> Sequence[MetadataRecord]:
         """Decides, commits and applies; the records. Raises what `decide` raises, and NOT_CONTROLLER. Runs to its end

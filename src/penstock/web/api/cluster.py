@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
-from penstock.node.metadata.controller import RebalanceStep
+from penstock.node.calls.messages.controller import RebalanceStep
 from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, NoBody, NoParams, aside

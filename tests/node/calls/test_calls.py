@@ -1,0 +1,232 @@
+"""`ask` finds the node that has a role, again when the role moves, and never executes twice what may not be."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import DiskFull, ErrorCode, KafkaError, NotExecuted, Unanswered
+from penstock.node.calls import BROKER, CONTROLLER, AtNode, Calls, Changes, Directory, Target, methods, retry
+from penstock.node.calls.messages.controller import CreateTopic
+from penstock.node.calls.remote import RemoteCalls
+from penstock.types import Caller, NodeId
+
+ME, OTHER, THIRD = NodeId(1), NodeId(2), NodeId(3)
+REQUEST = CreateTopic("orders")
+CALLER = Caller("User:ann", "10.0.0.1", "shop")
+MOVED = KafkaError(ErrorCode.NOT_CONTROLLER, "the controller is 3")
+
+
+class FakeDirectory(Directory):
+    """One role, which a test moves."""
+
+    def __init__(self) -> None:
+        self.at = OTHER
+        self.is_known = True
+
+    def find(self, target: Target) -> NodeId:
+        if isinstance(target, AtNode):
+            return target.node
+        if not self.is_known:
+            raise NotExecuted(ErrorCode.NOT_CONTROLLER, "no node is known to be the controller")
+        return self.at
+
+    def describe(self, target: Target) -> str:
+        return "the controller"
+
+
+Outcome = Exception | object
+
+
+class FakeRemote:
+    """Other nodes. They answer with these outcomes, one after the other, and the last one again and again."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[NodeId] = []
+        self.before: Callable[[NodeId], None] = lambda node: None
+
+    def answer_with(self, answer: object) -> None: ...
+
+    async def call(self, node: NodeId, *rest: object) -> Any:
+        self.asked.append(node)
+        self.before(node)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+class Bench:
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.directory = FakeDirectory()
+        self.changes = Changes()
+        self.remote = FakeRemote(*outcomes)
+        self.calls = Calls(ME, self.directory, self.changes)
+        self.calls.connect(cast(RemoteCalls, self.remote))
+
+    def ask(self, target: Target = CONTROLLER, **options: Any) -> Awaitable[Any]:
+        return self.calls.ask(target, methods.CREATE_TOPIC, REQUEST, caller=CALLER, **options)
+
+    def ask_once(self, target: Target = CONTROLLER) -> Awaitable[Any]:
+        """With a method that may not be repeated."""
+        return self.calls.ask(target, methods.FORWARD, memoryview(b""), caller=CALLER)
+
+
+@pytest.fixture
+def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "LONGEST_DELAY_SECONDS", 0.0)
+
+
+async def test_a_request_to_this_node_itself_reaches_its_handler_as_the_same_object() -> None:
+    bench = Bench()
+    bench.directory.at = ME
+    seen: list[tuple[Caller, CreateTopic]] = []
+    bench.calls.serve(methods.CREATE_TOPIC, lambda caller, request: seen.append((caller, request)))
+    await bench.ask()
+    [(caller, request)] = seen
+    assert request is REQUEST
+    assert caller is CALLER
+    assert bench.remote.asked == []
+
+
+async def test_a_handler_may_wait() -> None:
+    bench = Bench()
+    bench.directory.at = ME
+
+    async def later(caller: Caller, request: CreateTopic) -> None:
+        await asyncio.sleep(0)
+
+    bench.calls.serve(methods.CREATE_TOPIC, later)
+    assert await bench.ask() is None
+
+
+async def test_a_full_disk_here_is_told_as_one_elsewhere_would_be() -> None:
+    bench = Bench()
+    bench.directory.at = ME
+
+    def full(caller: Caller, request: CreateTopic) -> None:
+        raise DiskFull("no space")
+
+    bench.calls.serve(methods.CREATE_TOPIC, full)
+    with pytest.raises(KafkaError, match="no space") as caught:
+        await bench.ask()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_request_follows_its_target_to_the_next_node() -> None:
+    bench = Bench(MOVED, "done")
+    bench.remote.before = lambda node: setattr(bench.directory, "at", THIRD)
+    assert await bench.ask() == "done"
+    assert bench.remote.asked == [OTHER, THIRD]
+
+
+async def test_a_target_that_is_not_known_is_waited_for_until_it_is_announced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 1_000.0)
+    bench = Bench("done")
+    bench.directory.is_known = False
+    asked = asyncio.ensure_future(bench.ask())
+    await asyncio.sleep(0)
+    assert bench.remote.asked == []
+    bench.directory.is_known = True
+    bench.changes.fire()
+    assert await asked == "done"
+
+
+async def test_a_given_node_is_asked_once() -> None:
+    for problem in (MOVED, Unanswered(ErrorCode.BROKER_NOT_AVAILABLE, "gone", may_be_done=False)):
+        bench = Bench(problem)
+        with pytest.raises(KafkaError):
+            await bench.ask(AtNode(OTHER))
+        assert bench.remote.asked == [OTHER]
+
+
+async def test_a_mistake_in_the_request_is_raised_at_once() -> None:
+    bench = Bench(KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "a name"))
+    with pytest.raises(KafkaError, match=r"^a name$"):
+        await bench.ask()
+    assert bench.remote.asked == [OTHER]
+
+
+@pytest.mark.usefixtures("_no_delays")
+async def test_an_error_code_inside_a_response_counts_like_one_that_is_raised() -> None:
+    bench = Bench(ErrorCode.NOT_COORDINATOR, ErrorCode.NONE)
+    assert await bench.ask(code_of=int) == ErrorCode.NONE
+    assert len(bench.remote.asked) == 2
+
+
+async def test_the_last_response_is_returned_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
+    bench = Bench(ErrorCode.NOT_COORDINATOR)
+    assert await bench.ask(code_of=int) == ErrorCode.NOT_COORDINATOR
+
+
+async def test_giving_up_says_what_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
+    bench = Bench(MOVED)
+    with pytest.raises(KafkaError, match=r"the controller is 3 \(waited 10 s for the controller\)") as caught:
+        await bench.ask()
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+async def test_giving_up_keeps_whether_the_request_may_have_been_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
+    for may_be_done in (True, False):
+        bench = Bench(Unanswered(ErrorCode.NOT_CONTROLLER, "gone", may_be_done=may_be_done))
+        with pytest.raises(Unanswered, match="waited 10 s") as caught:
+            await bench.ask()
+        assert caught.value.may_be_done is may_be_done
+
+
+async def test_nodes_are_asked_all_at_once_and_one_that_fails_spoils_nothing() -> None:
+    bench = Bench(MOVED, "done")
+    found = await bench.calls.ask_nodes([OTHER, THIRD], methods.CREATE_TOPIC, REQUEST, caller=BROKER)
+    assert found == {OTHER: MOVED, THIRD: "done"}
+
+
+async def test_a_method_that_no_part_of_the_node_serves_yet_was_not_executed() -> None:
+    with pytest.raises(NotExecuted, match="does not serve create_topic"):
+        Bench().calls.handle(methods.CREATE_TOPIC, BROKER, REQUEST)
+
+
+UNDONE = (
+    NotExecuted(ErrorCode.NOT_CONTROLLER),
+    Unanswered(ErrorCode.NOT_CONTROLLER, "not connected", may_be_done=False),
+)
+DOUBTFUL = (
+    KafkaError(ErrorCode.NOT_CONTROLLER, "lost the lead while waiting"),
+    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    Unanswered(ErrorCode.NOT_CONTROLLER, "timed out", may_be_done=True),
+    Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug", may_be_done=True),
+    KafkaError(ErrorCode.INVALID_REQUEST),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([*UNDONE, *DOUBTFUL, "done"]), max_size=8))
+def test_a_request_that_may_not_be_repeated_is_never_sent_after_it_may_have_been_executed(
+    outcomes: list[Outcome],
+) -> None:
+    sent = asyncio.run(_sent(outcomes))
+    doubtful = next((at for at, outcome in enumerate(outcomes) if outcome not in UNDONE), len(outcomes))
+    assert sent == doubtful + 1
+
+
+async def _sent(outcomes: list[Outcome]) -> int:
+    """How often a request was sent that ends, at the latest, with a response."""
+    bench = Bench(*outcomes, "done")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "FIRST_DELAY_SECONDS", 0.0)
+        patch.setattr(retry, "LONGEST_DELAY_SECONDS", 0.0)
+        with contextlib.suppress(KafkaError):
+            await bench.ask_once()
+    return len(bench.remote.asked)

@@ -1,0 +1,67 @@
+"""The retry policy: which failures are worth another attempt, and when the next one is made."""
+
+import asyncio
+
+import pytest
+
+from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
+from penstock.node.calls import retry
+from penstock.node.calls.retry import RETRYABLE, Changes, Retry, may_repeat
+
+MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
+WRONG = ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_request_that_was_not_executed_is_always_sent_again(repeatable: bool) -> None:
+    for code in RETRYABLE:
+        assert may_repeat(NotExecuted(code), repeatable=repeatable)
+        assert may_repeat(Unanswered(code, "", may_be_done=False), repeatable=repeatable)
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_request_that_may_have_been_executed_is_sent_again_only_if_it_may_be_repeated(
+    repeatable: bool,
+) -> None:
+    for code in RETRYABLE:
+        assert may_repeat(KafkaError(code), repeatable=repeatable) is repeatable
+        assert may_repeat(Unanswered(code, "", may_be_done=True), repeatable=repeatable) is repeatable
+
+
+def test_a_mistake_in_the_request_is_never_sent_again() -> None:
+    for problem in (KafkaError(WRONG), NotExecuted(WRONG), Unanswered(WRONG, "", may_be_done=False)):
+        assert not may_repeat(problem, repeatable=True)
+
+
+async def test_a_pause_ends_when_the_target_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_DELAY_SECONDS", 1_000.0)
+    changes = Changes()
+    moved: list[bool] = []
+    pause = asyncio.ensure_future(Retry(changes).pause(lambda: bool(moved)))
+    await asyncio.sleep(0)
+    changes.fire()  # something else has changed
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not pause.done()
+    moved.append(True)
+    changes.fire()
+    await pause
+
+
+async def test_a_pause_without_any_news_ends_after_its_delay() -> None:
+    await Retry(Changes()).pause(lambda: False)
+
+
+async def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    real = asyncio.timeout
+
+    def noted(seconds: float) -> asyncio.Timeout:
+        delays.append(seconds)
+        return real(0)
+
+    monkeypatch.setattr(asyncio, "timeout", noted)
+    attempts = Retry(Changes())
+    for _ in range(6):
+        await attempts.pause()
+    assert delays == [0.02, 0.04, 0.08, 0.16, 0.2, 0.2]
