@@ -85,7 +85,7 @@ def test_a_refusal_by_id_does_not_tell_the_name() -> None:
 def test_listings_leave_out_what_the_caller_may_not_see() -> None:
     resources = Denying(two_topics(), (Operation.DESCRIBE, "payments"), (Operation.DESCRIBE, "g"))
     assert [topic.name for topic in resources.topics(ANONYMOUS)] == ["payments"]
-    assert resources.visible_groups(ANONYMOUS, ["g", "h"]) == {"g"}
+    assert resources.visible(ANONYMOUS, ResourceType.GROUP, ["g", "h"]) == {"g"}
 
 
 def test_each_resource_type_has_its_own_error() -> None:

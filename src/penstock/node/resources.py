@@ -7,10 +7,11 @@ When it says no, a request that names a resource gets the Kafka error for that r
 whether the resource exists; a listing leaves the resource out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from penstock.cluster import ClusterState, Topic
+from penstock.config import ConfigEntry, describe_topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
@@ -83,6 +84,16 @@ class Resources:
             if self._allows(caller, operation, resource_type, name)
         )
 
+    def visible(
+        self,
+        caller: Caller,
+        resource_type: ResourceType,
+        names: Iterable[str],
+        operation: Operation = Operation.DESCRIBE,
+    ) -> set[str]:
+        """Those of the names that the caller may see. They need not exist."""
+        return {name for name in names if self._allows(caller, operation, resource_type, name)}
+
     # --- topics
 
     def topic(self, caller: Caller, name: str, operation: Operation) -> Topic:
@@ -129,6 +140,12 @@ class Resources:
             if self._allows(caller, operation, ResourceType.TOPIC, name)
         ]
 
+    def topic_configs(
+        self, configs: Mapping[str, str], names: Collection[str] | None = None
+    ) -> list[ConfigEntry]:
+        """A topic's configs as clients see them: `configs` were set for it, the node's defaults supply the rest."""
+        return describe_topic(configs, self._state.broker, names)
+
     def check_create_topic(self, caller: Caller, name: str) -> None:
         """CREATE on the cluster allows all topics, CREATE on a topic allows that one, as in Kafka."""
         if not self._allows(caller, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
@@ -163,17 +180,17 @@ class Resources:
         share group of this name."""
         self.check(caller, operation, ResourceType.GROUP, group_id)
 
-    def visible_groups(
-        self, caller: Caller, group_ids: Iterable[str], operation: Operation = Operation.DESCRIBE
-    ) -> set[str]:
-        """Those of the groups that the caller may see."""
-        return {
-            group_id
-            for group_id in group_ids
-            if self._allows(caller, operation, ResourceType.GROUP, group_id)
-        }
+    def group_configs(self, caller: Caller, group_id: str, operation: Operation) -> Mapping[str, str]:
+        """The configs that were set for a group, which need not exist."""
+        self.check(caller, operation, ResourceType.GROUP, group_id)
+        return self._state.group_configs.get(group_id, {})
 
     # --- the cluster
+
+    def cluster(self, caller: Caller, operation: Operation) -> ClusterState:
+        """The whole cluster's state, for a caller that may do this with the cluster: it sees all topics and nodes."""
+        self.check(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self._state
 
     def check_cluster(self, caller: Caller, operation: Operation) -> None:
         """Raises CLUSTER_AUTHORIZATION_FAILED unless the caller may do this with the cluster."""

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock import Broker
-from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.server import listener as listening
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.wire import ApiKey, RequestHeader, encode_request, join
 from penstock.kafka.wire.messages.metadata import MetadataRequest
 from penstock.kafka.wire.messages.produce import ProduceRequest
+from penstock.types import Caller
 from tests.kafka.raw import RawClient
 
 
@@ -30,7 +30,7 @@ class Listener:
         self.node = None
         self.loop = asyncio.get_running_loop()
         self.started: list[int] = []
-        self.contexts: list[RequestContext] = []
+        self.callers: list[Caller] = []
 
     def admit(self, connection: Connection) -> bool:
         return True
@@ -38,10 +38,10 @@ class Listener:
     def forget(self, connection: Connection) -> None: ...
 
     def dispatch(
-        self, context: RequestContext, header: RequestHeader, frame: memoryview
+        self, connection: Connection, caller: Caller, header: RequestHeader, frame: memoryview
     ) -> Coroutine[None, None, None]:
         self.started.append(header.correlation_id)
-        self.contexts.append(context)
+        self.callers.append(caller)
         return self._never_ends()
 
     async def _never_ends(self) -> None:
@@ -72,7 +72,7 @@ def test_produces_start_while_those_before_them_wait_unless_one_holds_them() -> 
     def scene(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1, 2)
         assert listener.started == [1, 2]
-        let_go = listener.contexts[1].connection.hold()
+        let_go = connection.hold()
         arrive(connection, 3, 4)
         assert listener.started == [1, 2]
         let_go()

@@ -12,7 +12,7 @@ from penstock.batch import Record, build_batch, check_batch, iter_headers, read_
 from penstock.cluster import alterations
 from penstock.config import Limits, NodeConfig
 from penstock.errors import CorruptLog, ErrorCode
-from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.produce import produce
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,
@@ -26,8 +26,9 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.node import Node, Partition
 from penstock.node.dedup import deduplication
 from penstock.node.dedup.message_ids import DIGEST_SIZE
-from penstock.types import Offset, Term
+from penstock.types import ANONYMOUS, Caller, Offset, Operation, Term
 
+PRODUCE = Api(0, 13, "produce", on_topic=Operation.WRITE)
 NAME = "penstock-message-id"
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 3_600_000
@@ -122,7 +123,11 @@ class Scene:
             topic_data=[TopicProduceData(name="t", partition_data=[data])],
         )
         context = RequestContext(
-            node=self.node, connection=line or self.line, client_id="tester", api_version=9
+            node=self.node,
+            connection=line or self.line,
+            caller=Caller(client_id="tester"),
+            api=PRODUCE,
+            api_version=9,
         )
         return produce(context, request)
 
@@ -581,7 +586,9 @@ def test_the_other_partitions_of_a_request_do_not_wait_with_their_append() -> No
             )
             for name in ("t", "free")
         ]
-        context = RequestContext(node=act.node, connection=act.line, client_id="", api_version=9)
+        context = RequestContext(
+            node=act.node, connection=act.line, caller=ANONYMOUS, api=PRODUCE, api_version=9
+        )
         asked = produce(context, ProduceRequest(acks=1, timeout_ms=60_000, topic_data=rows))
         assert isawaitable(asked)
         assert act.node.leader("free", 0).log.end_offset == 1

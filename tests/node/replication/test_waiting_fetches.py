@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable
 
 from penstock.batch import Record, build_batch, check_batch
 from penstock.config import NodeConfig
-from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.fetch import fetch
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.node import FetchWaiter, Node, Partition
+from penstock.types import ANONYMOUS, Operation
 
+FETCH = Api(4, 18, "fetch", on_topic=Operation.READ)
 PATIENCE_SECONDS = 5.0
 MAX_WAIT_MS = 600_000
 
@@ -50,7 +52,7 @@ def test_bytes_committed_before_the_wait_begins_are_not_missed() -> None:
         request = FetchRequest(
             max_wait_ms=MAX_WAIT_MS, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[wanted])]
         )
-        context = RequestContext(node=node, connection=Peer(), client_id="", api_version=11)
+        context = RequestContext(node=node, connection=Peer(), caller=ANONYMOUS, api=FETCH, api_version=11)
         answer = fetch(context, request)
         assert not isinstance(answer, FetchResponse), "there is nothing to read yet"
         append(partition)

@@ -1,7 +1,6 @@
 """DescribeCluster and DescribeLogDirs: the nodes there are and the space they use."""
 
-from penstock.errors import ErrorCode
-from penstock.kafka.handlers import permissions
+from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -16,6 +15,7 @@ from penstock.kafka.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from penstock.node import Node
+from penstock.types import ResourceType
 
 BROKERS_ENDPOINT = 1
 
@@ -30,22 +30,27 @@ async def describe_cluster(
             error_message=f"endpoint_type={request.endpoint_type}: only brokers ({BROKERS_ENDPOINT}) can be reached",
             cluster_id=node.cluster_id,
         )
-    asked = request.include_cluster_authorized_operations
-    return DescribeClusterResponse(
+    response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.view.controller_for_clients,
         brokers=[
             DescribeClusterBroker(broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
             for one in node.view.brokers()
         ],
-        cluster_authorized_operations=permissions.ON_CLUSTER if asked else permissions.NOT_ASKED,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = context.allowed_operations(ResourceType.CLUSTER)
+    return response
 
 
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     node = context.node
+    try:
+        context.cluster()
+    except KafkaError as refused:
+        return DescribeLogDirsResponse(error_code=refused.code)
     wanted = (
         None if request.topics is None else {topic.topic: set(topic.partitions) for topic in request.topics}
     )

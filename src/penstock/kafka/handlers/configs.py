@@ -10,7 +10,6 @@ from penstock.config import (
     describe_all_nodes,
     describe_broker,
     describe_group,
-    describe_topic,
 )
 from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS
@@ -48,39 +47,38 @@ async def describe_configs(
     context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
-        results=[_describe(context.node, resource, request) for resource in request.resources]
+        results=[_describe(context, resource, request) for resource in request.resources]
     )
 
 
 def _describe(
-    node: Node, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         # Kafka answers all configs for null; clients that send an empty list mean the same.
-        entries = _entries(node, resource, resource.configuration_keys or None)
+        entries = _entries(context, resource, resource.configuration_keys or None)
         result.configs = [_row(entry, request) for entry in entries]
     except KafkaError as mistake:
         result.error_code, result.error_message = mistake.code, mistake.message
     return result
 
 
-def _entries(node: Node, resource: DescribeConfigsResource, names: list[str] | None) -> list[ConfigEntry]:
-    state = node.metadata.state
+def _entries(
+    context: RequestContext, resource: DescribeConfigsResource, names: list[str] | None
+) -> list[ConfigEntry]:
+    resources, name = context.node.resources, resource.resource_name
     if resource.resource_type == TOPIC:
-        topic = state.topics.get(resource.resource_name)
-        if topic is None:
-            message = f"there is no topic {resource.resource_name!r}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-        return describe_topic(topic.configs, state.broker, names)
+        return resources.topic_configs(context.topic(name).configs, names)
     if resource.resource_type == GROUP:
-        if not resource.resource_name:
+        if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the group's name is empty")
-        return describe_group(state.group_configs.get(resource.resource_name, {}), names)
-    node_id = _node_id(node, resource.resource_type, resource.resource_name)
+        return describe_group(resources.group_configs(context.caller, name, context.api.on_group), names)
+    node_id = _node_id(context, resource.resource_type, name)
+    broker = context.cluster().broker
     if node_id is None:
-        return describe_all_nodes(state.broker, names)
-    return describe_broker(state.broker, names)
+        return describe_all_nodes(broker, names)
+    return describe_broker(broker, names)
 
 
 def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -99,26 +97,25 @@ def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigs
     )
 
 
-def _node_id(node: Node, resource_type: int, name: str) -> int | None:
+def _node_id(context: RequestContext, resource_type: int, name: str) -> int | None:
     """The node that a broker resource names; None for all of them. Only the node itself knows its configs."""
-    node_id = _known_node_id(node, resource_type, name)
-    if node_id is not None and node_id != node.node_id:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {node.node_id}, the node asked"
-        )
+    node_id, own_id = _known_node_id(context, resource_type, name), context.node.node_id
+    if node_id is not None and node_id != own_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {own_id}, the node asked")
     return node_id
 
 
-def _known_node_id(node: Node, resource_type: int, name: str) -> int | None:
+def _known_node_id(context: RequestContext, resource_type: int, name: str) -> int | None:
     """Any node of the cluster."""
     if resource_type != BROKER:
         message = (
             f"resource type {resource_type}: expected {TOPIC} (topic), {BROKER} (broker) or {GROUP} (group)"
         )
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    state = context.cluster()
     if name == ALL_NODES:
         return None
-    known = {str(node.node_id): int(node.node_id)} | {str(one): one for one in node.metadata.state.nodes}
+    known = {str(one): int(one) for one in (context.node.node_id, *state.nodes)}
     if name not in known:
         expected = ", ".join(sorted(known))
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected one of {expected}")
@@ -131,17 +128,20 @@ def _known_node_id(node: Node, resource_type: int, name: str) -> int | None:
 def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """What can have configs. Version 0 asks for client metrics only; an empty list asks for every type."""
+    """Resources that can have configs. Version 0 asks for client metrics only; an empty list asks for every type."""
     wanted = set(request.resource_types) or set(RESOURCE_TYPES)
     if context.api_version == 0:
         wanted = {CLIENT_METRICS}
     if not wanted <= RESOURCE_TYPES:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    node = context.node
+    try:
+        state = context.cluster()
+    except KafkaError as refused:
+        return ListConfigResourcesResponse(error_code=refused.code)
     names = {
-        TOPIC: sorted(node.metadata.state.topics),
-        BROKER: [str(one.node_id) for one in node.view.brokers()],
-        GROUP: sorted(node.metadata.state.group_configs),
+        TOPIC: sorted(state.topics),
+        BROKER: [str(one.node_id) for one in context.node.view.brokers()],
+        GROUP: sorted(state.group_configs),
     }
     return ListConfigResourcesResponse(
         config_resources=[
@@ -160,9 +160,7 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     response = incremental.IncrementalAlterConfigsResponse(responses=[])
     for resource in request.resources:
-        error = await _change(
-            context.node, partial(_alteration, context.node, resource), request.validate_only
-        )
+        error = await _change(context.node, partial(_alteration, context, resource), request.validate_only)
         response.responses.append(
             incremental.AlterConfigsResourceResponse(
                 error_code=error.code if error else ErrorCode.NONE,
@@ -179,9 +177,7 @@ async def alter_configs(
 ) -> plain.AlterConfigsResponse:
     response = plain.AlterConfigsResponse(responses=[])
     for resource in request.resources:
-        error = await _change(
-            context.node, partial(_replacement, context.node, resource), request.validate_only
-        )
+        error = await _change(context.node, partial(_replacement, context, resource), request.validate_only)
         response.responses.append(
             plain.AlterConfigsResourceResponse(
                 error_code=error.code if error else ErrorCode.NONE,
@@ -197,10 +193,7 @@ async def _change(node: Node, make: Callable[[], Decision], validate_only: bool)
     """Carries out one resource's change, or says why not."""
     try:
         decide = make()
-        if validate_only:
-            decide(node.metadata.state)
-        else:
-            await node.metadata.change(decide)
+        await node.metadata.change(partial(_decide_only, decide) if validate_only else decide)
     except KafkaError as mistake:
         return mistake
     except StorageError as refused:
@@ -208,7 +201,21 @@ async def _change(node: Node, make: Callable[[], Decision], validate_only: bool)
     return None
 
 
-def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decision:
+def _decide_only(decide: Decision, state: ClusterState) -> Sequence[MetadataRecord]:
+    decide(state)
+    return ()
+
+
+def _check(context: RequestContext, resource_type: int, name: str) -> None:
+    """Whether the caller may change the configs of a topic or group; brokers are checked where they are found."""
+    if resource_type == TOPIC:
+        context.check_topic_name(name)
+    elif resource_type == GROUP:
+        context.check_group(name)
+
+
+def _alteration(context: RequestContext, resource: incremental.AlterConfigsResource) -> Decision:
+    _check(context, resource.resource_type, resource.resource_name)
     known = {TOPIC: TOPIC_CONFIGS, GROUP: GROUP_CONFIGS}.get(resource.resource_type, BROKER_CONFIGS)
     changes = [
         change
@@ -219,9 +226,9 @@ def _alteration(node: Node, resource: incremental.AlterConfigsResource) -> Decis
     if resource.resource_type == TOPIC:
         return lambda state: alterations.alter_topic_configs(state, resource.resource_name, changes)
     if resource.resource_type == GROUP:
-        limits = node.config.limits
+        limits = context.node.config.limits
         return lambda state: alterations.alter_group_configs(state, resource.resource_name, changes, limits)
-    node_id = _known_node_id(node, resource.resource_type, resource.resource_name)
+    node_id = _known_node_id(context, resource.resource_type, resource.resource_name)
     return lambda state: alterations.alter_node_configs(state, node_id, changes)
 
 
@@ -234,12 +241,13 @@ def _config_change(config: incremental.AlterableConfig) -> ConfigChange:
     return ConfigChange(name=config.name, operation=operation, value=config.value)
 
 
-def _replacement(node: Node, resource: plain.AlterConfigsResource) -> Decision:
+def _replacement(context: RequestContext, resource: plain.AlterConfigsResource) -> Decision:
+    _check(context, resource.resource_type, resource.resource_name)
     configs = {config.name: config.value for config in resource.configs}
     if resource.resource_type == TOPIC:
         return lambda state: alterations.replace_topic_configs(state, resource.resource_name, configs)
     if resource.resource_type == GROUP:
-        limits = node.config.limits
+        limits = context.node.config.limits
         return lambda state: alterations.replace_group_configs(state, resource.resource_name, configs, limits)
-    node_id = _known_node_id(node, resource.resource_type, resource.resource_name)
+    node_id = _known_node_id(context, resource.resource_type, resource.resource_name)
     return lambda state: alterations.replace_node_configs(state, node_id, configs)

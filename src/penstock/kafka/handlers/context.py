@@ -1,21 +1,49 @@
-"""What a handler knows about the request beside its fields."""
+"""What a handler knows about a request beside its fields, and how it finds the resources that the request names."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
 import msgspec
 
-from penstock.node import Node
+from penstock.cluster import ClusterState, Topic
+from penstock.node import Node, Partition
+from penstock.types import CLUSTER_NAME, Caller, Operation, ResourceType
+
+Handler = Callable[["RequestContext", Any], Any]
+"""Returns the response, None if the client wants none, or a coroutine for it when there is something to wait for."""
+
+
+def _not_loaded(context: "RequestContext", request: Any) -> Any:
+    raise AssertionError("registry.find_api loads the handler")
+
+
+class Api(NamedTuple):
+    """One API as it is served: a row of the table in `registry`."""
+
+    min_version: int
+    max_version: int
+    module: str
+    """In this package. Its handler is the function with the API's name."""
+    on_topic: Operation = Operation.UNKNOWN
+    """The operation that a caller does on each topic that its request names; UNKNOWN if requests name none. The same
+    for groups and for the cluster."""
+    on_group: Operation = Operation.UNKNOWN
+    on_cluster: Operation = Operation.UNKNOWN
+    controller: bool = False
+    """Whether only the controller can answer; other nodes forward the request to it."""
+    handler: Handler = _not_loaded
 
 
 class ConnectionFacts(Protocol):
-    """What handlers may know and set of a connection."""
+    """The part of a connection that handlers read and set."""
 
     peer: str
     client_software: str
 
     def send_away(self) -> None:
-        """The connection ends with the answer to this request: another node may know what this one cannot."""
+        """Closes the connection after the response to this request, so that the client tries another node, which may
+        know more than this one."""
         ...
 
     def when_closed(self, callback: Callable[[], None]) -> None:
@@ -23,15 +51,51 @@ class ConnectionFacts(Protocol):
         ...
 
     def hold(self) -> Callable[[], None]:
-        """Starts no other request of this connection until the function that is returned is called: what this one is to
-        do is not done yet, and a later one must not overtake it. Calling it twice does no harm."""
+        """Starts no other request of this connection until the returned function is called: this request has not taken
+        effect yet, and a later one must not overtake it. Calling the function twice does no harm."""
         ...
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's surroundings."""
+    """One request: who sent it, over which connection, for which API in which version.
+
+    The lookups below use the operation of the API's row, so that the table in `registry` states what each API needs.
+    """
 
     node: Node
     connection: ConnectionFacts
-    client_id: str
+    caller: Caller
+    api: Api
     api_version: int
+
+    def topic(self, name: str) -> Topic:
+        return self.node.resources.topic(self.caller, name, self.api.on_topic)
+
+    def named_topic(self, name: str | None, topic_id: UUID) -> Topic:
+        """The topic that a request names by id, or by name with the zero id."""
+        return self.node.resources.named_topic(self.caller, name, topic_id, self.api.on_topic)
+
+    def topic_of(self, topic: str, index: int) -> Topic:
+        """The topic, which has a partition of this index."""
+        return self.node.resources.topic_of(self.caller, topic, index, self.api.on_topic)
+
+    def visible_topics(self) -> list[Topic]:
+        return self.node.resources.topics(self.caller, self.api.on_topic)
+
+    def check_topic_name(self, name: str) -> None:
+        """Raises TOPIC_AUTHORIZATION_FAILED if the caller may not; the topic need not exist."""
+        self.node.resources.check(self.caller, self.api.on_topic, ResourceType.TOPIC, name)
+
+    def led_partition(self, topic: str, index: int, epoch: int) -> Partition:
+        return self.node.resources.led_partition(self.caller, topic, index, self.api.on_topic, epoch)
+
+    def check_group(self, group_id: str) -> None:
+        self.node.resources.check_group(self.caller, group_id, self.api.on_group)
+
+    def cluster(self) -> ClusterState:
+        """The whole cluster's state, for callers that may do the API's operation on the cluster."""
+        return self.node.resources.cluster(self.caller, self.api.on_cluster)
+
+    def allowed_operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The bit field that clients may ask for."""
+        return self.node.resources.allowed_operations(self.caller, resource_type, name)

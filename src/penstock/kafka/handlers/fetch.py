@@ -11,8 +11,7 @@ from uuid import UUID
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.leading import Hints, led_partition
-from penstock.kafka.handlers.topic_names import resolve_topic
+from penstock.kafka.handlers.leading import Hints
 from penstock.kafka.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -32,6 +31,7 @@ FULL_REQUEST_EPOCHS_MAX = 0
 """Epochs 0 (open a session) and -1 (without one) come with all partitions, whatever session id stands beside them."""
 NO_OFFSET = -1
 HINTS_SINCE_VERSION = 16
+"""Responses can carry a leader since version 12, but only since 16 its address; Kafka gives none before."""
 
 
 def fetch(
@@ -94,10 +94,10 @@ class _Attempt:
     """Reads all partitions of one request, as often as needed."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
-        self._node = context.node
+        self._context = context
         self._request = request
         self._isolation = Isolation.from_wire(request.isolation_level)
-        self._hints = Hints(context.node) if context.api_version >= HINTS_SINCE_VERSION else None
+        self._hints = Hints(context) if context.api_version >= HINTS_SINCE_VERSION else None
         self._partitions: list[Partition] = []
         self._ends: list[Offset] = []
         self._room = 0
@@ -121,7 +121,7 @@ class _Attempt:
     def read(self) -> None:
         self._partitions = []
         self._ends = []
-        self._room = min(self._request.max_bytes, self._node.config.limits.fetch_max_bytes)
+        self._room = min(self._request.max_bytes, self._context.node.config.limits.fetch_max_bytes)
         self.bytes = 0
         self.response.responses = [
             FetchableTopicResponse(
@@ -154,10 +154,10 @@ class _Attempt:
                 partition.remove_waiter(waiter)
 
     def _read_one(self, name: str, topic_id: UUID, wanted: FetchPartition) -> PartitionData:
-        topic = name
         try:
-            topic = resolve_topic(self._node, name, topic_id)
-            partition = led_partition(self._node, topic, wanted.partition, wanted.current_leader_epoch)
+            context = self._context
+            topic = context.named_topic(name, topic_id).name
+            partition = context.led_partition(topic, wanted.partition, wanted.current_leader_epoch)
             partition.check_readable()
             return self._read_partition(partition, wanted)
         except KafkaError as mistake:
@@ -170,7 +170,8 @@ class _Attempt:
             code = ErrorCode.KAFKA_STORAGE_ERROR
         self._failed = True
         answer = _refused(wanted.partition, code)
-        if self._hints is not None and (hint := self._hints.find(code, topic, wanted.partition)) is not None:
+        hints = self._hints
+        if hints is not None and (hint := hints.find(code, name, topic_id, wanted.partition)) is not None:
             answer.current_leader = LeaderIdAndEpoch(leader_id=hint.leader.node_id, leader_epoch=hint.epoch)
         return answer
 

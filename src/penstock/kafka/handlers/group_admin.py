@@ -1,7 +1,6 @@
 """ListGroups, DescribeGroups and DeleteGroups."""
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -15,7 +14,7 @@ from penstock.kafka.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from penstock.kafka.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from penstock.node import Node
+from penstock.types import ResourceType
 
 NOT_FOUND_SINCE_VERSION = 6
 """Older clients expect an unknown group as one that is dead, without an error."""
@@ -24,7 +23,10 @@ DEAD = "Dead"
 
 
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    found = context.node.groups.list(states=request.states_filter, types=request.types_filter)
+    found = list(context.node.groups.list(states=request.states_filter, types=request.types_filter))
+    visible = context.node.resources.visible(
+        context.caller, ResourceType.GROUP, (row.group_id for row in found), context.api.on_group
+    )
     return ListGroupsResponse(
         error_code=ErrorCode.NONE
         if context.node.groups.cores.all_online
@@ -37,6 +39,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
                 group_type=row.group_type,
             )
             for row in found
+            if row.group_id in visible
         ],
     )
 
@@ -45,12 +48,15 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
     groups = [_describe(context, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
-            group.authorized_operations = permissions.ON_GROUP
+            if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                operations = context.allowed_operations(ResourceType.GROUP, group.group_id)
+                group.authorized_operations = operations
     return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     try:
+        context.check_group(group_id)
         group = context.node.groups.describe(group_id)
     except KafkaError as mistake:
         return DescribedGroup(
@@ -83,13 +89,18 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 
 
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    codes = {name: await _delete(context.node, name) for name in dict.fromkeys(request.groups_names)}
+    codes = {name: await _delete(context, name) for name in dict.fromkeys(request.groups_names)}
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names]
     )
 
 
-async def _delete(node: Node, group_id: str) -> ErrorCode:
+async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
+    node = context.node
+    try:
+        context.check_group(group_id)
+    except KafkaError as refused:
+        return refused.code
     if node.share_groups.is_known(group_id):
         return await node.share_groups.delete(group_id)
     return (await node.groups.delete([group_id]))[group_id]

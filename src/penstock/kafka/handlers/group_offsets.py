@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
+from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -31,8 +31,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from penstock.node import Node
-from penstock.types import TopicPartition
+from penstock.types import ResourceType, TopicPartition
 
 MANY_GROUPS_SINCE_VERSION = 8
 TOPICS_BY_ID_SINCE_VERSION = 10
@@ -43,22 +42,33 @@ NO_COMMITTED_OFFSET = -1
 
 
 async def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    names: dict[int, str] = {}
+    known: dict[int, Topic] = {}
     errors: dict[int, ErrorCode] = {}
     for index, topic in enumerate(request.topics):
         try:
-            names[index] = resolve_topic(context.node, topic.name, topic.topic_id)
+            context.check_group(request.group_id)
+            known[index] = context.named_topic(topic.name, topic.topic_id)
         except KafkaError as mistake:
             errors[index] = mistake.code
-    wish = CommitRequest(
+    if ErrorCode.GROUP_AUTHORIZATION_FAILED in errors.values():
+        return _committed(request, known, errors, {})
+    commit = CommitRequest(
         group_id=request.group_id,
         generation=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
-        offsets=tuple(_to_commit(context.node, request.topics, names)),
+        offsets=tuple(_to_commit(request.topics, known)),
         retention_ms=request.retention_time_ms,
     )
-    codes = (await context.node.groups.commit(wish)).errors
+    return _committed(request, known, errors, (await context.node.groups.commit(commit)).errors)
+
+
+def _committed(
+    request: OffsetCommitRequest,
+    known: Mapping[int, Topic],
+    errors: Mapping[int, ErrorCode],
+    codes: Mapping[TopicPartition, ErrorCode],
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -67,7 +77,7 @@ async def offset_commit(context: RequestContext, request: OffsetCommitRequest) -
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=row.partition_index,
-                        error_code=_code(codes, names.get(index), row.partition_index, errors.get(index)),
+                        error_code=_code(codes, known.get(index), row.partition_index, errors.get(index)),
                     )
                     for row in topic.partitions
                 ],
@@ -78,16 +88,15 @@ async def offset_commit(context: RequestContext, request: OffsetCommitRequest) -
 
 
 def _to_commit(
-    node: Node, topics: Iterable[OffsetCommitRequestTopic], names: Mapping[int, str]
+    topics: Iterable[OffsetCommitRequestTopic], known: Mapping[int, Topic]
 ) -> Iterable[OffsetToCommit]:
-    """Offsets of partitions that exist. What exists is the metadata's to know, not the coordinator's."""
+    """Offsets of partitions that exist. The coordinator does not know which do."""
     for index, topic in enumerate(topics):
-        name = names.get(index)
-        count = node.metadata.state.topics[name].partitions if name is not None else 0
+        found = known.get(index)
         for row in topic.partitions:
-            if name is not None and 0 <= row.partition_index < count:
+            if found is not None and 0 <= row.partition_index < found.partitions:
                 yield OffsetToCommit(
-                    topic=name,
+                    topic=found.name,
                     partition=row.partition_index,
                     offset=row.committed_offset,
                     leader_epoch=row.committed_leader_epoch,
@@ -96,11 +105,11 @@ def _to_commit(
 
 
 def _code(
-    codes: Mapping[TopicPartition, ErrorCode], name: str | None, partition: int, error: ErrorCode | None
+    codes: Mapping[TopicPartition, ErrorCode], topic: Topic | None, partition: int, error: ErrorCode | None
 ) -> ErrorCode:
-    if error is not None or name is None:
+    if error is not None or topic is None:
         return error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return codes.get(TopicPartition(name, partition), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return codes.get(TopicPartition(topic.name, partition), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 # --- OffsetFetch
@@ -117,6 +126,8 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             for row in request.topics
         ]
     group = _fetch_group(context, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
+    if group.error_code:  # before version 2 only partitions can carry it
+        group.topics = [_refused_topic(topic, ErrorCode(group.error_code)) for topic in topics or ()]
     return OffsetFetchResponse(
         error_code=group.error_code,
         topics=[
@@ -139,19 +150,24 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
 
 
 def _fetch_group(context: RequestContext, wanted: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-    node = context.node
     by_id = context.api_version >= TOPICS_BY_ID_SINCE_VERSION
     partitions = None if wanted.topics is None or by_id else _named_partitions(wanted.topics)
     try:
-        committed = node.groups.committed(wanted.group_id, partitions)
+        context.check_group(wanted.group_id)
+        committed = context.node.groups.committed(wanted.group_id, partitions)
     except KafkaError as mistake:
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=[], error_code=mistake.code)
-    topics = wanted.topics if wanted.topics is not None else _all_topics(node, committed, by_id)
+    topics = wanted.topics if wanted.topics is not None else _all_topics(context, committed, by_id)
     return OffsetFetchResponseGroup(
         group_id=wanted.group_id,
-        topics=[_fetch_topic(node, topic, committed) for topic in topics],
+        topics=[_fetch_topic(context, topic, committed) for topic in topics],
         error_code=ErrorCode.NONE,
     )
+
+
+def _refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    rows = [_row(index, None, code) for index in topic.partition_indexes]
+    return OffsetFetchResponseTopics(name=topic.name, partitions=rows)
 
 
 def _named_partitions(topics: Iterable[OffsetFetchRequestTopics]) -> list[TopicPartition]:
@@ -159,28 +175,38 @@ def _named_partitions(topics: Iterable[OffsetFetchRequestTopics]) -> list[TopicP
 
 
 def _all_topics(
-    node: Node, committed: Mapping[TopicPartition, CommittedOffset], by_id: bool
+    context: RequestContext, committed: Mapping[TopicPartition, CommittedOffset], by_id: bool
 ) -> list[OffsetFetchRequestTopics]:
+    """All topics with committed offsets that the caller may see. By name, topics that were deleted are among them."""
+    resources, operation = context.node.resources, context.api.on_topic
+    names = {name for name, _ in committed}
+    visible = resources.visible(context.caller, ResourceType.TOPIC, names, operation)
+    ids = (
+        {topic.name: topic.topic_id for topic in resources.topics(context.caller, operation)} if by_id else {}
+    )
     topics: dict[str, OffsetFetchRequestTopics] = {}
     for name, partition in committed:
-        known = node.metadata.state.topics.get(name)
-        if known is None and by_id:
+        if name not in visible or (by_id and name not in ids):
             continue
         row = topics.setdefault(name, OffsetFetchRequestTopics(name=name, partition_indexes=[]))
-        row.topic_id = known.topic_id if known is not None and by_id else NO_UUID
+        row.topic_id = ids.get(name, NO_UUID)
         row.partition_indexes.append(partition)
     return list(topics.values())
 
 
 def _fetch_topic(
-    node: Node, topic: OffsetFetchRequestTopics, committed: Mapping[TopicPartition, CommittedOffset]
+    context: RequestContext,
+    topic: OffsetFetchRequestTopics,
+    committed: Mapping[TopicPartition, CommittedOffset],
 ) -> OffsetFetchResponseTopics:
     name, code = topic.name, ErrorCode.NONE
-    if topic.topic_id != NO_UUID:
-        try:
-            name = resolve_topic(node, None, topic.topic_id)
-        except KafkaError as mistake:
-            code = mistake.code
+    try:
+        if topic.topic_id != NO_UUID:
+            name = context.named_topic(None, topic.topic_id).name
+        else:
+            context.check_topic_name(name)
+    except KafkaError as mistake:
+        code, committed = mistake.code, {}
     rows = [
         _row(index, committed.get(TopicPartition(name, index)), code) for index in topic.partition_indexes
     ]
@@ -205,10 +231,17 @@ def _row(partition: int, found: CommittedOffset | None, code: ErrorCode) -> Offs
 
 
 async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    try:
+        context.check_group(request.group_id)
+    except KafkaError as refused:
+        return OffsetDeleteResponse(error_code=refused.code)
+    names = (topic.name for topic in request.topics)
+    visible = context.node.resources.visible(context.caller, ResourceType.TOPIC, names, context.api.on_topic)
     partitions = [
         TopicPartition(topic.name, row.partition_index)
         for topic in request.topics
         for row in topic.partitions
+        if topic.name in visible
     ]
     result = await context.node.groups.delete_offsets(request.group_id, partitions)
     if result.error:
@@ -220,7 +253,10 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
                 partitions=[
                     OffsetDeleteResponsePartition(
                         partition_index=row.partition_index,
-                        error_code=result.errors[TopicPartition(topic.name, row.partition_index)],
+                        error_code=result.errors.get(
+                            TopicPartition(topic.name, row.partition_index),
+                            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                        ),
                     )
                     for row in topic.partitions
                 ],

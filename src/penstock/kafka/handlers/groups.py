@@ -56,6 +56,7 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
         if key_type != GROUP_KEY:
             message = f"key type {key_type}: only groups ({GROUP_KEY}) have coordinators on this broker"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        context.check_group(key)
         await context.node.groups.cores.ensure_topic()
         home = context.node.view.coordinator(key)
     except KafkaError as mistake:
@@ -70,19 +71,30 @@ async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator
     return Coordinator(key=key, node_id=home.node_id, host=home.host, port=home.port)
 
 
+def _refusal(context: RequestContext, group_id: str) -> ErrorCode:
+    try:
+        context.check_group(group_id)
+    except KafkaError as refused:
+        return refused.code
+    return ErrorCode.NONE
+
+
 # --- JoinGroup
 
 
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    if refused := _refusal(context, request.group_id):
+        return JoinGroupResponse(error_code=refused, generation_id=-1, protocol_name="", members=[])
     # A static member's id names the instance, a dynamic one's the client, as in Kafka: people read them in tools.
-    prefix = request.group_instance_id or context.client_id
+    caller = context.caller
+    prefix = request.group_instance_id or caller.client_id
     wish = JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         new_member_id=f"{prefix}-{uuid4()}",
         instance_id=request.group_instance_id,
-        client_id=context.client_id,
-        client_host="/" + context.connection.peer.rpartition(":")[0],
+        client_id=caller.client_id,
+        client_host="/" + caller.host,
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(row.name, bytes(row.metadata)) for row in request.protocols),
         session_timeout_ms=request.session_timeout_ms,
@@ -117,6 +129,8 @@ def _joined(result: JoinResult, api_version: int) -> JoinGroupResponse:
 
 
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    if refused := _refusal(context, request.group_id):
+        return SyncGroupResponse(error_code=refused, assignment=b"")
     wish = SyncRequest(
         group_id=request.group_id,
         generation=request.generation_id,
@@ -136,6 +150,8 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Sync
 
 
 async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    if refused := _refusal(context, request.group_id):
+        return HeartbeatResponse(error_code=refused)
     code = await context.node.groups.heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
@@ -143,6 +159,8 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Heart
 
 
 async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    if refused := _refusal(context, request.group_id):
+        return LeaveGroupResponse(error_code=refused, members=[])
     if context.api_version >= MANY_LEAVERS_SINCE_VERSION:
         leaving = [
             LeavingMember(member_id=row.member_id, instance_id=row.group_instance_id)

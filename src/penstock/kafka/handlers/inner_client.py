@@ -51,6 +51,7 @@ FRAME_OVERHEAD = 1024
 LENGTH_SIZE = 4
 
 CLIENT_ID = "penstock-inner"
+INNER_CALLER = Caller(client_id=CLIENT_ID)
 
 VERSIONS: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 12,
@@ -137,11 +138,11 @@ class InnerClient:
         api = find_api(key)
         assert api is not None
         version = VERSIONS[key]
-        if api.controllers and not self.node.is_alone and not self.node.metadata.is_controller:
+        if api.controller and not self.node.is_alone and not self.node.metadata.is_controller:
             frame = _request_frame(key, version, request)
             check_size(self.node, len(frame), "a request")
             answer = _decoded(key, version, await self._ask_controller(frame))
-        elif api.controllers or to is None or to == self.node.node_id:
+        elif api.controller or to is None or to == self.node.node_id:
             answer = await answer_here(self.node, key, version, request)
         else:
             frame = _request_frame(key, version, request)
@@ -248,14 +249,14 @@ def check_size(node: Node, size: int, what: str) -> None:
 
 
 async def answer_here(
-    node: Node, key: int, version: int, request: Message, client_id: str = CLIENT_ID
+    node: Node, key: int, version: int, request: Message, caller: Caller = INNER_CALLER
 ) -> Message:
     """What this node's handler says."""
     api = find_api(key)
     if api is None or not api.min_version <= version <= api.max_version:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} v{version}")
     connection = Inside()
-    context = RequestContext(node=node, connection=connection, client_id=client_id, api_version=version)
+    context = RequestContext(node=node, connection=connection, caller=caller, api=api, api_version=version)
     try:
         response = api.handler(context, request)
         return cast(Message, await response if inspect.isawaitable(response) else response)
@@ -282,7 +283,7 @@ async def answer_frame(node: Node, frame: memoryview, caller: Caller) -> bytes:
     if find_api(header.api_key) is None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not offered")
     request = decode_request(header, frame)
-    answer = await answer_here(node, header.api_key, header.api_version, request, caller.client_id)
+    answer = await answer_here(node, header.api_key, header.api_version, request, caller)
     encoded = join(encode_response(header.api_key, header.api_version, header.correlation_id, answer))
     check_size(node, len(encoded), "an answer")
     return encoded

@@ -2,10 +2,9 @@
 
 import asyncio
 
+from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, StorageError
-from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.describe_topic_partitions import (
     Cursor,
@@ -23,6 +22,7 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.node import Node
+from penstock.types import ResourceType
 
 ALL_TOPICS_BY_EMPTY_LIST_VERSION = 0
 """In version 0 an empty list asks for all topics; since version 1 null does, and an empty list asks for none."""
@@ -39,17 +39,16 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
     node = context.node
     wanted = request.topics
     if wanted is None or (not wanted and context.api_version == ALL_TOPICS_BY_EMPTY_LIST_VERSION):
-        topics = [_describe(node, name) for name in sorted(node.metadata.state.topics)]
+        topics = [_describe(node, topic) for topic in context.visible_topics()]
     else:
-        topics = [await _find(node, topic, request.allow_auto_topic_creation) for topic in wanted]
+        topics = [await _find(context, topic, request.allow_auto_topic_creation) for topic in wanted]
     if request.include_topic_authorized_operations:
-        _tell_permissions(topics)
+        _add_operations(context, topics)
     if node.is_cut_off and any(_lacks_leader(topic) for topic in topics):
-        # Clients ask whom they are connected with, over and over: one that knows only this node would never learn
-        # who leads on the other side of the cut.
+        # Clients ask the node that they are connected with, over and over: one that knows only this node would never
+        # learn which nodes lead on the other side of the network partition.
         context.connection.send_away()
-    ask_cluster = request.include_cluster_authorized_operations
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
             for one in node.view.brokers()
@@ -57,28 +56,36 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
         cluster_id=node.cluster_id,
         controller_id=node.view.controller_for_clients,
         topics=topics,
-        cluster_authorized_operations=permissions.ON_CLUSTER if ask_cluster else permissions.NOT_ASKED,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = context.allowed_operations(ResourceType.CLUSTER)
+    return response
 
 
-def _tell_permissions(topics: list[MetadataResponseTopic]) -> None:
+def _add_operations(context: RequestContext, topics: list[MetadataResponseTopic]) -> None:
     for topic in topics:
-        if topic.error_code == ErrorCode.NONE:
-            topic.topic_authorized_operations = permissions.ON_TOPIC
+        if topic.error_code == ErrorCode.NONE and topic.name is not None:
+            operations = context.allowed_operations(ResourceType.TOPIC, topic.name)
+            topic.topic_authorized_operations = operations
 
 
 def _lacks_leader(topic: MetadataResponseTopic) -> bool:
     return any(partition.leader_id == NO_LEADER for partition in topic.partitions)
 
 
-async def _find(node: Node, wanted: MetadataRequestTopic, may_create: bool) -> MetadataResponseTopic:
+async def _find(
+    context: RequestContext, wanted: MetadataRequestTopic, may_create: bool
+) -> MetadataResponseTopic:
     """One topic as asked for, created first where client and node allow that."""
     try:
-        missing = wanted.topic_id == NO_UUID and wanted.name not in node.metadata.state.topics
-        if missing and may_create and node.config.auto_create_topics:
-            await node.controller.create_topic(wanted.name or "")
-            await _led(node, wanted.name or "")
-        return _describe(node, resolve_topic(node, wanted.name, wanted.topic_id))
+        try:
+            topic = context.named_topic(wanted.name, wanted.topic_id)
+        except KafkaError as missing:
+            may_create = may_create and context.node.config.auto_create_topics
+            if missing.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not may_create:
+                raise
+            topic = await _create(context, wanted.name or "")
+        return _describe(context.node, topic)
     except KafkaError as mistake:
         code = mistake.code
     except StorageError:
@@ -86,30 +93,34 @@ async def _find(node: Node, wanted: MetadataRequestTopic, may_create: bool) -> M
     return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=wanted.topic_id, partitions=[])
 
 
-async def _led(node: Node, name: str) -> None:
-    """Returns when all partitions of a new topic have leaders, or should have had them: most clients that are told
+async def _create(context: RequestContext, name: str) -> Topic:
+    """Returns when all partitions of the new topic have leaders, or should have had them: most clients that are told
     otherwise ask again only after a while."""
+    node = context.node
+    node.resources.check_create_topic(context.caller, name)
+    await node.controller.create_topic(name)
+    topic = context.topic(name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LEADERS_WITHIN_SECONDS
-    while (topic := node.metadata.state.topics.get(name)) is not None and loop.time() < deadline:
+    while loop.time() < deadline:
         if all(node.view.partition(topic, index).leader != NO_LEADER for index in range(topic.partitions)):
-            return
+            break
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    return topic
 
 
-def _describe(node: Node, name: str) -> MetadataResponseTopic:
-    topic = node.metadata.state.topics[name]
+def _describe(node: Node, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
-        name=name,
+        name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_describe_partition(node, name, index) for index in range(topic.partitions)],
+        partitions=[_describe_partition(node, topic, index) for index in range(topic.partitions)],
     )
 
 
-def _describe_partition(node: Node, topic: str, index: int) -> MetadataResponsePartition:
-    facts = node.view.partition(node.metadata.state.topics[topic], index)
+def _describe_partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
+    facts = node.view.partition(topic, index)
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if facts.leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
@@ -125,50 +136,56 @@ async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """As Metadata, page by page: at most `response_partition_limit` partitions, then a cursor to go on from."""
-    node = context.node
-    names = sorted({topic.name for topic in request.topics} or node.metadata.state.topics)
+    names = sorted({topic.name for topic in request.topics}) or [
+        topic.name for topic in context.visible_topics()
+    ]
     first = 0
     if request.cursor is not None:
         names = [name for name in names if name >= request.cursor.topic_name]
         first = (
             max(request.cursor.partition_index, 0) if names and names[0] == request.cursor.topic_name else 0
         )
-    room = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
+    left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     for name in names:
-        if room <= 0:
+        if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
-        page = _describe_page(node, name, first, room)
+        page, partitions = _describe_page(context, name, first, left)
         response.topics.append(page)
-        room -= len(page.partitions)
+        left -= len(page.partitions)
         first += len(page.partitions)
-        if page.error_code == ErrorCode.NONE and first < node.metadata.state.topics[name].partitions:
+        if first < partitions:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
         first = 0
     return response
 
 
-def _describe_page(node: Node, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
-    topic = node.metadata.state.topics.get(name)
-    if topic is None:
+def _describe_page(
+    context: RequestContext, name: str, first: int, most: int
+) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
+    """At most `most` partitions of a topic from `first` on, and how many it has."""
+    try:
+        topic = context.topic(name)
+    except KafkaError as refused:
         return DescribeTopicPartitionsResponseTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_id=NO_UUID, partitions=[]
-        )
-    indexes = range(first, min(first + room, topic.partitions))
-    return DescribeTopicPartitionsResponseTopic(
+            error_code=refused.code, name=name, topic_id=NO_UUID, partitions=[]
+        ), 0
+    indexes = range(first, min(first + most, topic.partitions))
+    page = DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
         name=name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_page_partition(node, name, index) for index in indexes],
-        topic_authorized_operations=permissions.ON_TOPIC,
+        partitions=[_page_partition(context.node, topic, index) for index in indexes],
+        topic_authorized_operations=context.allowed_operations(ResourceType.TOPIC, name),
     )
+    return page, topic.partitions
 
 
-def _page_partition(node: Node, name: str, index: int) -> DescribeTopicPartitionsResponsePartition:
-    facts = _describe_partition(node, name, index)
+def _page_partition(node: Node, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+    facts = _describe_partition(node, topic, index)
     return DescribeTopicPartitionsResponsePartition(
         error_code=facts.error_code,
         partition_index=index,

@@ -4,9 +4,6 @@ import logging
 
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.leading import led_partition
-from penstock.kafka.handlers.topic_names import resolve_topic
-from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -21,7 +18,7 @@ from penstock.kafka.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from penstock.node import Node, Partition
+from penstock.node import Partition
 from penstock.types import Isolation, Offset, Term
 
 log = logging.getLogger("penstock.kafka")
@@ -48,11 +45,9 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 def _list_one(
     context: RequestContext, topic: str, wanted: ListOffsetsPartition, isolation: Isolation
 ) -> ListOffsetsPartitionResponse:
-    node = context.node
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
     try:
-        name = resolve_topic(node, topic, NO_UUID)
-        partition = led_partition(node, name, wanted.partition_index, wanted.current_leader_epoch)
+        partition = context.led_partition(topic, wanted.partition_index, wanted.current_leader_epoch)
         partition.check_readable()
         answer.timestamp, answer.offset, answer.leader_epoch = _locate(
             partition, wanted.timestamp, partition.end_for(isolation)
@@ -94,18 +89,17 @@ async def offset_for_leader_epoch(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_end_of_epoch(context.node, topic.topic, wanted) for wanted in topic.partitions],
+                partitions=[_end_of_epoch(context, topic.topic, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _end_of_epoch(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_of_epoch(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.NONE)
     try:
-        name = resolve_topic(node, topic, NO_UUID)
-        partition = led_partition(node, name, wanted.partition, wanted.current_leader_epoch)
+        partition = context.led_partition(topic, wanted.partition, wanted.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.end_of_term(Term(wanted.leader_epoch))
     except KafkaError as mistake:
         answer.error_code = mistake.code

@@ -10,6 +10,8 @@ import asyncio
 
 from penstock.cluster import (
     METADATA_TOPIC,
+    ClusterState,
+    Topic,
     check_unclean,
     elect_preferred,
     list_reassignments,
@@ -53,9 +55,11 @@ NO_LEADER = -1
 LOOK_AGAIN_SECONDS = 0.02
 
 
-def _exists(node: Node, topic: str, index: int) -> bool:
-    known = node.metadata.state.topics.get(topic)
-    return known is not None and 0 <= index < known.partitions
+def _topic_of(state: ClusterState, name: str, index: int) -> Topic:
+    topic = state.topics.get(name)
+    if topic is None or not 0 <= index < topic.partitions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}")
+    return topic
 
 
 # --- ElectLeaders
@@ -66,29 +70,46 @@ async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     node, unclean = context.node, request.election_type == UNCLEAN
+    try:
+        state = context.cluster()
+    except KafkaError as refused:  # before version 1 only partitions can carry it
+        return ElectLeadersResponse(
+            error_code=refused.code,
+            replica_election_results=[
+                ReplicaElectionResult(
+                    topic=row.topic,
+                    partition_result=[
+                        PartitionResult(partition_id=index, error_code=refused.code)
+                        for index in row.partitions
+                    ],
+                )
+                for row in request.topic_partitions or ()
+            ],
+        )
     if request.topic_partitions is None:
-        wanted = _in_need(node, unclean=unclean)
+        wanted = _in_need(node, state, unclean=unclean)
     else:
         wanted = {row.topic: row.partitions for row in request.topic_partitions}
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(request.timeout_ms, 1) / 1000
     begun = {
-        topic: [await _begin_election(node, topic, index, unclean=unclean) for index in indexes]
+        topic: [await _begin_election(node, state, topic, index, unclean=unclean) for index in indexes]
         for topic, indexes in wanted.items()
     }
     return ElectLeadersResponse(
         replica_election_results=[
             ReplicaElectionResult(
-                topic=topic, partition_result=[await _elected(node, topic, row, deadline) for row in rows]
+                topic=topic,
+                partition_result=[await _elected(node, state, topic, row, deadline) for row in rows],
             )
             for topic, rows in begun.items()
         ]
     )
 
 
-def _in_need(node: Node, *, unclean: bool) -> dict[str, list[int]]:
+def _in_need(node: Node, state: ClusterState, *, unclean: bool) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for topic, group, assignment in node.metadata.state.groups():
+    for topic, group, assignment in state.groups():
         leader = node.view.partition(topic, group.partition).leader
         if leader == NO_LEADER if unclean else leader != assignment.leader:
             found.setdefault(topic.name, []).append(group.partition)
@@ -96,19 +117,17 @@ def _in_need(node: Node, *, unclean: bool) -> dict[str, list[int]]:
 
 
 async def _begin_election(
-    node: Node, topic: str, index: int, *, unclean: bool
+    node: Node, state: ClusterState, topic: str, index: int, *, unclean: bool
 ) -> tuple[PartitionResult, int]:
-    """What came of asking the leader to hand over, and the node that shall lead."""
-    state = node.metadata.state
+    """The result of asking the leader to hand over, and the node that is to lead."""
     answer = PartitionResult(partition_id=index, error_code=ErrorCode.NONE, error_message=None)
     try:
-        if not _exists(node, topic, index):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
-        facts = node.view.partition(state.topics[topic], index)
+        known = _topic_of(state, topic, index)
+        facts = node.view.partition(known, index)
         if unclean:
             check_unclean(state, topic, index, facts.leader)
         to = elect_preferred(state, topic, index, facts.leader, ready=facts.in_sync)
-        await node.controller.hand_over(GroupId(state.topics[topic].topic_id, index), facts.leader, to)
+        await node.controller.hand_over(GroupId(known.topic_id, index), facts.leader, to)
     except KafkaError as refused:
         answer.error_code, answer.error_message = refused.code, refused.message
         return answer, NO_LEADER
@@ -116,14 +135,12 @@ async def _begin_election(
 
 
 async def _elected(
-    node: Node, topic: str, begun: tuple[PartitionResult, int], deadline: float
+    node: Node, state: ClusterState, topic: str, begun: tuple[PartitionResult, int], deadline: float
 ) -> PartitionResult:
     """The result, once the new leader is known here: clients that ask for metadata next should find it there."""
     answer, to = begun
     loop = asyncio.get_running_loop()
-    while (
-        answer.error_code == ErrorCode.NONE and (known := node.metadata.state.topics.get(topic)) is not None
-    ):
+    while answer.error_code == ErrorCode.NONE and (known := state.topics.get(topic)) is not None:
         if node.view.partition(known, answer.partition_id).leader == to:
             break
         if loop.time() > deadline:
@@ -144,7 +161,13 @@ def list_partition_reassignments(
         None if request.topics is None else {topic.name: topic.partition_indexes for topic in request.topics}
     )
     topics: dict[str, OngoingTopicReassignment] = {}
-    for one in list_reassignments(context.node.metadata.state, wanted):
+    try:
+        state = context.cluster()
+    except KafkaError as refused:
+        return ListPartitionReassignmentsResponse(
+            error_code=refused.code, error_message=refused.message, topics=[]
+        )
+    for one in list_reassignments(state, wanted):
         row = topics.setdefault(one.topic, OngoingTopicReassignment(name=one.topic, partitions=[]))
         row.partitions.append(
             OngoingPartitionReassignment(
@@ -160,6 +183,12 @@ def list_partition_reassignments(
 async def alter_partition_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    try:
+        context.cluster()
+    except KafkaError as refused:
+        return AlterPartitionReassignmentsResponse(
+            error_code=refused.code, error_message=refused.message, responses=[]
+        )
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[
@@ -204,18 +233,22 @@ def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     return AlterReplicaLogDirsResponse(
-        results=[_moved(context.node, row.path, topic) for row in request.dirs for topic in row.topics]
+        results=[_moved(context, row.path, topic) for row in request.dirs for topic in row.topics]
     )
 
 
-def _moved(node: Node, path: str, topic: AlterReplicaLogDirTopic) -> AlterReplicaLogDirTopicResult:
-    results = []
+def _moved(
+    context: RequestContext, path: str, topic: AlterReplicaLogDirTopic
+) -> AlterReplicaLogDirTopicResult:
+    results, node = [], context.node
     for index in topic.partitions:
         code = ErrorCode.NONE if path == node.log_dir else ErrorCode.LOG_DIR_NOT_FOUND
-        if not _exists(node, topic.name, index):
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif index not in node.partitions.held(topic.name):
-            code = ErrorCode.REPLICA_NOT_AVAILABLE
+        try:
+            _topic_of(context.cluster(), topic.name, index)
+            if index not in node.partitions.held(topic.name):
+                code = ErrorCode.REPLICA_NOT_AVAILABLE
+        except KafkaError as refused:
+            code = refused.code
         results.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
     return AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=results)
 
@@ -227,6 +260,12 @@ def describe_quorum(
     context: RequestContext, request: quorum.DescribeQuorumRequest
 ) -> quorum.DescribeQuorumResponse:
     node = context.node
+    try:
+        context.cluster()
+    except KafkaError as refused:
+        return quorum.DescribeQuorumResponse(
+            error_code=refused.code, error_message=refused.message, topics=[]
+        )
     return quorum.DescribeQuorumResponse(
         topics=[
             quorum.ResponseTopicData(

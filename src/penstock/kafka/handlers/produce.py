@@ -12,7 +12,6 @@ from penstock.batch import BatchHeader, check_produced
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.leading import MOVED, Hints
-from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.handlers.topic_rules import TopicRules
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.kafka.wire.messages.produce import (
@@ -25,7 +24,7 @@ from penstock.kafka.wire.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.log import Appended
-from penstock.node import Node, Partition
+from penstock.node import Partition
 from penstock.node.exclusive_producers import Writer
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -34,7 +33,6 @@ LOWEST_VERSION = 3
 """Older versions carry record formats 0 and 1, which are gone since Kafka 4."""
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
-HINTS_SINCE_VERSION = 10
 RECORDS_PER_BYTE_MAX = 1000
 """No codec packs records more densely (a record has seven bytes at least); a count beyond it is a lie that would make
 offsets jump."""
@@ -116,14 +114,12 @@ class _Production:
     def conclude(
         self, response: ProduceResponse
     ) -> ProduceResponse | Coroutine[None, None, ProduceResponse] | None:
-        context = self._context
-        hinting = context.node if context.api_version >= HINTS_SINCE_VERSION else None
         if self._waiting:
-            return _await_commits(response, self._waiting, self._request.timeout_ms, hinting)
+            return _await_commits(self._context, response, self._waiting, self._request.timeout_ms)
         if self._request.acks == ACKS_NONE:
             _fail_unanswered(response)
             return None
-        return _with_hints(response, hinting)
+        return _with_hints(self._context, response)
 
     def _fill(
         self, row: PartitionProduceResponse, name: str, topic_id: UUID, data: PartitionProduceData
@@ -132,8 +128,10 @@ class _Production:
         acks = self._request.acks
         try:
             _check_request(self._request, self._context.api_version)
-            topic = resolve_topic(self._context.node, name, topic_id, internal=False)
-            partition = self._context.node.leader(topic, data.index)
+            context, resources = self._context, self._context.node.resources
+            operation = context.api.on_topic
+            topic = resources.writable_topic(context.caller, name, topic_id, operation)
+            partition = resources.led_partition(context.caller, topic.name, data.index, operation)
             if acks == ACKS_ALL:
                 partition.check_in_sync()
             appended = self._append(partition, data)
@@ -158,7 +156,7 @@ class _Production:
         batch, header = _checked(data, partition, context.api_version)
         if not config.exclusive_producer:
             return self._store(partition, batch, header)
-        writer = Writer(context.connection, context.client_id, header.producer_id)
+        writer = Writer(context.connection, context.caller.client_id, header.producer_id)
         context.node.exclusive.check(partition.name, partition.group, partition.term, writer)
         appended = self._store(partition, batch, header)
         context.node.exclusive.take(partition.group, partition.term, writer, context.node.clock.wall_ms())
@@ -177,21 +175,19 @@ class _Production:
         return memory.append(batch, header, self._rules.message_ids(batch, header, config), most)
 
 
-def _with_hints(response: ProduceResponse, node: Node | None) -> ProduceResponse:
-    """Tells those who should go elsewhere where that is."""
+def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceResponse:
+    """Adds the current leader to each refusal that sends the client to another node."""
     rows = [
         (topic, row)
         for topic in response.responses
         for row in topic.partition_responses
         if row.error_code in MOVED
     ]
-    if node is None or not rows:
+    if not rows:
         return response
-    hints = Hints(node)
+    hints = Hints(context)
     for topic, row in rows:
-        known = node.metadata.state.topic_by_id(topic.topic_id)
-        name = known.name if known is not None else topic.name
-        if (hint := hints.find(ErrorCode(row.error_code), name, row.index)) is not None:
+        if (hint := hints.find(row.error_code, topic.name, topic.topic_id, row.index)) is not None:
             row.current_leader = LeaderIdAndEpoch(leader_id=hint.leader.node_id, leader_epoch=hint.epoch)
     response.node_endpoints = [
         NodeEndpoint(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
@@ -243,7 +239,7 @@ def _checked(
 
 
 async def _await_commits(
-    response: ProduceResponse, waiting: _Waiting, timeout_ms: int, hinting: Node | None
+    context: RequestContext, response: ProduceResponse, waiting: _Waiting, timeout_ms: int
 ) -> ProduceResponse:
     """Waits for all commits; what is not committed in time is answered as such, and may still commit."""
     timer = asyncio.get_running_loop().call_later(max(timeout_ms, 1) / 1000, _time_out, waiting, timeout_ms)
@@ -257,7 +253,7 @@ async def _await_commits(
                 answer.error_code, answer.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
     finally:
         timer.cancel()
-    return _with_hints(response, hinting)
+    return _with_hints(context, response)
 
 
 def _time_out(waiting: _Waiting, timeout_ms: int) -> None:
@@ -283,6 +279,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
             producer_epoch=-1,
         )
     try:
+        context.cluster()
         producer_id = await context.node.controller.next_producer_id()
     except KafkaError as mistake:
         code = mistake.code

@@ -1,95 +1,90 @@
 """The APIs on offer: one row each, and the only place that says so.
 
-ApiVersions is answered from this table and requests are dispatched by it. Modules are imported at the first request
-that needs them, because a broker inside a test should not wait for APIs that the test never calls.
+ApiVersions is answered from this table and requests are dispatched by it. Each row also states which operation the API
+does on the topics, the groups or the cluster that a request names, with Kafka's own choices: handlers look resources up
+with it (`RequestContext`). Modules are imported at the first request that needs them, because a broker inside a test
+should not wait for APIs that the test never calls.
 """
 
 import importlib
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from penstock.kafka.handlers.context import RequestContext
+from penstock.kafka.handlers.context import Api
 from penstock.kafka.wire import ApiKey
+from penstock.types import Operation
 
-Handler = Callable[[RequestContext, Any], Any]
-"""Returns the response, None if the client wants none, or a coroutine for it when there is something to wait for."""
+READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
+ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
+DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 
-# Lowest version, highest version, module, function. Produce starts at 0 although versions below 3 are answered with an
-# error (their record format is gone): older librdkafka turns compression off when the minimum is higher.
-_TABLE: dict[ApiKey, tuple[int, int, str, str]] = {
-    ApiKey.PRODUCE: (0, 13, "produce", "produce"),
-    ApiKey.FETCH: (4, 18, "fetch", "fetch"),
-    ApiKey.LIST_OFFSETS: (1, 11, "offsets", "list_offsets"),
-    ApiKey.METADATA: (0, 13, "metadata", "metadata"),
-    ApiKey.OFFSET_COMMIT: (2, 10, "group_offsets", "offset_commit"),
-    ApiKey.OFFSET_FETCH: (1, 10, "group_offsets", "offset_fetch"),
-    ApiKey.FIND_COORDINATOR: (0, 6, "groups", "find_coordinator"),
-    ApiKey.JOIN_GROUP: (0, 9, "groups", "join_group"),
-    ApiKey.HEARTBEAT: (0, 4, "groups", "heartbeat"),
-    ApiKey.LEAVE_GROUP: (0, 5, "groups", "leave_group"),
-    ApiKey.SYNC_GROUP: (0, 5, "groups", "sync_group"),
-    ApiKey.DESCRIBE_GROUPS: (0, 6, "group_admin", "describe_groups"),
-    ApiKey.LIST_GROUPS: (0, 5, "group_admin", "list_groups"),
-    ApiKey.API_VERSIONS: (0, 4, "api_versions", "api_versions"),
-    ApiKey.CREATE_TOPICS: (2, 7, "topics", "create_topics"),
-    ApiKey.DELETE_TOPICS: (1, 6, "topics", "delete_topics"),
-    ApiKey.DELETE_RECORDS: (0, 2, "topics", "delete_records"),
-    ApiKey.INIT_PRODUCER_ID: (0, 5, "produce", "init_producer_id"),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4, "offsets", "offset_for_leader_epoch"),
-    ApiKey.DESCRIBE_CONFIGS: (1, 4, "configs", "describe_configs"),
-    ApiKey.ALTER_CONFIGS: (0, 2, "configs", "alter_configs"),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2, "placement", "alter_replica_log_dirs"),
-    ApiKey.DESCRIBE_LOG_DIRS: (1, 4, "cluster", "describe_log_dirs"),
-    ApiKey.CREATE_PARTITIONS: (0, 3, "topics", "create_partitions"),
-    ApiKey.DELETE_GROUPS: (0, 2, "group_admin", "delete_groups"),
-    ApiKey.ELECT_LEADERS: (0, 2, "placement", "elect_leaders"),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, "configs", "incremental_alter_configs"),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1, "placement", "alter_partition_reassignments"),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, "placement", "list_partition_reassignments"),
-    ApiKey.OFFSET_DELETE: (0, 0, "group_offsets", "offset_delete"),
-    ApiKey.DESCRIBE_QUORUM: (0, 2, "placement", "describe_quorum"),
-    ApiKey.DESCRIBE_CLUSTER: (0, 2, "cluster", "describe_cluster"),
-    ApiKey.LIST_CONFIG_RESOURCES: (0, 1, "configs", "list_config_resources"),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, "metadata", "describe_topic_partitions"),
-    ApiKey.SHARE_GROUP_HEARTBEAT: (1, 1, "share_groups", "share_group_heartbeat"),
-    ApiKey.SHARE_GROUP_DESCRIBE: (1, 1, "share_groups", "share_group_describe"),
-    ApiKey.SHARE_FETCH: (1, 2, "share_fetch", "share_fetch"),
-    ApiKey.SHARE_ACKNOWLEDGE: (1, 2, "share_fetch", "share_acknowledge"),
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1, "share_offsets", "describe_share_group_offsets"),
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0, "share_offsets", "alter_share_group_offsets"),
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0, "share_offsets", "delete_share_group_offsets"),
+# Produce starts at version 0 although versions below 3 are answered with an error (their record format is gone): older
+# librdkafka turns compression off when the minimum is higher.
+_TABLE: dict[ApiKey, Api] = {
+    ApiKey.PRODUCE: Api(0, 13, "produce", on_topic=WRITE),
+    ApiKey.FETCH: Api(4, 18, "fetch", on_topic=READ),
+    ApiKey.LIST_OFFSETS: Api(1, 11, "offsets", on_topic=DESCRIBE),
+    ApiKey.METADATA: Api(0, 13, "metadata", on_topic=DESCRIBE),
+    ApiKey.OFFSET_COMMIT: Api(2, 10, "group_offsets", on_topic=READ, on_group=READ),
+    ApiKey.OFFSET_FETCH: Api(1, 10, "group_offsets", on_topic=DESCRIBE, on_group=DESCRIBE),
+    ApiKey.FIND_COORDINATOR: Api(0, 6, "groups", on_group=DESCRIBE),
+    ApiKey.JOIN_GROUP: Api(0, 9, "groups", on_group=READ),
+    ApiKey.HEARTBEAT: Api(0, 4, "groups", on_group=READ),
+    ApiKey.LEAVE_GROUP: Api(0, 5, "groups", on_group=READ),
+    ApiKey.SYNC_GROUP: Api(0, 5, "groups", on_group=READ),
+    ApiKey.DESCRIBE_GROUPS: Api(0, 6, "group_admin", on_group=DESCRIBE),
+    ApiKey.LIST_GROUPS: Api(0, 5, "group_admin", on_group=DESCRIBE),
+    ApiKey.API_VERSIONS: Api(0, 4, "api_versions"),
+    ApiKey.CREATE_TOPICS: Api(2, 7, "topics", on_topic=CREATE, on_cluster=CREATE, controller=True),
+    ApiKey.DELETE_TOPICS: Api(1, 6, "topics", on_topic=DELETE, controller=True),
+    ApiKey.DELETE_RECORDS: Api(0, 2, "topics", on_topic=DELETE),
+    ApiKey.INIT_PRODUCER_ID: Api(0, 5, "produce", on_cluster=Operation.IDEMPOTENT_WRITE),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4, "offsets", on_topic=DESCRIBE),
+    ApiKey.DESCRIBE_CONFIGS: Api(
+        1, 4, "configs", on_topic=DESCRIBE_CONFIGS, on_group=DESCRIBE_CONFIGS, on_cluster=DESCRIBE_CONFIGS
+    ),
+    ApiKey.ALTER_CONFIGS: Api(
+        0,
+        2,
+        "configs",
+        on_topic=ALTER_CONFIGS,
+        on_group=ALTER_CONFIGS,
+        on_cluster=ALTER_CONFIGS,
+        controller=True,
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, "placement", on_cluster=ALTER),
+    ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, "cluster", on_cluster=DESCRIBE),
+    ApiKey.CREATE_PARTITIONS: Api(0, 3, "topics", on_topic=ALTER, controller=True),
+    ApiKey.DELETE_GROUPS: Api(0, 2, "group_admin", on_group=DELETE),
+    ApiKey.ELECT_LEADERS: Api(0, 2, "placement", on_cluster=ALTER, controller=True),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(
+        0,
+        1,
+        "configs",
+        on_topic=ALTER_CONFIGS,
+        on_group=ALTER_CONFIGS,
+        on_cluster=ALTER_CONFIGS,
+        controller=True,
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, "placement", on_cluster=ALTER, controller=True),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0, "placement", on_cluster=DESCRIBE, controller=True),
+    ApiKey.OFFSET_DELETE: Api(0, 0, "group_offsets", on_topic=READ, on_group=DELETE),
+    ApiKey.DESCRIBE_QUORUM: Api(0, 2, "placement", on_cluster=DESCRIBE, controller=True),
+    ApiKey.DESCRIBE_CLUSTER: Api(0, 2, "cluster"),
+    ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, "configs", on_cluster=DESCRIBE_CONFIGS),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(0, 0, "metadata", on_topic=DESCRIBE),
+    ApiKey.SHARE_GROUP_HEARTBEAT: Api(1, 1, "share_groups", on_topic=DESCRIBE, on_group=READ),
+    ApiKey.SHARE_GROUP_DESCRIBE: Api(1, 1, "share_groups", on_topic=DESCRIBE, on_group=DESCRIBE),
+    ApiKey.SHARE_FETCH: Api(1, 2, "share_fetch", on_topic=READ, on_group=READ),
+    ApiKey.SHARE_ACKNOWLEDGE: Api(1, 2, "share_fetch", on_topic=READ, on_group=READ),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(0, 1, "share_offsets", on_topic=DESCRIBE, on_group=DESCRIBE),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(0, 0, "share_offsets", on_topic=READ, on_group=READ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(0, 0, "share_offsets", on_topic=READ, on_group=DELETE),
 }
 
 
-_CONTROLLERS = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.DESCRIBE_QUORUM,
-    }
-)
-"""Only the controller can answer these; other nodes forward them."""
-
-
-class Api(NamedTuple):
-    """One API as it is served."""
-
-    min_version: int
-    max_version: int
-    handler: Handler
-    controllers: bool
-    """Whether it is for the controller."""
-
-
 class Advertised(NamedTuple):
-    """One row of the ApiVersions answer."""
+    """One row of the ApiVersions response."""
 
     api_key: int
     min_version: int
@@ -98,15 +93,15 @@ class Advertised(NamedTuple):
 
 @cache
 def find_api(api_key: int) -> Api | None:
-    """The API with this key, or None when it is not on offer."""
+    """The API with this key, its handler loaded; None when it is not on offer."""
     try:
-        lowest, highest, module, function = _TABLE[ApiKey(api_key)]
+        row = _TABLE[ApiKey(api_key)]
     except (KeyError, ValueError):
         return None
-    handlers = importlib.import_module(f"penstock.kafka.handlers.{module}")
-    return Api(lowest, highest, getattr(handlers, function), api_key in _CONTROLLERS)
+    module = importlib.import_module(f"penstock.kafka.handlers.{row.module}")
+    return row._replace(handler=getattr(module, ApiKey(api_key).name.lower()))
 
 
 def advertised() -> list[Advertised]:
-    """What ApiVersions tells clients, in the order of the keys."""
-    return [Advertised(key, row[0], row[1]) for key, row in sorted(_TABLE.items())]
+    """The content of the ApiVersions response, in the order of the keys."""
+    return [Advertised(key, row.min_version, row.max_version) for key, row in sorted(_TABLE.items())]

@@ -24,7 +24,6 @@ from penstock.kafka.wire.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from penstock.node import Node
 from penstock.node.queues import Acknowledgement, Consumer, QueueDriver, ShareSession
 from penstock.node.queues.local_queues import internal_topic
 from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, Place
@@ -53,12 +52,12 @@ Batches = Mapping[Place, Sequence[_Batch]]
 async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
     node = context.node
     try:
-        group_id, member_id = _names(request.group_id, request.member_id)
+        group_id, member_id = _names(context, request.group_id, request.member_id)
         batches = _fetch_batches(request)
         session = _session(context, request, group_id, member_id, batches)
     except KafkaError as mistake:
         return ShareFetchResponse(error_code=mistake.code, error_message=mistake.message)
-    acked = await _acknowledge_all(node, group_id, member_id, batches)
+    acked = await _acknowledge_all(context, group_id, member_id, batches)
     attempt = _Attempt(context, request, session)
     if request.share_session_epoch == FINAL_EPOCH:
         node.queues.sessions.close(session)
@@ -77,23 +76,23 @@ async def share_acknowledge(
         for row in topic.partitions
     }
     try:
-        group_id, member_id = _names(request.group_id, request.member_id)
+        group_id, member_id = _names(context, request.group_id, request.member_id)
         if request.share_session_epoch == OPENING_EPOCH:
             message = "share session epoch 0: acknowledgements belong to a session that was opened before"
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
         session = node.queues.sessions.find(group_id, member_id, request.share_session_epoch)
     except KafkaError as mistake:
         return ShareAcknowledgeResponse(error_code=mistake.code, error_message=mistake.message)
-    acked = await _acknowledge_all(node, group_id, member_id, batches)
+    acked = await _acknowledge_all(context, group_id, member_id, batches)
     if request.share_session_epoch == FINAL_EPOCH:
         node.queues.sessions.close(session)
-    hints = Hints(node)
+    hints = Hints(context)
     answers: dict[UUID, list[acknowledge_messages.PartitionData]] = {}
     for (topic_id, index), error in acked.items():
         row = acknowledge_messages.PartitionData(partition_index=index)
         if error is not None:
             row.error_code, row.error_message = error.code, error.message
-            leader_id, epoch = _hint(node, hints, error.code, topic_id, index)
+            leader_id, epoch = _hint(hints, error.code, topic_id, index)
             row.current_leader = acknowledge_messages.LeaderIdAndEpoch(
                 leader_id=leader_id, leader_epoch=epoch
             )
@@ -116,11 +115,12 @@ async def share_acknowledge(
 # --- sessions
 
 
-def _names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
+def _names(context: RequestContext, group_id: str | None, member_id: str | None) -> tuple[str, str]:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "group_id: expected the name of a share group")
     if not member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "member_id: expected the id that the member joined with")
+    context.check_group(group_id)
     return group_id, member_id
 
 
@@ -160,13 +160,13 @@ def _session(
 
 
 async def _acknowledge_all(
-    node: Node, group_id: str, member_id: str, batches: Batches
+    context: RequestContext, group_id: str, member_id: str, batches: Batches
 ) -> dict[Place, KafkaError | None]:
     """What became of the acknowledgements of each partition, once that is certain."""
     waiting: dict[Place, asyncio.Future[None] | KafkaError] = {}
     for place, rows in batches.items():
         try:
-            driver = await _driver(node, group_id, place, begin=False)
+            driver = await _driver(context, group_id, place, begin=False)
             waiting[place] = driver.acknowledge(member_id, [_acknowledgement(row) for row in rows])
         except KafkaError as refused:
             waiting[place] = refused
@@ -199,15 +199,15 @@ async def _outcome(durable: asyncio.Future[None]) -> KafkaError | None:
     return None
 
 
-async def _driver(node: Node, group_id: str, place: Place, *, begin: bool) -> QueueDriver:
+async def _driver(context: RequestContext, group_id: str, place: Place, *, begin: bool) -> QueueDriver:
+    resources, operation = context.node.resources, context.api.on_topic
     topic_id, index = place
-    topic = node.metadata.state.topic_by_id(topic_id)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+    topic = resources.topic_by_id(context.caller, topic_id, operation)
     if topic.internal:
         raise internal_topic(topic.name)
     try:
-        return await node.queues.driver(group_id, topic_id, node.leader(topic.name, index), begin=begin)
+        partition = resources.led_partition(context.caller, topic.name, index, operation)
+        return await context.node.queues.driver(group_id, topic_id, partition, begin=begin)
     except KafkaError as refused:
         if refused.code == ErrorCode.OFFSET_NOT_AVAILABLE:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refused.message) from refused
@@ -223,10 +223,11 @@ class _Attempt:
     """One ShareFetch: looks at the session's partitions, waits, and looks again."""
 
     def __init__(self, context: RequestContext, request: ShareFetchRequest, session: ShareSession) -> None:
+        self._context = context
         self._node = context.node
         self._request = request
         self._session = session
-        self._who = f"client {context.client_id!r} at {context.connection.peer}"
+        self._who = f"client {context.caller.client_id!r} at {context.connection.peer}"
         self._rows: dict[Place, PartitionData] = {}
         self._drivers: list[QueueDriver] = []
         limit = self._node.config.limits.fetch_max_bytes
@@ -258,7 +259,7 @@ class _Attempt:
         self._drivers = []
         for place in list(self._session.places):
             try:
-                driver = await _driver(self._node, self._session.group_id, place, begin=True)
+                driver = await _driver(self._context, self._session.group_id, place, begin=True)
                 self._drivers.append(driver)
                 if self._room > 0 and self._records_left > 0 and not self._session.closed:
                     self._take(place, driver)
@@ -296,7 +297,7 @@ class _Attempt:
         self._rows[place] = row
 
     def response(self, acked: Mapping[Place, KafkaError | None]) -> ShareFetchResponse:
-        hints = Hints(self._node)
+        hints = Hints(self._context)
         answers: dict[UUID, list[PartitionData]] = {}
         for place in _all_places(self._rows, acked):
             topic_id, index = place
@@ -307,7 +308,7 @@ class _Attempt:
             if refused is not None:
                 row.acknowledge_error_code, row.acknowledge_error_message = refused.code, refused.message
             code = row.error_code or row.acknowledge_error_code
-            leader_id, epoch = _hint(self._node, hints, ErrorCode(code), topic_id, index)
+            leader_id, epoch = _hint(hints, code, topic_id, index)
             row.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
             answers.setdefault(topic_id, []).append(row)
         lease_ms = self._node.group_config(self._session.group_id).record_lock_duration_ms
@@ -328,8 +329,7 @@ def _all_places(*tables: Mapping[Place, object]) -> Iterable[Place]:
     return dict.fromkeys(place for table in tables for place in table)
 
 
-def _hint(node: Node, hints: Hints, code: ErrorCode, topic_id: UUID, index: int) -> tuple[int, int]:
+def _hint(hints: Hints, code: int, topic_id: UUID, index: int) -> tuple[int, int]:
     """Leader and epoch for a refusal that sends the client elsewhere; -1 otherwise."""
-    topic = node.metadata.state.topic_by_id(topic_id)
-    hint = hints.find(code, topic.name, index) if topic is not None else None
+    hint = hints.find(code, None, topic_id, index)
     return (hint.leader.node_id, hint.epoch) if hint is not None else (-1, -1)

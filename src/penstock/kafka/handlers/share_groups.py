@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import SharedTopic, ShareGroupDescription, ShareHeartbeat, ShareMemberDescription
-from penstock.kafka.handlers import permissions
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire.messages import share_group_describe as describing
 from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.types import ResourceType
 
 DEAD = "Dead"
 ASSIGNOR = "simple"
@@ -21,16 +21,22 @@ async def share_group_heartbeat(
     context: RequestContext, request: beating.ShareGroupHeartbeatRequest
 ) -> beating.ShareGroupHeartbeatResponse:
     names = request.subscribed_topic_names
-    wish = ShareHeartbeat(
+    try:
+        context.check_group(request.group_id)
+        for name in names or ():
+            context.check_topic_name(name)
+    except KafkaError as refused:
+        return beating.ShareGroupHeartbeatResponse(error_code=refused.code, error_message=refused.message)
+    heartbeat = ShareHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
         member_epoch=request.member_epoch,
         topics=None if names is None else tuple(names),
         rack_id=request.rack_id,
-        client_id=context.client_id,
-        client_host="/" + context.connection.peer.rpartition(":")[0],
+        client_id=context.caller.client_id,
+        client_host="/" + context.caller.host,
     )
-    result = await context.node.share_groups.heartbeat(wish)
+    result = await context.node.share_groups.heartbeat(heartbeat)
     return beating.ShareGroupHeartbeatResponse(
         error_code=result.error,
         error_message=result.message,
@@ -56,16 +62,21 @@ async def share_group_describe(
     groups = [_describe(context, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:
         for group in groups:
-            group.authorized_operations = permissions.ON_GROUP
+            if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                operations = context.allowed_operations(ResourceType.GROUP, group.group_id)
+                group.authorized_operations = operations
     return describing.ShareGroupDescribeResponse(groups=groups)
 
 
 def _describe(context: RequestContext, group_id: str) -> describing.DescribedGroup:
     try:
+        context.check_group(group_id)
         group = context.node.share_groups.describe(group_id)
         if group is None:
             message = f"there is no share group {group_id!r}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        for name in {name for member in group.members for name in member.topics}:
+            context.check_topic_name(name)
     except KafkaError as mistake:
         return describing.DescribedGroup(
             group_id=group_id, group_state=DEAD, error_code=mistake.code, error_message=mistake.message

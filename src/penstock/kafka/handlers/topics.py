@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from penstock.cluster import ClusterState, MetadataRecord, Topic, TopicCreated, TopicWish, decisions
-from penstock.config import describe_topic
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.topic_names import resolve_topic
 from penstock.kafka.wire import NO_UUID
 from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -45,8 +43,6 @@ from penstock.node import Node
 from penstock.types import Offset
 
 log = logging.getLogger("penstock.kafka")
-
-TOPICS_BY_ID_SINCE_VERSION = 6
 
 Records = Sequence[MetadataRecord]
 
@@ -105,10 +101,13 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
     change = _Change(context.node, validate_only=request.validate_only)
     twice = _twice(topic.name for topic in request.topics)
     for index, topic in enumerate(request.topics):
-        if topic.name in twice:
-            change.errors[index] = _duplicate(topic.name)
-        else:
+        try:
+            context.node.resources.check_create_topic(context.caller, topic.name)
+            if topic.name in twice:
+                raise _duplicate(topic.name)
             change.add(index, _creation(context.node, topic))
+        except KafkaError as refused:
+            change.errors[index] = refused
     await change.commit()
     return CreateTopicsResponse(
         topics=[_created(context.node, topic, index, change) for index, topic in enumerate(request.topics)]
@@ -149,7 +148,7 @@ def _created(node: Node, topic: CreatableTopic, index: int, change: _Change) -> 
                 config_source=entry.source,
                 is_sensitive=entry.sensitive,
             )
-            for entry in describe_topic(record.configs, node.metadata.state.broker)
+            for entry in node.resources.topic_configs(record.configs)
         ],
     )
 
@@ -158,15 +157,13 @@ def _created(node: Node, topic: CreatableTopic, index: int, change: _Change) -> 
 
 
 async def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    wanted = request.topics
-    if context.api_version < TOPICS_BY_ID_SINCE_VERSION:
-        wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+    # Newer versions have `topics`, older ones `topic_names`.
+    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     change = _Change(context.node)
     found: dict[int, Topic] = {}
     for index, topic in enumerate(wanted):
         try:
-            name = resolve_topic(context.node, topic.name, topic.topic_id)
-            found[index] = context.node.metadata.state.topics[name]
+            found[index] = context.named_topic(topic.name, topic.topic_id)
         except KafkaError as mistake:
             change.errors[index] = mistake
     twice = _twice(topic.name for topic in found.values())
@@ -205,10 +202,13 @@ async def create_partitions(
     change = _Change(context.node, validate_only=request.validate_only)
     twice = _twice(topic.name for topic in request.topics)
     for index, topic in enumerate(request.topics):
-        if topic.name in twice:
-            change.errors[index] = _duplicate(topic.name)
-        else:
+        try:
+            context.check_topic_name(topic.name)
+            if topic.name in twice:
+                raise _duplicate(topic.name)
             change.add(index, _growth(context.node, topic))
+        except KafkaError as refused:
+            change.errors[index] = refused
     await change.commit()
     return CreatePartitionsResponse(
         results=[_grown(topic, change.errors.get(index)) for index, topic in enumerate(request.topics)]
@@ -235,7 +235,7 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
     """Answers when the replicas know as well: no reader should see deleted records again because the leader changed."""
     wanted = [(topic.name, row) for topic in request.topics for row in topic.partitions]
     results = await asyncio.gather(
-        *(_delete_before(context.node, name, row, request.timeout_ms) for name, row in wanted)
+        *(_delete_before(context, name, row, request.timeout_ms) for name, row in wanted)
     )
     answered = iter(results)
     return DeleteRecordsResponse(
@@ -247,11 +247,13 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
 
 
 async def _delete_before(
-    node: Node, topic: str, wanted: DeleteRecordsPartition, timeout_ms: int
+    context: RequestContext, topic: str, wanted: DeleteRecordsPartition, timeout_ms: int
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
     try:
-        partition = node.leader(resolve_topic(node, topic, NO_UUID, internal=False), wanted.partition_index)
+        resources, operation = context.node.resources, context.api.on_topic
+        resources.writable_topic(context.caller, topic, NO_UUID, operation)
+        partition = resources.led_partition(context.caller, topic, wanted.partition_index, operation)
         if not (partition.config.cleanup_delete or partition.config.cleanup_acked):
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"

@@ -20,9 +20,9 @@ from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import KafkaError, ProtocolViolation
-from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.server.frames import FrameReader
 from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header
+from penstock.types import ANONYMOUS, ANONYMOUS_PRINCIPAL, Caller
 
 if TYPE_CHECKING:
     from penstock.kafka.server.listener import KafkaListener
@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
     """Speaks to one client. Owned by the event loop."""
 
     __slots__ = (
+        "_caller",
         "_draining_since",
         "_frames",
         "_holds",
@@ -107,6 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.last_active = listener.now
         self.peer = "?"
+        self._caller = ANONYMOUS
+        """The caller of the last request. Made again only when a request comes with another client id."""
         self.why_closed: str | None = None
         """Where the broker ended it because of what the client did."""
         self.client_software = ""
@@ -117,7 +120,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        if name:
+            self.peer = f"{name[0]}:{name[1]}"
+            self._caller = Caller(host=name[0])
         if not self._listener.admit(self):
             self.close(f"over the limit of {self._listener.limits.max_connections} connections")
 
@@ -267,14 +272,10 @@ class Connection(asyncio.BufferedProtocol):
         """Handles a request here and now if it need not wait; otherwise in a task of its own."""
         slot = _Slot(header, len(frame))
         self._slots.append(slot)
-        context = RequestContext(
-            node=self._listener.node,
-            connection=self,
-            client_id=header.client_id or "",
-            api_version=header.api_version,
-        )
+        if (header.client_id or "") != self._caller.client_id:
+            self._caller = Caller(ANONYMOUS_PRINCIPAL, self._caller.host, header.client_id or "")
         try:
-            answer = self._listener.dispatch(context, header, memoryview(frame))
+            answer = self._listener.dispatch(self, self._caller, header, memoryview(frame))
         except Exception as problem:  # noqa: BLE001 - sorted out in there
             self._fail(slot, problem)
             return

@@ -138,7 +138,7 @@ class KafkaListener:
     # --- requests
 
     def dispatch(
-        self, context: RequestContext, header: RequestHeader, frame: memoryview
+        self, connection: Connection, caller: Caller, header: RequestHeader, frame: memoryview
     ) -> Buffers | Coroutine[None, None, Message | Buffers | None] | None:
         """Decodes and handles one request. Gives the answer, None if the client wants none, or a coroutine for the
         response (to be encoded then) if that has to wait for something."""
@@ -153,9 +153,12 @@ class KafkaListener:
         response: Message | Buffers | Coroutine[None, None, Message | Buffers | None] | None
         if not self.node.ready and not self.node.is_alone and header.api_key != ApiKey.API_VERSIONS:
             # It has not read its metadata: "there are no topics" would be taken for the truth. Others may know more.
-            context.connection.send_away()
+            connection.send_away()
             return None
-        if api.controllers and not self.node.is_alone and not self.node.metadata.is_controller:
+        context = RequestContext(
+            node=self.node, connection=connection, caller=caller, api=api, api_version=version
+        )
+        if api.controller and not self.node.is_alone and not self.node.metadata.is_controller:
             return self._forward(context, header, frame)
         response = api.handler(context, decode_request(header, frame))
         if response is None or isinstance(response, Message | list):
@@ -167,14 +170,10 @@ class KafkaListener:
     ) -> Message | Buffers | None:
         """The controller answers. Without one this node does, which can only say so."""
         try:
-            return [
-                bytes(await self.node.controller.forward(frame, caller=Caller(client_id=context.client_id)))
-            ]
+            return [bytes(await self.node.controller.forward(frame, caller=context.caller))]
         except PenstockError as trouble:
             log.info("API %s of %s was not forwarded: %s", header.api_key, context.connection.peer, trouble)
-        api = find_api(header.api_key)
-        assert api is not None
-        response = api.handler(context, decode_request(header, frame))
+        response = context.api.handler(context, decode_request(header, frame))
         answer: Message | None = await response if inspect.isawaitable(response) else response
         return answer
 
@@ -182,7 +181,7 @@ class KafkaListener:
         """A request that a client sent to another node: this one is the controller."""
         header = decode_request_header(frame)
         api = find_api(header.api_key)
-        if api is None or not api.controllers:
+        if api is None or not api.controller:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not the controller's")
         return memoryview(await answer_frame(self.node, frame, caller))
 

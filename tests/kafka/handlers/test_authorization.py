@@ -1,0 +1,369 @@
+"""Every API asks `Resources` before it does or tells anything, with the operations that its row in the registry states.
+
+No caller is refused anything yet. Here the decision is replaced by one that refuses everything: each API must then
+answer with an authorization error, or leave everything out of its listing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+
+from penstock import Broker
+from penstock.batch import Record, build_batch
+from penstock.errors import ErrorCode
+from penstock.kafka.handlers.context import Api
+from penstock.kafka.handlers.registry import advertised, find_api
+from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request, join, request_class
+from penstock.kafka.wire.messages import describe_configs, fetch, offset_commit, share_fetch
+from penstock.kafka.wire.messages import describe_topic_partitions as paging
+from penstock.kafka.wire.messages import share_group_heartbeat as beating
+from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.kafka.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from penstock.kafka.wire.schema import ARRAY, INT32, RECORDS, STRING, STRUCT, UUID16
+from penstock.node.resources import Resources
+from penstock.types import Caller, Operation, ResourceType
+from tests.kafka.asking import create, write
+from tests.kafka.raw import RawClient
+
+AUTHORIZATION_ERRORS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+SECRET = "a-secret-that-is-stored"
+TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG = 2, 4, 32
+LOWEST_PRODUCE = 3
+
+Asked = set[tuple[Operation, ResourceType]]
+
+
+class Scene(NamedTuple):
+    """A topic with a record, a group with a committed offset, and a share group with a member and a session."""
+
+    client: RawClient
+    topic: str
+    topic_id: UUID
+    group: str
+    member: str
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[RawClient]:
+    with RawClient(broker) as client:
+        yield client
+
+
+@pytest.fixture
+def scene(client: RawClient, unique: Callable[[str], str]) -> Scene:
+    scene = Scene(client, unique("topic"), UUID(int=0), unique("group"), str(uuid4()))
+    create(client, scene.topic, replicas=1)
+    described = client.call(
+        ApiKey.METADATA, 12, MetadataRequest(topics=[MetadataRequestTopic(name=scene.topic)])
+    )
+    assert isinstance(described, MetadataResponse)
+    scene = scene._replace(topic_id=described.topics[0].topic_id)
+    write(client, scene.topic, SECRET.encode())
+    client.call(ApiKey.FIND_COORDINATOR, 4, filled(ApiKey.FIND_COORDINATOR, scene))
+    commit = cast(offset_commit.OffsetCommitRequest, filled(ApiKey.OFFSET_COMMIT, scene))
+    commit.topics[0].partitions[0].committed_metadata = SECRET
+    commit.member_id, commit.generation_id_or_member_epoch = "", -1
+    client.call(ApiKey.OFFSET_COMMIT, 10, commit)
+    return scene
+
+
+# --- requests that name everything they can
+
+
+GROUP_FIELDS = {"group_id", "groups", "groups_names", "group_ids", "key", "coordinator_keys"}
+TOPIC_FIELDS = {"name", "topic", "topic_name", "topic_names", "subscribed_topic_names"}
+NUMBERS = {
+    "acks": -1,
+    "session_epoch": -1,
+    "session_timeout_ms": 10_000,
+    "timeout_ms": 1000,
+    "count": 2,
+    "max_bytes": 1 << 20,
+    "partition_max_bytes": 1 << 20,
+    "endpoint_type": 1,
+    "response_partition_limit": 10,
+    "num_partitions": 1,
+    "replication_factor": 1,
+    "generation_id_or_member_epoch": 1,
+    "replica_id": -1,
+    "current_leader_epoch": -1,
+}
+
+
+def filled(key: ApiKey, scene: Scene) -> Message:
+    """A request that names the scene's topic and group wherever its fields can."""
+    request = _filled(request_class(key), scene)
+    if (adapt := ADAPTATIONS.get(key)) is not None:
+        adapt(request, scene)
+    return request
+
+
+def _filled(cls: type[Message], scene: Scene) -> Message:
+    values: dict[str, Any] = {}
+    for field in cls.SCHEMA:
+        if field.kind == STRUCT:
+            continue  # options that no API here needs
+        one = _value(
+            field.name, field.struct if isinstance(field.of, type) else field.of or field.kind, scene
+        )
+        if one is not None:
+            values[field.name] = [one] if field.kind == ARRAY else one
+    return cls(**values)
+
+
+def _value(name: str, kind: str | type[Message], scene: Scene) -> object:
+    if isinstance(kind, type):
+        return _filled(kind, scene)
+    if kind == UUID16:
+        return scene.topic_id
+    if kind == RECORDS:
+        return build_batch([Record(0, 1, b"k", b"v", ())])
+    if kind == STRING:
+        texts = {"member_id": scene.member, "path": "memory", "protocol_type": "consumer"}
+        texts |= dict.fromkeys(GROUP_FIELDS, scene.group) | dict.fromkeys(TOPIC_FIELDS, scene.topic)
+        return texts.get(name)
+    if kind == INT32 and name in ("partitions", "partition_indexes"):
+        return 0
+    return NUMBERS.get(name)
+
+
+def _all_configs(request: Any, scene: Scene) -> None:
+    resources = ((TOPIC_CONFIG, scene.topic), (GROUP_CONFIG, scene.group), (BROKER_CONFIG, ""))
+    row = request.resources[0]
+    request.resources = [
+        msgspec.structs.replace(row, resource_type=kind, resource_name=name) for kind, name in resources
+    ]
+    for resource in request.resources:
+        if isinstance(resource, describe_configs.DescribeConfigsResource):
+            resource.configuration_keys = None
+        else:
+            resource.configs = []
+
+
+def _no_assignments(request: Any, scene: Scene) -> None:
+    request.topics[0].assignments = [] if hasattr(request.topics[0], "configs") else None
+    if hasattr(request.topics[0], "configs"):
+        request.topics[0].configs = []
+        request.topics[0].name += "-new"
+
+
+def _open_session(request: Any, scene: Scene) -> None:
+    request.topics[0].partitions[0].acknowledgement_batches = []
+    request.forgotten_topics_data = []
+
+
+def _acknowledge(request: Any, scene: Scene) -> None:
+    """A session must be there to acknowledge something in it."""
+    scene.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, scene))
+    request.share_session_epoch = 1
+    request.topics[0].partitions[0].acknowledgement_batches[0].acknowledge_types = [1]
+
+
+def _join_share_group(request: Any, scene: Scene) -> None:
+    joining = cast(beating.ShareGroupHeartbeatRequest, filled(ApiKey.SHARE_GROUP_HEARTBEAT, scene))
+    scene.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, joining)
+
+
+def _join_and_leave_share_group(request: Any, scene: Scene) -> None:
+    """Only the offsets of an empty group may be altered."""
+    _join_share_group(request, scene)
+    leaving = beating.ShareGroupHeartbeatRequest(
+        group_id=_own_group(scene), member_id=scene.member, member_epoch=-1
+    )
+    scene.client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, leaving)
+    request.group_id = _own_group(scene)
+
+
+def _own_group(scene: Scene) -> str:
+    return f"{scene.group}-shared"
+
+
+def _as_share_group(request: Any, scene: Scene) -> None:
+    request.group_id = _own_group(scene)
+
+
+def _describe_share_group(request: Any, scene: Scene) -> None:
+    _join_share_group(request, scene)
+    if hasattr(request, "group_ids"):
+        request.group_ids = [_own_group(scene)]
+    else:
+        request.groups[0].group_id = _own_group(scene)
+
+
+def _cancel_move(request: Any, scene: Scene) -> None:
+    request.topics[0].partitions[0].replicas = None
+
+
+ADAPTATIONS: dict[ApiKey, Callable[[Any, Scene], None]] = {
+    ApiKey.DESCRIBE_CONFIGS: _all_configs,
+    ApiKey.ALTER_CONFIGS: _all_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _all_configs,
+    ApiKey.CREATE_TOPICS: _no_assignments,
+    ApiKey.CREATE_PARTITIONS: _no_assignments,
+    ApiKey.SHARE_FETCH: _open_session,
+    ApiKey.SHARE_ACKNOWLEDGE: _acknowledge,
+    ApiKey.SHARE_GROUP_HEARTBEAT: _as_share_group,
+    ApiKey.SHARE_GROUP_DESCRIBE: _describe_share_group,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _join_and_leave_share_group,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cancel_move,
+}
+
+
+# --- decisions
+
+
+@contextmanager
+def deciding(allow: bool) -> Iterator[Asked]:
+    """All callers are allowed everything, or nothing; what was asked is noted."""
+    asked: Asked = set()
+
+    def decide(
+        self: Resources, caller: Caller, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        assert caller == Caller("User:ANONYMOUS", "127.0.0.1", "raw")
+        asked.add((operation, resource_type))
+        return allow
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Resources, "_allows", decide)
+        yield asked
+
+
+def stated(api: Api) -> Asked:
+    needs = (
+        (api.on_topic, ResourceType.TOPIC),
+        (api.on_group, ResourceType.GROUP),
+        (api.on_cluster, ResourceType.CLUSTER),
+    )
+    return {(operation, kind) for operation, kind in needs if operation is not Operation.UNKNOWN}
+
+
+def error_codes(value: object) -> set[int]:
+    """All error codes in a response."""
+    if isinstance(value, list):
+        return set().union(*map(error_codes, value))
+    if not isinstance(value, Message):
+        return set()
+    codes = {getattr(value, name) for name in value.__struct_fields__ if name.endswith("error_code")}
+    return codes.union(*(error_codes(getattr(value, name)) for name in value.__struct_fields__))
+
+
+def served(key: int) -> Api:
+    api = find_api(key)
+    assert api is not None
+    return api
+
+
+def versions(key: int) -> list[int]:
+    low, high = served(key).min_version, served(key).max_version
+    return sorted({max(low, LOWEST_PRODUCE) if key == ApiKey.PRODUCE else low, high})
+
+
+EVERY_API = [
+    pytest.param(ApiKey(row.api_key), version, id=f"{ApiKey(row.api_key).name}-v{version}")
+    for row in advertised()
+    for version in versions(row.api_key)
+]
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY_API)
+def test_a_caller_without_permissions_learns_and_changes_nothing(
+    scene: Scene, key: ApiKey, version: int
+) -> None:
+    request = filled(key, scene)
+    sent = join(encode_request(key, version, 1, "raw", request))
+    with deciding(allow=False) as asked_in_vain:
+        scene.client.send(sent)
+        received = scene.client.read_frame()
+    codes = error_codes(decode_response(key, version, memoryview(received))[1])
+    for secret in (SECRET.encode(), scene.topic.encode(), scene.topic_id.bytes, scene.group.encode()):
+        assert secret in sent or secret not in received
+    if not stated(served(key)):
+        assert asked_in_vain == set()
+    elif key == ApiKey.LIST_GROUPS or (key == ApiKey.DESCRIBE_LOG_DIRS and version < 3):
+        assert asked_in_vain == stated(served(key))  # no place for an error: the listing is empty
+    else:
+        assert codes & AUTHORIZATION_ERRORS
+        assert codes <= AUTHORIZATION_ERRORS | {ErrorCode.NONE}
+
+    with deciding(allow=True) as asked:
+        scene.client.call(key, version, request)
+    if key == ApiKey.DESCRIBE_TOPIC_PARTITIONS:  # its responses always list all allowed operations
+        assert stated(served(key)) <= asked
+    else:
+        assert asked | asked_in_vain == stated(served(key))
+
+
+def test_a_refused_caller_reads_no_record_and_a_refused_producer_writes_none(scene: Scene) -> None:
+    with deciding(allow=False):
+        assert write(scene.client, scene.topic).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with deciding(allow=True):
+        answer = scene.client.call(ApiKey.FETCH, 12, filled(ApiKey.FETCH, scene))
+    assert isinstance(answer, fetch.FetchResponse)
+    assert answer.responses[0].partitions[0].high_watermark == 1
+
+
+# --- listings
+
+
+def test_listings_leave_everything_out(scene: Scene) -> None:
+    everything: list[tuple[ApiKey, int, Message]] = [
+        (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
+        (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, paging.DescribeTopicPartitionsRequest()),
+        (ApiKey.LIST_GROUPS, 5, ListGroupsRequest()),
+    ]
+    with deciding(allow=False):
+        answers = [scene.client.call(*asked) for asked in everything]
+    metadata, pages, groups = answers
+    assert isinstance(metadata, MetadataResponse)
+    assert metadata.topics == []
+    assert isinstance(pages, paging.DescribeTopicPartitionsResponse)
+    assert pages.topics == []
+    assert isinstance(groups, ListGroupsResponse)
+    assert groups.groups == []
+
+
+def test_offsets_of_hidden_topics_are_left_out_of_all_offsets_of_a_group(scene: Scene) -> None:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=scene.group, topics=None)])
+
+    def groups_only(self: Resources, *asked: Any) -> bool:
+        return asked[2] is ResourceType.GROUP
+
+    for version in (8, 10):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Resources, "_allows", groups_only)
+            answer: Any = scene.client.call(ApiKey.OFFSET_FETCH, version, request)
+        assert (answer.groups[0].error_code, answer.groups[0].topics) == (ErrorCode.NONE, [])
+        answer = scene.client.call(ApiKey.OFFSET_FETCH, version, request)
+        assert answer.groups[0].topics[0].partitions[0].metadata == SECRET
+
+
+def test_a_share_session_of_an_allowed_group_reads_no_hidden_topic(scene: Scene) -> None:
+    def groups_only(self: Resources, *asked: Any) -> bool:
+        return asked[2] is ResourceType.GROUP
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Resources, "_allows", groups_only)
+        answer: Any = scene.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, scene))
+    assert isinstance(answer, share_fetch.ShareFetchResponse)
+    row = answer.responses[0].partitions[0]
+    assert (row.error_code, row.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+
+
+def test_the_bit_fields_of_a_refused_caller_are_empty(scene: Scene) -> None:
+    request = MetadataRequest(topics=[], include_cluster_authorized_operations=True)
+    with deciding(allow=False):
+        answer = scene.client.call(ApiKey.METADATA, 10, request)
+    assert isinstance(answer, MetadataResponse)
+    assert answer.cluster_authorized_operations == 0
