@@ -31,6 +31,7 @@ import connector_jars
 import decode
 import kafka_launcher
 import msgspec
+import page
 import pyspark
 from penstock_launcher import Penstock
 from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +64,7 @@ def main() -> None:
             report = measure(stack, folder, cells, options.rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _save(report)
+    _save(report, to_page=options.publish)
 
 
 def measure(stack: ExitStack, folder: Path, cells: list[Cell], rounds: int) -> Report:
@@ -237,7 +238,7 @@ def _session(jars: list[Path]) -> Iterator[SparkSession]:
         session.stop()
 
 
-def _save(report: Report) -> None:
+def _save(report: Report, *, to_page: bool) -> None:
     folder = kafka_launcher.CACHE / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "against-connector.json").write_bytes(
@@ -245,6 +246,8 @@ def _save(report: Report) -> None:
     )
     text = render(report)
     (folder / "against-connector.md").write_text(text)
+    if to_page:
+        page.publish("bench-spark", text)
     print(text)
     say(f"written to {folder}/against-connector.json and .md")
 
@@ -258,6 +261,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--divide", type=int, default=1, help="fewer records, for a quick look")
     return parser.parse_args()
 

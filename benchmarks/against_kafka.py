@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 import msgspec
+import page
 from kafka_launcher import CACHE, VERSION, Kafka, Unavailable, fetch
 from markdown import render
 from penstock_launcher import Penstock
@@ -81,7 +82,7 @@ def main() -> None:
         sys.exit(f"bench-kafka: {failure}")
     except KeyboardInterrupt:
         sys.exit(130)
-    _write(results, Path(options.output), options.readme)
+    _write(results, Path(options.output), to_page=options.publish)
 
 
 def _options() -> argparse.Namespace:
@@ -95,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--log-gb", type=float, default=0.0, help="also grow a log to this size")
     parser.add_argument("--kafka-version", default=VERSION)
     parser.add_argument("--output", default=str(CACHE / "bench"), help="the folder for the results")
-    parser.add_argument("--readme", metavar="FILE", help="put the table between its <!-- bench --> markers")
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     return parser.parse_args()
 
 
@@ -242,16 +243,13 @@ def _growing_log(target: Target, plan: Plan) -> list[float]:
     return [run.broker_us_per_message or 0.0 for run in runs]
 
 
-def _write(results: Results, folder: Path, readme: str | None) -> None:
+def _write(results: Results, folder: Path, *, to_page: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "against_kafka.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     text = render(results)
     (folder / "against_kafka.md").write_text(text)
-    if readme:
-        page = Path(readme)
-        before, rest = page.read_text().split("<!-- bench -->", 1)
-        after = rest.split("<!-- /bench -->", 1)[1]
-        page.write_text(f"{before}<!-- bench -->\n{text}<!-- /bench -->{after}")
+    if to_page:
+        page.publish("bench", text)
     print(text)
 
 

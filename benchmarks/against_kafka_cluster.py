@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+import page
 from cluster_launcher import Brokers, KafkaBrokers, PenstockBrokers, copy_and_flush, size_of
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_launcher import CACHE, Unavailable, fetch
@@ -80,6 +81,8 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     (target / "against-kafka-cluster.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)))
     (target / "against-kafka-cluster.md").write_text(report)
+    if options.publish:
+        page.publish("bench-cluster", report)
 
 
 def _options() -> argparse.Namespace:
@@ -89,6 +92,7 @@ def _options() -> argparse.Namespace:
         "parts", nargs="*", default=everything, help=f"of {', '.join(everything)}; default: all"
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--gb", type=float, default=1.0, help="size of the partition that is copied")
     return parser.parse_args()
 

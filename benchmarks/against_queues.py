@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+import page
 from queue_systems import SYSTEMS, System, Unavailable, running
 
 import penstock
@@ -44,6 +45,8 @@ def main() -> None:
     found = {"queues": list(figures.values()), "push": pushed}
     (CACHE / "queues.json").write_bytes(msgspec.json.encode(found))
     (CACHE / "queues.md").write_text(text)
+    if options.publish:
+        page.publish("bench-queue", text)
     print(text)
 
 
@@ -139,6 +142,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of each message")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--subscribers", type=int, nargs="+", default=list(DEFAULT_SUBSCRIBERS))
     parser.add_argument("--push-messages", type=int, help="of a burst; by default fewer for more subscribers")
     parser.add_argument("--push-seconds", type=int, default=10, help="how long at a steady rate")

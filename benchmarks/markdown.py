@@ -1,4 +1,4 @@
-"""A comparison as Markdown, for the README."""
+"""A comparison as Markdown, for docs/benchmarks.md."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
