@@ -377,12 +377,14 @@ class Storm:
 
     def _check_leases(self) -> None:
         leaders = [machine for machine in self._running() if machine.raft.role is Role.LEADER]
-        if len(leaders) < 2:
-            return
-        newest = max(machine.raft.term for machine in leaders)
+        newest = max([machine.raft.term for machine in leaders], default=0)
+        end_index = self.truth[-1].end if self.truth else 0
         for machine in leaders:
-            if machine.raft.term < newest and machine.raft.has_lease(self._clock(machine)):
-                raise Broken(f"{machine.me} has a lease in {machine.raft.term}, but {newest} has a leader")
+            if machine.raft.may_serve(self._clock(machine)):
+                if machine.raft.term < newest:
+                    raise Broken(f"{machine.me} may serve in {machine.raft.term}, but {newest} has a leader")
+                if machine.raft.commit_index < end_index:
+                    raise Broken(f"{machine.me} may serve {machine.raft.commit_index} of {end_index}")
 
     def _check_matching(self) -> None:
         logs = [machine.log for machine in self.machines.values()]

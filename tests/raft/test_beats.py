@@ -73,7 +73,7 @@ def test_a_group_that_is_not_named_hears_its_beat_all_the_same() -> None:
     pair.exchange()
     for group in (A, B):
         assert pair.stages[group].machines[2].raft.heard_at == pair.now
-        assert pair.stages[group].machines[1].raft.has_lease(pair.now + 0.8)
+        assert pair.stages[group].machines[1].raft.may_serve(pair.now + 0.8)
 
 
 def test_a_lost_frame_leads_to_everything_being_named_again() -> None:
@@ -117,7 +117,7 @@ def test_a_reply_of_another_session_counts_for_nothing() -> None:
     pair.frame()
     pair.now += 5
     pair.sender.receive(pair.now, reply, pair.leader)
-    assert not pair.stages[A].machines[1].raft.has_lease(pair.now)
+    assert not pair.stages[A].machines[1].raft.may_serve(pair.now)
 
 
 def test_a_reply_does_not_speak_for_what_was_said_after_its_frame() -> None:
@@ -128,11 +128,14 @@ def test_a_reply_does_not_speak_for_what_was_said_after_its_frame() -> None:
     stage.play(">> transfer 1 3\n>> settle\n>> transfer 3 1\n>> settle")
     leader = stage.machines[1].raft
     assert (leader.role, leader.term) == (Role.LEADER, 2)
+    sent_at = pair.now
+    pair.now += 0.5
     pair.frame()
     assert reply is not None
     pair.sender.receive(pair.now, reply, pair.leader)
-    assert not leader.has_lease(pair.now)
-    assert pair.stages[B].machines[1].raft.has_lease(pair.now)
+    peers = {row.replica.node: row.beat_sent_at for row in leader.progress()}
+    assert peers[2] == float("-inf")
+    assert {row.beat_sent_at for row in pair.stages[B].machines[1].raft.progress()} >= {sent_at}
 
 
 def test_a_group_that_is_past_the_term_refuses_and_ends_the_reign() -> None:
@@ -157,7 +160,7 @@ def test_a_group_that_is_not_here_yet_is_named_until_it_is() -> None:
     assert reply.refused == [(A, -1), (B, -1)]
     assert pair.sender.receive(pair.now, reply, pair.leader) == []
     assert groups(pair.exchange()) == [A, B]
-    assert pair.stages[A].machines[1].raft.has_lease(pair.now)
+    assert pair.stages[A].machines[1].raft.may_serve(pair.now)
 
 
 def test_a_group_that_is_led_no_more_is_dropped() -> None:

@@ -234,19 +234,54 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     """)
 
 
-def test_a_lease_lasts_from_the_beat_for_less_than_the_followers_patience() -> None:
-    """[5]"""
+def test_a_leader_serves_from_a_beat_on_for_less_than_an_election_timeout() -> None:
+    """[5, 17]"""
+    stage = Stage(3)
+    stage.play("""
+        >> elect 1
+        >> wait 0.95
+    """)
+    leader = stage.machines[1].raft
+    assert not leader.may_serve(stage.now)
+    stage.play("""
+        >> beat 1
+    """)
+    assert leader.may_serve(stage.now + 0.89)
+    assert not leader.may_serve(stage.now + 0.91)
+
+
+def test_a_confirmed_term_counts_as_heard_from_its_beginning() -> None:
+    """[17] A majority has taken the term's first entry, which was sent after it began."""
     stage = Stage(3)
     stage.play("""
         >> elect 1
     """)
     leader = stage.machines[1].raft
-    assert not leader.has_lease(stage.now)
+    assert leader.term_confirmed
+    assert leader.may_serve(stage.now + 0.89)
+    assert not leader.may_serve(stage.now + 0.91)
+
+
+def test_a_leader_that_is_not_confirmed_serves_nobody() -> None:
+    """[17] It does not know what was committed before its term, however well it is in touch with its followers."""
+    stage = Stage(3)
     stage.play("""
-        >> beat 1
+        >> tick 1
+        >> deliver
+        >> save 1
+        >> deliver
+        >> save 2
+        >> deliver
     """)
-    assert leader.has_lease(stage.now + 0.89)
-    assert not leader.has_lease(stage.now + 0.91)
+    leader = stage.machines[1].raft
+    assert (leader.role, leader.term_confirmed) == (Role.LEADER, False)
+    for number in (2, 3):
+        leader.answered(stage.now, stage.machines[number].me, leader.term)
+    assert not leader.may_serve(stage.now)
+    stage.play("""
+        >> settle
+    """)
+    assert leader.may_serve(stage.now)
 
 
 def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
@@ -254,14 +289,15 @@ def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
     stage = Stage(3)
     stage.play("""
         >> elect 1
+        >> wait 0.95
     """)
     leader, follower = stage.machines[1].raft, stage.machines[2].me
     leader.answered(stage.now - 2, follower, leader.term)
-    assert not leader.has_lease(stage.now)
+    assert not leader.may_serve(stage.now)
     leader.answered(stage.now - 0.5, follower, leader.term - 1)
-    assert not leader.has_lease(stage.now)
+    assert not leader.may_serve(stage.now)
     leader.answered(stage.now - 0.5, follower, leader.term)
-    assert leader.has_lease(stage.now)
+    assert leader.may_serve(stage.now)
 
 
 def test_a_beat_is_not_answered_before_its_term_is_durable() -> None:
@@ -319,7 +355,7 @@ def test_a_sole_voter_leads_after_one_write_and_needs_nothing_more() -> None:
     raft = stage.machines[1].raft
     assert raft.next_deadline == float("inf")
     assert raft.term_confirmed
-    assert raft.has_lease(stage.now + 1e6)
+    assert raft.may_serve(stage.now + 1e6)
     stage.play("""
         > propose 1 3
         > flush 1

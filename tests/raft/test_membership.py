@@ -774,7 +774,7 @@ def test_lead_is_handed_over_in_one_round_trip() -> None:
         1 -> 3 take over from 0
     """)
     leader = stage.machines[1].raft
-    assert not leader.has_lease(stage.now)
+    assert not leader.may_serve(stage.now)
     assert leader.may_propose() is Refusal.TRANSFERRING
     stage.play("""
         > settle

@@ -31,6 +31,6 @@ def test_a_function_that_a_table_names_is_changed_there_too() -> None:
 
 
 def test_code_that_has_changed_is_noticed() -> None:
-    lost = Mutant("lost", "nothing", (Change(Raft, "has_lease", "a piece that is not there", "pass"),))
+    lost = Mutant("lost", "nothing", (Change(Raft, "may_serve", "a piece that is not there", "pass"),))
     with pytest.raises(LookupError, match="expected once"), applied(lost):
         pass

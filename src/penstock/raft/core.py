@@ -50,6 +50,12 @@ Members
       is a node *and* its incarnation: what a node said before it lost its data speaks for nobody.
 Prefix
   16  What is deleted was committed. Who needs it begins anew behind it, if its log does not hold that place already.
+Serving
+  17  A leader answers readers only while it knows everything that any replica has committed (`may_serve`): an entry of
+      its own term is committed, so all that was committed before its term is too; it has not sent a successor ahead;
+      and no other replica can lead, because a majority has heard from it less than an election timeout ago, less the
+      clocks' drift (5). Two moments count as heard, whichever is later: the sending of the newest beat that a majority
+      has answered, and the beginning of the term, since a majority has taken the term's first entry after it.
 
 A leader alone (one voter, nobody learning) needs no beats, no deadlines and no entry of its own until it has one to
 write.
@@ -179,9 +185,9 @@ class Raft:
     def hard(self) -> HardState:
         return HardState(self.term, self.voted_for)
 
-    def has_lease(self, now: float) -> bool:
-        """Leader: nobody else can lead at this moment (5)."""
-        return isinstance(self.part, Leader) and self.part.has_lease(now)
+    def may_serve(self, now: float) -> bool:
+        """Leader: it knows all that was ever committed, and no other replica can commit more at this moment (17)."""
+        return isinstance(self.part, Leader) and self.part.may_serve(now)
 
     def progress(self) -> list[ReplicaProgress]:
         return self.part.progress() if isinstance(self.part, Leader) else []

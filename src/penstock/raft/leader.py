@@ -1,4 +1,6 @@
-"""A leader: counts what its peers have flushed, commits, hands over and steps down (invariants 5, 6, 11, 13, 15)."""
+"""A leader counts what its peers have flushed, commits, serves, hands over and steps down.
+
+Invariants 5, 6, 11, 13, 15 and 17."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -40,6 +42,7 @@ class Leader:
         self.mine.contact_at = self.mine.lease_at = FOREVER
         self.replication = Replication(core)
         self.halves: list[list[Peer]] = []
+        self.led_since = now
         self.term_start = core.log.end_index
         """Entries above it are of this term (11)."""
         self.begun = False
@@ -100,11 +103,15 @@ class Leader:
             self._begin_term()
         return False
 
-    def has_lease(self, now: float) -> bool:
+    def may_serve(self, now: float) -> bool:
+        """Invariant 17. A leader that answered without the first condition would show an old high watermark; without
+        the second, it could miss what a successor that it does not know of has committed."""
+        if not self.term_confirmed or self.lease_is_void:
+            return False
         settings = self.core.settings
-        answered_at = min(majority_value([peer.lease_at for peer in half]) for half in self.halves)
-        lasts = settings.election_timeout_s * (1 - settings.clock_drift)
-        return not self.lease_is_void and now < answered_at + lasts
+        beat_at = min([majority_value([peer.lease_at for peer in half]) for half in self.halves])
+        lease_s = settings.election_timeout_s * (1 - settings.clock_drift)
+        return now < max(beat_at, self.led_since) + lease_s
 
     def progress(self) -> list[ReplicaProgress]:
         config = self._config

@@ -12,7 +12,8 @@ a majority is it counts on its own.
  5  A commit never goes back in one life of a replica, and nothing below it is truncated.
  6  start <= watermark <= end, and the log begins at or below the commit.
  7  Logs that have an entry of the same index and term are equal up to there.
- 8  While a leader has a lease nobody leads in a later term.
+ 8  While a leader may serve readers, by its own clock, no replica leads in a later term, and the leader has committed
+    all that any replica has committed: a reader that it answers sees every write that was acknowledged before.
  9  A commit ends in its leader's own term, unless one replica alone is the majority: what a majority has of an earlier
     term may still be overwritten (Raft's figure 8).
 10  A leader changes the members only once an entry of its own term is committed.
@@ -306,14 +307,19 @@ class Witness:
 
     def check_leases(self) -> None:
         """To be called whenever it suits: a lease is a matter of time, not of events."""
-        if len(self._leading) < 2:
-            return
-        newest = max(one.core.term for one in self._leading.values())
+        newest = max([one.core.term for one in self._leading.values()], default=0)
         for one in self._leading.values():
-            if one.core.term < newest and one.core.has_lease(one.now()):
+            if not one.core.may_serve(one.now()):
+                continue
+            if one.core.term < newest:
                 self._broken(
-                    "a lease keeps others from leading",
-                    f"{one.name} has one in term {one.core.term}, and term {newest} has a leader",
+                    "while a leader may serve, no replica leads in a later term",
+                    f"{one.name} may serve in term {one.core.term}, and term {newest} has a leader",
+                )
+            if one.core.commit_index < self.end_index:
+                self._broken(
+                    "a leader that may serve has committed all that any replica has",
+                    f"{one.name} may serve {one.core.commit_index} in term {one.core.term} of {self.end_index}",
                 )
 
     # --- commits
@@ -346,6 +352,7 @@ class Witness:
                 self.batches[entry.offset] = entry
             if self.book is not None:
                 self.book.add(entry)
+        self.check_leases()
 
     def _decides_alone(self, one: Watched) -> bool:
         config = self._configs.get(one.me) or one.core.config

@@ -15,6 +15,8 @@ from penstock.sim.replica import Machine
 if TYPE_CHECKING:
     from penstock.sim.group import GroupWorld
 
+LULL_S = 1.5
+"""Long enough for the writes under way to end, and for several election timeouts."""
 OPERATOR_S = 0.4
 """How often somebody looks whether a replica is gone for good."""
 
@@ -45,6 +47,7 @@ class Faults:
             (weather.transfer, self._transfer),
             (weather.reconfigure, self._reconfigure),
             (weather.delete_prefix, self._delete_prefix),
+            (weather.lull, self._lull),
         )
         for rate, act in acts:
             if rate:
@@ -124,6 +127,27 @@ class Faults:
             self._isolate_one(machine)
             if self._random.random() < 0.5:
                 machine.slow_until = self._world.scheduler.time + 1.0
+
+    def isolate_new_leader(self, machine: Machine) -> None:
+        """Within the first beats of its term, before or after that is confirmed."""
+        chance = self._weather.isolate_new_leader
+        if chance and not self.over and self._random.random() < chance:
+            delay_s = self._random.random() * self._world.settings.beat_interval_s
+            self._world.scheduler.after(delay_s, machine, self._isolate_one, machine)
+
+    def _lull(self) -> None:
+        self._world.producers_pause_until = self._world.scheduler.time + LULL_S
+        self._world.scheduler.after(LULL_S / 5, None, self._silence_leader)
+
+    def _silence_leader(self) -> None:
+        """One follower does not hear the leader, or none does. All logs are equally long, so any replica may be elected
+        whom the others' leases do not stop; and followers heard nothing after the beat on which the leader's rests."""
+        leader = self._leader()
+        if leader is not None and not self.over:
+            self._note("lull", leader.name)
+            others = [machine for machine in self._world.machines if machine is not leader]
+            for other in self._random.choice((others, [self._random.choice(others)])):
+                self._cut_link(leader, other)
 
     def _isolate_one(self, machine: Machine) -> None:
         others = [other for other in self._world.machines if other is not machine]

@@ -38,12 +38,17 @@ SETTINGS = RaftSettings(
     resend_timeout_s=0.15,
     prefix_timeout_s=0.5,
     catch_up_patience_s=3.0,
+    clock_drift=0.25,
     max_append_bytes=600,
     max_inflight_messages=4,
     max_inflight_bytes=1800,
     max_uncommitted_bytes=20_000,
 )
-"""Small windows, so that a seed fills and empties them often."""
+"""Small windows, so that a seed fills and empties them often. A drift that no real clock has, so that the margin which
+a leader leaves for it is longer than an election takes."""
+CLOCK_DRIFT = 0.12
+"""How much faster or slower than the scheduler's clock a machine's runs at most, where the weather has drift at all:
+(1 - 0.25) / (1 - 0.12) is a little less than 1 / (1 + 0.12)."""
 
 TOPIC = TopicConfig(segment_bytes=4000, index_interval_bytes=500)
 
@@ -71,11 +76,12 @@ class GroupWorld:
         self._by_process: dict[Process, Machine] = {}
         self.calm = False
         """The storm is over."""
+        self.producers_pause_until = 0.0
         founders = nodes or self._random.choice((3, 3, 5))
         spares = self._random.choice((0, 1, 2)) if self.weather.reconfigure else 0
         self.machines = [
-            Machine(self, NodeId(number), self.chance(f"machine {number}"))
-            for number in range(1, founders + spares + 1)
+            Machine(self, NodeId(number), self.chance(f"machine {number}"), rate)
+            for number, rate in enumerate(self._clock_rates(founders + spares), start=1)
         ]
         self._found(founders)
         self.faults = Faults(self, self.chance("faults"))
@@ -96,6 +102,14 @@ class GroupWorld:
     def chance(self, name: str) -> Random:
         """A source of its own for each part, so that a change in one does not turn all others over."""
         return Random(f"{self.seed}/{name}")
+
+    def _clock_rates(self, count: int) -> list[float]:
+        """Chance rarely makes one clock slow and all others fast, which is where a lease has least to spare."""
+        random, drift = self.chance("clocks"), CLOCK_DRIFT if self.weather.clock_drift else 0.0
+        if random.random() < 0.5:
+            return [1 + random.uniform(-1, 1) * drift for _ in range(count)]
+        slow = random.randrange(count)
+        return [1 - drift if number == slow else 1 + drift for number in range(count)]
 
     def _found(self, founders: int) -> None:
         """Each is started once to get its identity, and then again to know the others'."""
@@ -133,8 +147,9 @@ class GroupWorld:
         self.scheduler.after(LOOK_EVERY_S, None, self._look_now_and_then)
 
     def _wake_clients(self) -> None:
-        for producer in self.producers:
-            producer.wake()
+        if self.calm or self.scheduler.time >= self.producers_pause_until:
+            for producer in self.producers:
+                producer.wake()
         for reader in self.readers:
             reader.wake()
         wait = self.weather.write_every_s * (0.5 + self._random.random())

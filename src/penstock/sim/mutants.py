@@ -177,7 +177,25 @@ MUTANTS = (
     Mutant(
         "lease ignored",
         "a leader answers readers without knowing whether it still leads",
-        (Change(core.Raft, "has_lease", "self.part.has_lease(now)", "True"),),
+        (Change(leader.Leader, "may_serve", "return now <", "return True or now <"),),
+        seeds=200,
+    ),
+    Mutant(
+        "serves before its term is confirmed",
+        "a new leader answers readers before it knows what was committed before its term",
+        (Change(leader.Leader, "may_serve", "not self.term_confirmed or ", ""),),
+        seeds=40,
+    ),
+    Mutant(
+        "lease without a margin for clocks",
+        "a leader with a slow clock trusts its lease for longer than followers with fast clocks honour it",
+        (Change(leader.Leader, "may_serve", " * (1 - settings.clock_drift)", ""),),
+        seeds=2000,
+    ),
+    Mutant(
+        "lease beside a successor",
+        "a leader that has told another replica to stand goes on to answer readers",
+        (Change(leader.Leader, "may_serve", " or self.lease_is_void", ""),),
         seeds=200,
     ),
     Mutant(
@@ -328,7 +346,14 @@ MUTANTS = (
     Mutant(
         "reads without a lease",
         "a node answers readers as leader without knowing whether it still is",
-        (Change(partition.Partition, "check_readable", "if not self.has_lease:", "if False:"),),
+        (
+            Change(
+                partition.Partition,
+                "check_readable",
+                "if self.may_serve:",
+                "if self.leads and self.is_confirmed:",
+            ),
+        ),
         level=NODE,
         seeds=800,
     ),

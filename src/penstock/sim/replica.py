@@ -80,13 +80,13 @@ class PendingAck(NamedTuple):
 class Machine(Process):
     """A computer with one disk, on which a replica runs whenever it is up."""
 
-    def __init__(self, world: "GroupWorld", node: NodeId, random: Random) -> None:
+    def __init__(self, world: "GroupWorld", node: NodeId, random: Random, rate: float) -> None:
         super().__init__(f"n{node}")
         self.world = world
         self.node = node
         self.random = random
         self.disk = SimDisk(random.getrandbits(32))
-        self.rate = 1 + random.uniform(-1, 1) * world.weather.clock_drift
+        self.rate = rate
         self.running = False
         self.slow_until = 0.0
         self.lying = False
@@ -233,6 +233,7 @@ class Machine(Process):
         if role is Role.LEADER:
             self.world.tally.add("elections won")
             self.world.aim(self, self.world.weather.crash_new_leader)
+            self.world.faults.isolate_new_leader(self)
         acks, self._acks = self._acks, []
         for ack in acks:
             ack.answer("unknown", -1)
@@ -452,7 +453,7 @@ class Machine(Process):
             if problem.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
             # Who may have been replaced does not know all that producers sent: it must not judge them.
-            if self.core.has_lease(self.now()) and self.core.term_confirmed:
+            if self.core.may_serve(self.now()):
                 raise Violation("a producer's sequence goes on", f"{self.name}: {problem}") from problem
             return None
         except DiskFull:
@@ -474,7 +475,7 @@ class Machine(Process):
 
     def read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
         """As a leader that is sure of it."""
-        if not self.running or not self.core.term_confirmed or not self.core.has_lease(self.now()):
+        if not self.running or not self.core.may_serve(self.now()):
             return
         watermark = self.log.offset_at(self.core.commit_index)
         start = self.log.start_offset

@@ -40,6 +40,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     crash_new_leader: float
     isolate_writer: float
     """A leader, right when it has taken a batch."""
+    isolate_new_leader: float
+    """Right after it was elected: its lease then rests on the beginning of its term alone."""
     crash_in_compaction: float
     """A machine that writes a compacted segment loses power within the next few operations of its disk: per write, and
     more often when it puts the segment in place."""
@@ -60,6 +62,9 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     transfer: float
     reconfigure: float
     delete_prefix: float
+    lull: float
+    """Producers pause, and followers do not hear the leader. While writes are under way, the log of a follower that
+    hears nothing is too short for any vote; in a lull only leases keep it from being elected."""
     # what clients do
     write_every_s: float
     restart_s: float
@@ -108,4 +113,6 @@ def draw(random: Random) -> Weather:
         restart_s=random.choice((0.1, 0.5, 1.5)),
         # Last, so that the seeds of before have the weather of before.
         crash_in_compaction=rate(0.01, 0.05),
+        isolate_new_leader=rate(0.1, 0.5),
+        lull=rate(0.2, 0.6),
     )

@@ -156,7 +156,7 @@ def test_a_coordinator_that_may_have_been_replaced_tells_nothing(
     with trio.cut_off(silent):
         node = trio.node(silent)
         index = next(iter(trio.call(lambda: node.groups.cores.loaded())))
-        trio.eventually(lambda: not node.partitions.get(OFFSETS_TOPIC, index).has_lease)
+        trio.eventually(lambda: not node.partitions.get(OFFSETS_TOPIC, index).may_serve)
         topic_id = trio.replica(leader, topic).group.topic_id
         assert index not in trio.run(_told(trio, silent, topic_id.bytes))
         succeeded(trio, leader, other)

@@ -224,7 +224,7 @@ def test_a_core_that_cannot_read_its_log_stays_offline(
 
 def test_a_core_without_a_lease_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(node: Node, cores: Cores) -> None:
-        monkeypatch.setattr(Partition, "has_lease", False)
+        monkeypatch.setattr(Partition, "may_serve", False)
         assert code_of(cores) is ErrorCode.NOT_COORDINATOR
         monkeypatch.undo()
         assert cores.get(0).serves

@@ -195,7 +195,7 @@ class AckedCleanup:
         """Moves the start of the log; whether it did."""
         acked = acked_before(line, self.queue_starts(partition.group))
         limit = Offset(min(acked, partition.high_watermark, partition.log.flushed_offset))
-        if limit <= partition.start_offset or not partition.has_lease:
+        if limit <= partition.start_offset or not partition.may_serve:
             return False
         young_ms = self._clock.wall_ms() - partition.config.acked_min_age_ms + 1
         found = partition.log.find_timestamp(young_ms, limit)

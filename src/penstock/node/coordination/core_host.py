@@ -116,9 +116,8 @@ class CoreHost(Generic[C]):
             self.is_ready
             and not self._stopped
             and not self.is_broken
-            and partition.serves
+            and partition.may_serve
             and partition.term == self.term
-            and partition.has_lease
         )
 
     # --- loading

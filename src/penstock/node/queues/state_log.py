@@ -84,7 +84,7 @@ class QueueStateLog:
     @property
     def serves(self) -> bool:
         partition = self._partition
-        return not self.is_broken and partition.serves and partition.term == self.term and partition.has_lease
+        return not self.is_broken and partition.may_serve and partition.term == self.term
 
     def load(self) -> Iterator[None]:
         """Replays the log, a record a step, so that the caller may let others have their turn."""

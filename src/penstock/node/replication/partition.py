@@ -68,7 +68,6 @@ class Partition:
         "_assembly",
         "_clock",
         "_halted",
-        "_led_since",
         "_loop",
         "_mark_dirty",
         "_on_commit",
@@ -129,7 +128,6 @@ class Partition:
         self._halted: Halt | None = None
         self._refusing = False
         self._sampled_commit = 0
-        self._led_since = 0.0
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._assembly = assembly
@@ -198,7 +196,7 @@ class Partition:
         """What a producer is told of its mistake. One that may have been deposed does not know what its successor has
         taken: a sequence that seems wrong may be right there, and a client that believes otherwise would start over and
         send twice."""
-        if mistake.code in _ON_PRODUCERS and not (self.has_lease and self.is_confirmed):
+        if mistake.code in _ON_PRODUCERS and not self.may_serve:
             return KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas"
             )
@@ -370,8 +368,6 @@ class Partition:
             waiter.committed(size_bytes)
 
     def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None:
-        if role is Role.LEADER and not (self.leads and term == self.term):
-            self._led_since = self._assembly.now()
         self.leads = role is Role.LEADER
         self.term = term
         self.leader = leader
@@ -438,24 +434,19 @@ class Partition:
         return not self.is_replicated or self.consensus.core.term_confirmed
 
     @property
-    def has_lease(self) -> bool:
-        """Whether nobody else can lead now. Until the first beats are answered, a term that is confirmed says the same
-        from its beginning on: a majority has taken an entry that was sent after it."""
+    def may_serve(self) -> bool:
+        """Whether this node leads, knows what is committed, and no other node can lead now (Raft's invariant 17)."""
         if not self.leads or not self.is_replicated:
             return self.leads
-        core, now = self.consensus.core, self._assembly.now()
-        if core.has_lease(now):
-            return True
-        lasts = core.settings.election_timeout_s * (1 - core.settings.clock_drift)
-        return core.term_confirmed and core.may_propose() is None and now < self._led_since + lasts
+        return self.consensus.core.may_serve(self._assembly.now())
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether this replica leads and has a majority behind it, or has heard its leader lately."""
-        if self.leads:
-            return self.has_lease
+        """Whether this replica leads, or has heard its leader lately. A leader that loses its majority resigns."""
         core = self.consensus.core
-        return self._assembly.now() < core.heard_at + TOUCH_TIMEOUTS * core.settings.election_timeout_s
+        return self.leads or (
+            self._assembly.now() < core.heard_at + TOUCH_TIMEOUTS * core.settings.election_timeout_s
+        )
 
     def check_leads(self) -> None:
         if not self.leads:
@@ -463,13 +454,14 @@ class Partition:
 
     def check_readable(self) -> None:
         """Refuses unless this node is sure to lead and to know the watermark."""
+        if self.may_serve:
+            return
         self.check_leads()
         if not self.is_confirmed:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.name}: its new leader is not confirmed yet"
             )
-        if not self.has_lease:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas")
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas")
 
     def end_for(self, isolation: Isolation) -> Offset:
         """The first offset that a reader with this isolation may not see. READ_COMMITTED ends at the last stable
