@@ -34,8 +34,7 @@ import penstock
 from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import Run
 from penstock.cli.bench.load import Kind
-from penstock.cli.bench.runner import Shape, Target, fresh_topic, run_produce
-from penstock.cli.bench.session import one_round, progress
+from penstock.cli.bench.runner import Shape, Target, fresh_topic, one_round, progress, run_produce
 from penstock.cli.output import note
 from penstock.cli.problem import Problem
 

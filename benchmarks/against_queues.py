@@ -18,11 +18,10 @@ import page
 from queue_systems import SYSTEMS, System, Unavailable, running
 
 import penstock
-from penstock.cli.bench.push_command import DEFAULT_SUBSCRIBERS, push_rounds
-from penstock.cli.bench.push_figures import PushRun, medians
+from penstock.cli.bench.commands import DEFAULT_SUBSCRIBERS, push_rounds
+from penstock.cli.bench.figures import PushRun, medians, written
 from penstock.cli.bench.push_runner import PushShape, broker_flags
-from penstock.cli.bench.queue_figures import microseconds
-from penstock.cli.bench.session import own_broker
+from penstock.cli.bench.runner import own_broker
 from penstock.cli.problem import Problem
 
 CACHE = Path(__file__).parents[1] / ".cache" / "bench"
@@ -95,7 +94,7 @@ def _render_push(runs: Sequence[PushRun], options: argparse.Namespace) -> str:
         "",
         "| subscribers | burst, deliveries/s | broker us each | steady messages/s | broker us each | p50 ms | p99 ms |",
         "|---:|---:|---:|---:|---:|---:|---:|",
-        *_push_rows(medians(runs)),
+        *_push_rows(medians(runs, "subscribers")),
     ]
     return "\n".join(lines) + "\n"
 
@@ -105,9 +104,9 @@ def _push_rows(runs: Sequence[PushRun]) -> Iterator[str]:
         cells = (
             f"{run.subscribers:,}",
             f"{run.deliveries_per_second:,.0f}",
-            microseconds(run.broker_us_per_delivery),
+            written(run.broker_us_per_delivery),
             f"{run.rate_per_second:,.0f}",
-            microseconds(run.steady_broker_us_per_delivery),
+            written(run.steady_broker_us_per_delivery),
             f"{run.delivered.p50_ms:.2f}",
             f"{run.delivered.p99_ms:.2f}",
         )

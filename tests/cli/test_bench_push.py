@@ -7,8 +7,7 @@ import pytest
 
 from penstock import Broker
 from penstock.cli.bench import push_runner
-from penstock.cli.bench.figures import Latency
-from penstock.cli.bench.push_figures import PushRun, medians
+from penstock.cli.bench.figures import Latency, PushRun, medians
 from penstock.cli.bench.push_runner import PushShape, broker_flags
 from penstock.cli.problem import Problem
 from penstock.client import Client
@@ -31,7 +30,8 @@ def run(subscribers: int, per_second: float, broker_us: float | None = None) -> 
 
 
 def test_medians_are_of_each_number_of_subscribers() -> None:
-    one, many = medians([run(1, 5.0), run(100, 50.0, 2.0), run(1, 7.0), run(100, 70.0, 4.0), run(1, 6.0)])
+    runs = [run(1, 5.0), run(100, 50.0, 2.0), run(1, 7.0), run(100, 70.0, 4.0), run(1, 6.0)]
+    one, many = medians(runs, "subscribers")
     assert (one.subscribers, one.deliveries_per_second, one.broker_us_per_delivery) == (1, 6.0, None)
     assert (many.subscribers, many.deliveries_per_second, many.broker_us_per_delivery) == (100, 60.0, 3.0)
 

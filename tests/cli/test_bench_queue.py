@@ -7,9 +7,8 @@ import confluent_kafka
 import pytest
 
 from penstock import Broker
-from penstock.cli.bench.figures import Latency
-from penstock.cli.bench.queue_figures import QueueRun, medians
-from penstock.cli.bench.queue_load import QueueStats, Via
+from penstock.cli.bench.figures import Latency, QueueRun, medians
+from penstock.cli.bench.load import QueueStats, Via
 from penstock.client import Client
 
 from .conftest import Cli, succeeded
@@ -37,14 +36,15 @@ def test_medians_are_of_each_client_by_itself() -> None:
         run("client", 30.0, 3.0),
         run("client", 20.0, 8.0),
     ]
-    client, confluent = medians(runs)
+    client, confluent = medians(runs, "via")
     assert (client.via, client.published_per_second, client.acknowledged_per_second) == ("client", 20.0, 10.0)
     assert client.delivered.p50_ms == 3.0
     assert confluent.published_per_second == 500.0
 
 
 def test_a_median_is_of_the_runs_that_know_the_brokers_cpu() -> None:
-    [known] = medians([run("client", 1.0, 1.0, 4.0), run("client", 1.0, 1.0), run("client", 1.0, 1.0, 6.0)])
+    runs = [run("client", 1.0, 1.0, 4.0), run("client", 1.0, 1.0), run("client", 1.0, 1.0, 6.0)]
+    [known] = medians(runs, "via")
     assert (known.publish_broker_us, known.acknowledge_broker_us) == (5.0, None)
 
 

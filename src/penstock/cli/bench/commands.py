@@ -1,32 +1,97 @@
-"""`penstock bench`: produce, consume, latency, or all of them; queues and push have files of their own."""
+"""`penstock bench`: throughput and latency of topics, queues and push."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 import click
+import confluent_kafka
 import msgspec
+from rich.table import Table
 
-from penstock.cli.bench.figures import Comparison, Run, compare
-from penstock.cli.bench.load import Kind
-from penstock.cli.bench.options import BROKER_OPTIONS, LOAD_OPTIONS, PACE_OPTIONS, options
-from penstock.cli.bench.push_command import push
-from penstock.cli.bench.queue_command import queue
-from penstock.cli.bench.report import (
+from penstock.cli.bench.figures import (
+    PUSH_COLUMNS,
+    QUEUE_COLUMNS,
+    THROUGHPUT_COLUMNS,
+    Comparison,
+    PushRun,
+    QueueRun,
+    Run,
+    compare,
     comparison_json,
     comparison_table,
     latency_table,
+    medians,
     run_json,
-    throughput_table,
+    run_table,
 )
-from penstock.cli.bench.runner import Shape, Target
-from penstock.cli.bench.session import broker_for, outside_broker, rounds
-from penstock.cli.connection import json_option, key_values
+from penstock.cli.bench.load import Kind, Via
+from penstock.cli.bench.push_runner import PushShape, broker_flags, run_push
+from penstock.cli.bench.queue_runner import QueueShape, run_queue
+from penstock.cli.bench.runner import Shape, Target, broker_for, in_turns, one_round, outside_broker
+from penstock.cli.connection import Command, json_option, key_values
 from penstock.cli.help import examples
-from penstock.cli.output import show, show_json
+from penstock.cli.output import note, show, show_json
+from penstock.cli.problem import Problem
 
 DEFAULT_BYTES = 200_000_000
 DEFAULT_MESSAGES_MOST = 1_000_000
 DEFAULT_COMPARE_ROUNDS = 5
+DEFAULT_SUBSCRIBERS = (1, 100, 1000)
+SUBSCRIBERS_MOST = 20_000
+WITH_HTTP = ("--http", "127.0.0.1:0")
+COUNT = click.IntRange(min=1)
+
+# fmt: off
+PLACE_OPTIONS = [
+    click.option("-b", "--bootstrap", metavar="HOST:PORT", help="A broker that runs already."),
+    click.option("--broker-pid", type=int, help="Its process, when it cannot be found by its port."),
+    click.option("--memory", is_flag=True, help="Let the broker started here keep everything in memory."),
+    click.option("--data-dir", metavar="DIR", help="Where the broker started here has its folder."),
+]
+BROKER_OPTIONS = [
+    *PLACE_OPTIONS,
+    click.option("--compare", metavar="HOST:PORT", help="Run the same load on this broker too, in turns."),
+    click.option("--rounds", "round_count", type=COUNT, help="Runs per broker.  [default: 1; compared: 5]"),
+]
+ROUNDS_OPTION = click.option("--rounds", "round_count", type=COUNT, default=1, show_default=True,
+                             help="Runs of each; figures are medians.")
+SHAPE_OPTIONS = [
+    click.option("-s", "--size", "size_bytes", type=click.IntRange(min=8), default=100, show_default=True,
+                 help="Bytes per message."),
+    click.option("-p", "--partitions", type=COUNT, default=1, show_default=True),
+]
+MESSAGES_OPTION = click.option("-n", "--messages", type=COUNT,
+                               help="How many.  [default: 200 MB worth, at most a million]")
+PRODUCER_OPTIONS = [
+    *SHAPE_OPTIONS,
+    click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+                 default="none", show_default=True),
+    click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True),
+    click.option("--linger", "linger_ms", type=click.FloatRange(min=0),
+                 help="Milliseconds that a batch waits.  [default: 5; latency 0]"),
+    click.option("--idempotent", is_flag=True, help="With an idempotent producer."),
+    click.option("-X", "settings", multiple=True, metavar="NAME=VALUE",
+                 help="A librdkafka setting, as often as needed."),
+]
+SECONDS_OPTION = click.option("-t", "--seconds", type=COUNT, default=10, show_default=True,
+                              help="How long (latency).")
+PACE_OPTIONS = [
+    click.option("-r", "--rate", "rate_per_second", type=COUNT, default=1000, show_default=True,
+                 help="Messages per second (latency)."),
+    SECONDS_OPTION,
+]
+# fmt: on
+
+
+def options(*lists: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
+    """Several lists of options as one decorator, in the order that help shows them."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed([option for options in lists for option in options]):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @click.group(
@@ -47,38 +112,37 @@ def bench() -> None:
     """
 
 
+# --- topics
+
+
 @bench.command(
     epilog=examples("penstock bench produce", "penstock bench produce --size 1024 --acks 1 --json")
 )
-@options(LOAD_OPTIONS, BROKER_OPTIONS, [json_option])
+@options([MESSAGES_OPTION], PRODUCER_OPTIONS, BROKER_OPTIONS, [json_option])
 def produce(**given: Any) -> None:
-    """Measure how fast messages are taken in."""
+    """Measure how fast messages are produced."""
     _bench(["produce"], **given)
 
 
 @bench.command(epilog=examples("penstock bench consume", "penstock bench consume --partitions 6"))
-@options(LOAD_OPTIONS, BROKER_OPTIONS, [json_option])
+@options([MESSAGES_OPTION], PRODUCER_OPTIONS, BROKER_OPTIONS, [json_option])
 def consume(**given: Any) -> None:
-    """Measure how fast messages are handed out (after producing them, which is not counted)."""
+    """Measure how fast messages are consumed (after producing them, which is not counted)."""
     _bench(["consume"], **given)
 
 
 @bench.command(epilog=examples("penstock bench latency", "penstock bench latency --rate 5000 --acks 1"))
-@options(LOAD_OPTIONS[1:], PACE_OPTIONS, BROKER_OPTIONS, [json_option])
+@options(PRODUCER_OPTIONS, PACE_OPTIONS, BROKER_OPTIONS, [json_option])
 def latency(**given: Any) -> None:
     """Measure how long messages take at a steady rate: until acknowledged, and until delivered."""
     _bench(["latency"], **given)
 
 
 @bench.command("all", epilog=examples("penstock bench all", "penstock bench all --compare 127.0.0.1:19092"))
-@options(LOAD_OPTIONS, PACE_OPTIONS, BROKER_OPTIONS, [json_option])
+@options([MESSAGES_OPTION], PRODUCER_OPTIONS, PACE_OPTIONS, BROKER_OPTIONS, [json_option])
 def everything(**given: Any) -> None:
     """Measure throughput of both directions, and latency."""
     _bench(["produce", "consume", "latency"], **given)
-
-
-bench.add_command(queue)
-bench.add_command(push)
 
 
 def _bench(
@@ -101,20 +165,36 @@ def _bench(
             run
             for together in (["produce", "consume"], ["latency"])
             if (asked := [kind for kind in kinds if kind in together])
-            for run in rounds(asked, targets, _for_kind(shape, asked[0], load), count)
+            for run in _rounds(asked, targets, _for_kind(shape, asked[0], load), count)
         ]
     compared = _compare(kinds, runs, targets) if compare else []
     if as_json:
-        show_json(_as_json(shape, runs, compared))
+        show_json(
+            {
+                "load": msgspec.to_builtins(shape),
+                "runs": [run_json(run) for run in runs],
+                "comparisons": [comparison_json(load, each) for load, each in compared],
+            }
+        )
     else:
         _show(runs, compared, targets)
+
+
+def _rounds(kinds: Sequence[Kind], targets: Sequence[Target], shape: Shape, count: int) -> list[Run]:
+    turns = in_turns(
+        targets,
+        count,
+        lambda target, step: one_round(kinds, target, shape, step),
+        lambda target: target.name,
+        warm_up=count > 1,
+    )
+    return [run for turn in turns for run in turn]
 
 
 def _shape(
     messages: int | None = None, linger_ms: float | None = None, settings: tuple[str, ...] = (), **rest: Any
 ) -> Shape:
-    size = rest["size_bytes"]
-    default = max(1, min(DEFAULT_MESSAGES_MOST, DEFAULT_BYTES // size))
+    default = max(1, min(DEFAULT_MESSAGES_MOST, DEFAULT_BYTES // rest["size_bytes"]))
     return Shape(
         messages=messages or default,
         linger_ms=5.0 if linger_ms is None else linger_ms,
@@ -141,7 +221,7 @@ def _compare(
 
 
 def _show(runs: Sequence[Run], compared: Sequence[tuple[str, Comparison]], targets: Sequence[Target]) -> None:
-    show(throughput_table(runs))
+    show(run_table(runs, THROUGHPUT_COLUMNS))
     if any(run.kind == "latency" for run in runs):
         show("", latency_table(runs))
     if compared:
@@ -149,9 +229,148 @@ def _show(runs: Sequence[Run], compared: Sequence[tuple[str, Comparison]], targe
         show("a ratio above 1 is better for the first broker")
 
 
-def _as_json(shape: Shape, runs: Sequence[Run], compared: Sequence[tuple[str, Comparison]]) -> dict[str, Any]:
-    return {
-        "load": msgspec.to_builtins(shape),
-        "runs": [run_json(run) for run in runs],
-        "comparisons": [comparison_json(load, each) for load, each in compared],
-    }
+def _report(load: Any, runs: Sequence[Any], middle: Sequence[Any], drawn: Table, as_json: bool) -> None:
+    if as_json:
+        parts = {"load": load, "runs": runs, "medians": middle}
+        show_json({name: msgspec.to_builtins(part) for name, part in parts.items()})
+    else:
+        show(drawn)
+
+
+# --- queues
+
+# fmt: off
+QUEUE_OPTIONS = [
+    click.option("-n", "--messages", type=click.IntRange(min=2), default=50_000, show_default=True,
+                 help="How many."),
+    *SHAPE_OPTIONS,
+    click.option("-c", "--consumers", type=click.IntRange(1, 64), default=1, show_default=True,
+                 help="Processes that work the queue off together."),
+    click.option("--prefetch", type=click.IntRange(1, 100_000), default=1000, show_default=True,
+                 help="The most messages that a consumer of Penstock's client has at once."),
+    click.option("--through", type=click.Choice(["client", "confluent", "both"]), default="both",
+                 show_default=True, help="Penstock's own client, or confluent-kafka's producer and share consumer."),
+]
+# fmt: on
+
+
+@bench.command(
+    epilog=examples(
+        "penstock bench queue",
+        "penstock bench queue --consumers 4 --size 1024 --partitions 4",
+        "penstock bench queue --through client --rate 5000 --seconds 30 --json",
+        "penstock bench queue --rounds 5 --data-dir /srv/disk-to-measure",
+    )
+)
+@options(QUEUE_OPTIONS, PACE_OPTIONS, PLACE_OPTIONS, [ROUNDS_OPTION, json_option])
+def queue(
+    *,
+    through: str,
+    bootstrap: str | None,
+    broker_pid: int | None,
+    memory: bool,
+    data_dir: str | None,
+    round_count: int,
+    as_json: bool,
+    **load: Any,
+) -> None:
+    """Measure a work queue: publishing, working off, latency.
+
+    Every message is confirmed when it is published and acknowledged by itself when it is worked off. Latency is from
+    publishing to delivery, at a steady rate.
+    """
+    shape = QueueShape(**load)
+    kinds = _clients(through)
+    with broker_for(bootstrap, broker_pid, memory, data_dir, WITH_HTTP) as target:
+        runs: list[QueueRun] = in_turns(
+            kinds, round_count, lambda via, step: run_queue(target, shape, via, step), str
+        )
+    middle = medians(runs, "via")
+    _report(shape, runs, middle, run_table(middle, QUEUE_COLUMNS), as_json)
+
+
+def _clients(through: str) -> list[Via]:
+    """Both, where this confluent-kafka has share consumers: older ones have none."""
+    asked: list[Via] = [via for via in get_args(Via) if through in (via, "both")]
+    if "confluent" in asked and not hasattr(confluent_kafka, "ShareConsumer"):
+        if through == "confluent":
+            raise Problem("this confluent-kafka has no share consumer", "pip install -U confluent-kafka")
+        note("confluent-kafka is left out: this version has no share consumer")
+        asked.remove("confluent")
+    return asked
+
+
+# --- push
+
+
+def _counts(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Counts with commas between them."""
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or not all(1 <= count <= SUBSCRIBERS_MOST for count in counts):
+        raise click.BadParameter(f"{text!r}: expected counts from 1 to {SUBSCRIBERS_MOST:,}, as in 1,100")
+    return counts
+
+
+# fmt: off
+PUSH_OPTIONS = [
+    click.option("-c", "--subscribers", metavar="N,N,...", callback=_counts, show_default=True,
+                 default=",".join(map(str, DEFAULT_SUBSCRIBERS)), help="How many; each count is a run of its own."),
+    click.option("-n", "--messages", type=COUNT,
+                 help="Of the burst.  [default: 200,000 deliveries' worth, at most 50,000]"),
+    *SHAPE_OPTIONS,
+    click.option("-r", "--rate", "rate_per_second", type=COUNT,
+                 help="Messages per second (latency).  [default: 2,000 deliveries' worth, at most 500]"),
+    SECONDS_OPTION,
+    click.option("--credit", type=click.IntRange(1, 100_000), default=1000, show_default=True,
+                 help="The most messages that a subscriber has unacknowledged."),
+    click.option("--processes", type=click.IntRange(1, 64),
+                 help="That share the subscribers.  [default: one per core, at most 4]"),
+]
+# fmt: on
+
+
+@bench.command(
+    epilog=examples(
+        "penstock bench push",
+        "penstock bench push --subscribers 1,10,100 --size 1024",
+        "penstock bench push --subscribers 1000 --rate 20 --seconds 30 --json",
+        "penstock bench push --rounds 5 --memory",
+    )
+)
+@options(PUSH_OPTIONS, PLACE_OPTIONS, [ROUNDS_OPTION, json_option])
+def push(
+    *,
+    subscribers: tuple[int, ...],
+    bootstrap: str | None,
+    broker_pid: int | None,
+    memory: bool,
+    data_dir: str | None,
+    round_count: int,
+    as_json: bool,
+    **load: Any,
+) -> None:
+    """Measure push to many subscribers: deliveries, latency.
+
+    Each message goes to each subscriber over its own WebSocket, and is acknowledged. First comes a burst, for
+    deliveries per second; then a steady rate, for the time from publishing to arrival. A broker that runs already
+    must have room for the connections: limits.max_http_connections, and eight files for each.
+    """
+    shape = PushShape(**load)
+    flags = broker_flags(max(subscribers)) if bootstrap is None else ()
+    with broker_for(bootstrap, broker_pid, memory, data_dir, flags) as target:
+        runs = push_rounds(target, shape, subscribers, round_count)
+    middle = medians(runs, "subscribers")
+    load = {"subscribers": subscribers, **msgspec.to_builtins(shape)}
+    _report(load, runs, middle, run_table(middle, PUSH_COLUMNS), as_json)
+
+
+def push_rounds(target: Target, shape: PushShape, subscribers: Sequence[int], count: int) -> list[PushRun]:
+    return in_turns(
+        subscribers,
+        count,
+        lambda number, step: run_push(target, shape, number, step),
+        lambda number: f"{number:,} subscribers",
+    )

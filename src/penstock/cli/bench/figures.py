@@ -1,14 +1,21 @@
-"""Figures of one run, and what several runs add up to."""
+"""Figures of benchmark runs: what follows from them, medians of several, tables, JSON."""
 
 from collections.abc import Callable, Sequence
 from math import ceil
+from operator import attrgetter
 from statistics import median
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from rich.table import Table
 
-from penstock.cli.bench.load import Kind
+from penstock.cli.bench.load import Kind, Report, Via
+from penstock.cli.bench.procfs import Usage
+from penstock.cli.output import table
 
 PERCENTILES = (50.0, 95.0, 99.0, 99.9)
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +35,10 @@ def latency(samples_us: Sequence[int]) -> Latency:
     return Latency(p50_ms=p50, p95_ms=p95, p99_ms=p99, p999_ms=p999, max_ms=ordered[-1] / 1000)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One load against one broker."""
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """Some messages (or deliveries), and the time and CPU that they took. The broker's CPU is unknown where its process
+    is."""
 
-    kind: Kind
-    target: str
     messages: int
     bytes: int
     seconds: float
@@ -40,10 +46,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     broker_cpu_seconds: float | None = None
     broker_rss_bytes: int | None = None
     broker_peak_rss_bytes: int | None = None
-    acknowledged: Latency | None = None
-    """From produce() to the acknowledgement."""
-    delivered: Latency | None = None
-    """From produce() to the consumer, in another process."""
 
     @property
     def messages_per_second(self) -> float:
@@ -62,6 +64,90 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.broker_cpu_seconds is None else self.broker_cpu_seconds / self.messages * 1e6
 
 
+def cost_of(reports: Sequence[Report], before: Usage | None, after: Usage | None) -> Cost:
+    """Of processes that worked together: the last one to finish ends the time."""
+    return Cost(
+        messages=sum(report.messages for report in reports),
+        bytes=sum(report.bytes for report in reports),
+        seconds=max(report.seconds for report in reports),
+        client_cpu_seconds=sum(report.cpu_seconds for report in reports),
+        broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds if after and before else None,
+        broker_rss_bytes=after.rss_bytes if after else None,
+        broker_peak_rss_bytes=after.peak_rss_bytes if after else None,
+    )
+
+
+class Run(Cost, frozen=True, kw_only=True):
+    """One load of a topic against one broker."""
+
+    kind: Kind
+    target: str
+    acknowledged: Latency | None = None
+    """From produce() to the acknowledgement."""
+    delivered: Latency | None = None
+    """From produce() to the consumer, in another process."""
+
+
+class QueueRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue filled and worked off, and then used at a steady rate."""
+
+    via: Via
+    consumers: int
+    published_per_second: float
+    """And confirmed."""
+    acknowledged_per_second: float
+    """Received, acknowledged, and the acknowledgement durable."""
+    publish_broker_us: float | None = None
+    """The broker's CPU per message, in microseconds."""
+    acknowledge_broker_us: float | None = None
+    acknowledge_client_us: float
+    """The CPU of all consumers together, per message."""
+    delivered: Latency
+    """From publishing to the consumer, at the steady rate."""
+
+
+class PushRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Some subscribers: messages in a burst, and then at a steady rate. A delivery is a message to one subscriber."""
+
+    subscribers: int
+    burst_messages: int
+    deliveries_per_second: float
+    """In the burst, from the first message's publishing to the last one's arrival."""
+    broker_us_per_delivery: float | None = None
+    """In the burst, until all acks are durable; publishing is in it."""
+    client_us_per_delivery: float
+    rate_per_second: float
+    """Messages, while latency was measured."""
+    steady_broker_us_per_delivery: float | None = None
+    delivered: Latency
+    """From publishing to a subscriber, at the steady rate."""
+
+
+# --- several runs
+
+
+def medians(runs: Sequence[R], by: str) -> list[R]:
+    """One run for each value of the field `by`, in which every figure is the median of that figure alone."""
+    values = list(dict.fromkeys(getattr(run, by) for run in runs))
+    return [_median([run for run in runs if getattr(run, by) == value]) for value in values]
+
+
+def _median(runs: Sequence[R]) -> R:
+    fields = {
+        field.name: [getattr(run, field.name) for run in runs] for field in msgspec.structs.fields(runs[0])
+    }
+    return type(runs[0])(**{name: _middle(values) for name, values in fields.items()})
+
+
+def _middle(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if known and isinstance(known[0], msgspec.Struct):
+        return _median(known)
+    if known and isinstance(known[0], float):
+        return median(known)
+    return known[0] if known else None
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Ours against theirs, by one measure: the medians of alternating runs."""
 
@@ -77,35 +163,115 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return quotient if self.higher_is_better else (1 / quotient if quotient else float("inf"))
 
 
-Measure = tuple[str, Callable[[Run], float | None], bool]
-
-THROUGHPUT: list[Measure] = [("messages/s", lambda run: run.messages_per_second, True)]
-COST: list[Measure] = [("broker us/message", lambda run: run.broker_us_per_message, False)]
-
-
-def _percentile(of: str, name: str) -> Measure:
-    def read(run: Run) -> float | None:
-        figures: Latency | None = getattr(run, of)
-        return None if figures is None else float(getattr(figures, f"{name}_ms"))
-
-    return f"{of} {name} ms", read, False
+class Measure(NamedTuple):
+    name: str
+    read: Callable[[Run], float | None]
+    higher_is_better: bool = False
 
 
-LATENCY = [_percentile(of, name) for of in ("acknowledged", "delivered") for name in ("p50", "p99")]
+THROUGHPUT = [Measure("messages/s", lambda run: run.messages_per_second, True)]
+COST = [Measure("broker us/message", lambda run: run.broker_us_per_message)]
+LATENCY = [
+    Measure(f"{until} {percentile} ms", attrgetter(f"{until}.{percentile}_ms"))
+    for until in ("acknowledged", "delivered")
+    for percentile in ("p50", "p99")
+]
 
 
 def compare(ours: Sequence[Run], theirs: Sequence[Run]) -> list[Comparison]:
-    measures = (LATENCY if ours[0].kind == "latency" else THROUGHPUT) + COST
     found = []
-    for name, read, higher_is_better in measures:
-        sides = [_median([read(run) for run in runs]) for runs in (ours, theirs)]
-        if sides[0] is not None and sides[1] is not None:
+    for name, read, higher_is_better in (LATENCY if ours[0].kind == "latency" else THROUGHPUT) + COST:
+        sides = [[value for run in runs if (value := read(run)) is not None] for runs in (ours, theirs)]
+        if all(sides):
+            first, second = map(median, sides)
             found.append(
-                Comparison(measure=name, ours=sides[0], theirs=sides[1], higher_is_better=higher_is_better)
+                Comparison(measure=name, ours=first, theirs=second, higher_is_better=higher_is_better)
             )
     return found
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+# --- shown
+
+
+Column = tuple[str, Callable[[Any], object], str]
+"""Heading, figure, and how it is written; "-" where it is unknown."""
+
+THROUGHPUT_COLUMNS: list[Column] = [
+    ("load", lambda run: run.kind, "{}"),
+    ("broker", lambda run: run.target, "{}"),
+    ("messages/s", lambda run: run.messages_per_second, "{:,.0f}"),
+    ("MB/s", lambda run: run.megabytes_per_second, "{:,.1f}"),
+    ("client us/msg", lambda run: run.client_us_per_message, "{:.2f}"),
+    ("broker us/msg", lambda run: run.broker_us_per_message, "{:.2f}"),
+    ("broker MB", lambda run: run.broker_rss_bytes and run.broker_rss_bytes / 1e6, "{:,.0f}"),
+    ("peak MB", lambda run: run.broker_peak_rss_bytes and run.broker_peak_rss_bytes / 1e6, "{:,.0f}"),
+]
+QUEUE_COLUMNS: list[Column] = [
+    ("through", lambda run: {"client": "penstock.client", "confluent": "confluent-kafka"}[run.via], "{}"),
+    ("consumers", lambda run: run.consumers, "{}"),
+    ("published/s", lambda run: run.published_per_second, "{:,.0f}"),
+    ("acked/s", lambda run: run.acknowledged_per_second, "{:,.0f}"),
+    ("broker us/publish", lambda run: run.publish_broker_us, "{:.1f}"),
+    ("broker us/ack", lambda run: run.acknowledge_broker_us, "{:.1f}"),
+    ("client us/ack", lambda run: run.acknowledge_client_us, "{:.1f}"),
+    ("p50 ms", lambda run: run.delivered.p50_ms, "{:.2f}"),
+    ("p99 ms", lambda run: run.delivered.p99_ms, "{:.2f}"),
+]
+PUSH_COLUMNS: list[Column] = [
+    ("subscribers", lambda run: run.subscribers, "{:,}"),
+    ("burst", lambda run: run.burst_messages, "{:,}"),
+    ("deliveries/s", lambda run: run.deliveries_per_second, "{:,.0f}"),
+    ("broker us", lambda run: run.broker_us_per_delivery, "{:.1f}"),
+    ("client us", lambda run: run.client_us_per_delivery, "{:.1f}"),
+    ("steady/s", lambda run: run.rate_per_second, "{:,.0f}"),
+    ("broker us at it", lambda run: run.steady_broker_us_per_delivery, "{:.1f}"),
+    ("p50 ms", lambda run: run.delivered.p50_ms, "{:.2f}"),
+    ("p99 ms", lambda run: run.delivered.p99_ms, "{:.2f}"),
+]
+TEXTS = ("load", "broker", "through")
+"""Columns that hold words."""
+
+
+def run_table(runs: Sequence[msgspec.Struct], columns: Sequence[Column]) -> Table:
+    names = [name for name, _, _ in columns]
+    rows = [[written(read(run), pattern) for _, read, pattern in columns] for run in runs]
+    return table(*names, rows=rows, numbers=[name for name in names if name not in TEXTS])
+
+
+def written(value: object, pattern: str = "{:.1f}") -> str:
+    return "-" if value is None else pattern.format(value)
+
+
+def latency_table(runs: Sequence[Run]) -> Table:
+    rows = [
+        [run.target, what, *(f"{value:.2f}" for value in msgspec.structs.astuple(figures))]
+        for run in runs
+        for what, figures in (("acknowledged", run.acknowledged), ("delivered", run.delivered))
+        if figures is not None
+    ]
+    names = ("p50 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
+    return table("broker", "latency until", *names, rows=rows, numbers=names)
+
+
+def comparison_table(found: Sequence[tuple[str, Comparison]], ours: str, theirs: str) -> Table:
+    rows = [
+        [load, each.measure, f"{each.ours:,.2f}", f"{each.theirs:,.2f}", f"{each.ratio:.2f}"]
+        for load, each in found
+    ]
+    names = (ours, theirs, "ratio")
+    return table("load", "median of", *names, rows=rows, numbers=names)
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """A run with the figures that follow from it."""
+    derived = (
+        "messages_per_second",
+        "megabytes_per_second",
+        "client_us_per_message",
+        "broker_us_per_message",
+    )
+    return {**msgspec.to_builtins(run), **{name: getattr(run, name) for name in derived}}
+
+
+def comparison_json(load: str, found: Comparison) -> dict[str, Any]:
+    return {"load": load, **msgspec.to_builtins(found), "ratio": found.ratio}

@@ -1,14 +1,21 @@
-"""What a load process is told, and what it reports: one JSON line each way."""
+"""What load processes are told, and what they report: one JSON line each way."""
 
-from typing import Literal
+import mmap
+import struct
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
 Kind = Literal["produce", "consume", "latency"]
 Role = Literal["produce", "consume", "send_paced", "receive_paced"]
+Via = Literal["client", "confluent"]
+"""Through Penstock's own client, or through confluent-kafka: its producer, and its share consumer."""
 
 PAYLOADS = 1000
 """Different payloads in a run: with 100 bytes each they exceed lz4's window, so repetition helps no codec."""
+READY = b"ready\n"
+GO = b"go\n"
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,25 +35,87 @@ class Load(Work, frozen=True, kw_only=True):
     rate_per_second: int = 1000
     """For the paced roles."""
     settings: dict[str, str] = {}
-    """librdkafka's: acks, compression, linger and whatever the person added."""
+    """librdkafka's: acks, compression, linger and what the person added."""
+
+
+class QueueLoad(Work, frozen=True, kw_only=True):
+    """The work of a process that publishes to a queue or works it off; `messages` are for all consumers together."""
+
+    role: Literal["publish", "work_off"]
+    via: Via
+    group: str = ""
+    number: int = 0
+    """Which of the consumers this is."""
+    prefetch: int = 1000
+    tally: str = ""
+    """A file that the consumers share."""
+    is_paced: bool = False
+    """Messages carry when they were sent, and come slowly."""
+    warm_up_seconds: float = 0.0
+    """Messages that were sent before are not among the latencies."""
+
+
+class PushLoad(Work, frozen=True, kw_only=True):
+    """One process' subscribers. They stay connected through all phases."""
+
+    url: str
+    """Of the broker's HTTP port."""
+    names: list[str]
+    """Of the subscriptions, one for each subscriber."""
+    credit: int = 1000
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """What subscribers get next."""
+
+    messages: int
+    """For every subscriber."""
+    is_paced: bool = False
+    """Messages carry when they were sent, and come slowly."""
+    warm_up_seconds: float = 0.0
+    """Messages that were sent before are not among the latencies."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What one load process saw."""
+    """What one load process saw. Subscribers count deliveries as messages."""
 
     messages: int
-    bytes: int
-    seconds: float
+    bytes: int = 0
+    seconds: float = 0.0
     cpu_seconds: float
     errors: int = 0
     error: str = ""
     """The first error, in words."""
     latencies_us: list[int] = []
+    last_arrival_ns: int = 0
+    """By the machine's monotonic clock, which all its processes share."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     done: int
 
 
-READY = b"ready\n"
-GO = b"go\n"
+class QueueStats:
+    """How many messages each consumer has acknowledged: a file in memory, with a number for each of them.
+
+    How many each consumer gets is not known beforehand, and a consumer that waited to see whether more comes would
+    measure its own waiting. Every number has one writer, so no lock is needed.
+    """
+
+    COUNT: Final = struct.Struct("=q")
+
+    def __init__(self, path: str, number: int) -> None:
+        with Path(path).open("r+b") as file:
+            self._counts = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+        self._number = number
+
+    @staticmethod
+    def create(path: Path, consumers: int) -> None:
+        path.write_bytes(QueueStats.COUNT.pack(0) * consumers)
+
+    def add(self, count: int) -> None:
+        self._counts[self._number] += count
+
+    @property
+    def total(self) -> int:
+        return sum(self._counts)

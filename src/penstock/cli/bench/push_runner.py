@@ -4,28 +4,22 @@ import os
 import resource
 import time
 import uuid
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 import msgspec
 
 from penstock.cli.bench import procfs
-from penstock.cli.bench.figures import latency
-from penstock.cli.bench.load import Role
-from penstock.cli.bench.push_figures import PushRun
-from penstock.cli.bench.push_load import Phase, PushLoad, PushReport
+from penstock.cli.bench.figures import Cost, PushRun, cost_of, latency
+from penstock.cli.bench.load import Phase, PushLoad, Role
 from penstock.cli.bench.runner import (
     WARM_UP_SECONDS,
-    LoadProcess,
     Say,
     Shape,
+    Step,
     Target,
-    checked,
     fresh_topic,
-    load_of,
     load_process,
 )
-from penstock.cli.bench.session import Step
 from penstock.cli.connection import Connection
 from penstock.cli.http_api import find_urls
 from penstock.cli.problem import Problem
@@ -41,7 +35,7 @@ STEADY_MESSAGES_MOST = 500
 FILES_SHARE = 8
 """A broker gives an eighth of its files to HTTP connections."""
 SPARE_CONNECTIONS = 64
-"""For whoever else asks the broker something."""
+"""For others that ask the broker something."""
 HTTP_CONNECTIONS_DEFAULT = 4_096
 
 
@@ -91,64 +85,52 @@ def broker_flags(subscribers: int) -> list[str]:
 
 def run_push(target: Target, shape: PushShape, subscribers: int, step: Step) -> PushRun:
     with fresh_topic(target, shape.partitions) as topic, ExitStack() as stack:
-        stage = Stage(target, shape, subscribers, topic)
-        stage.connect(stack)
-        burst = stage.burst(step("burst", shape.burst(subscribers)))
-        steady = stage.steady(step("steady rate", shape.paced(subscribers)))
-        stage.leave()
+        bench = PushBench(target, shape, subscribers, topic, stack)
+        burst, _ = bench.burst(step("burst", shape.burst(subscribers)))
+        steady, samples_us = bench.steady(step("steady rate", shape.paced(subscribers)))
+        bench.leave()
     return PushRun(
         subscribers=subscribers,
         burst_messages=shape.burst(subscribers),
-        deliveries_per_second=burst.deliveries / burst.seconds,
-        broker_us_per_delivery=burst.broker_us,
-        client_us_per_delivery=burst.client_cpu_seconds / burst.deliveries * 1e6,
+        deliveries_per_second=burst.messages_per_second,
+        broker_us_per_delivery=burst.broker_us_per_message,
+        client_us_per_delivery=burst.client_us_per_message,
         rate_per_second=shape.rate(subscribers),
-        steady_broker_us_per_delivery=steady.broker_us,
-        delivered=latency(steady.latencies_us),
+        steady_broker_us_per_delivery=steady.broker_us_per_message,
+        delivered=latency(samples_us),
     )
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one phase came to, over all processes."""
+class PushBench:
+    """A topic, its subscribers in processes, and what is sent to them."""
 
-    deliveries: int
-    seconds: float
-    client_cpu_seconds: float
-    broker_cpu_seconds: float | None
-    latencies_us: list[int]
-
-    @property
-    def broker_us(self) -> float | None:
-        return None if self.broker_cpu_seconds is None else self.broker_cpu_seconds / self.deliveries * 1e6
-
-
-class Stage:
-    """A topic, its subscribers, and what is sent to them."""
-
-    def __init__(self, target: Target, shape: PushShape, subscribers: int, topic: str) -> None:
+    def __init__(
+        self, target: Target, shape: PushShape, subscribers: int, topic: str, stack: ExitStack
+    ) -> None:
         self._target = target
         self._shape = shape
         self._subscribers = subscribers
         self._topic = topic
-        self._processes: list[LoadProcess] = []
+        url = find_urls(Connection(bootstrap=target.bootstrap))[0]  # any node: it redirects subscribers
+        self._processes = [
+            stack.enter_context(load_process(self._load(url, count), WORKER))
+            for count in shape.spread(subscribers)
+        ]
 
-    def connect(self, stack: ExitStack) -> None:
-        url = find_urls(Connection(bootstrap=self._target.bootstrap))[0]  # any node: it redirects subscribers
-        for count in self._shape.spread(self._subscribers):
-            load = PushLoad(
-                bootstrap=self._target.bootstrap,
-                topic=self._topic,
-                url=url,
-                names=[f"{self._topic}-{uuid.uuid4().hex[:12]}" for _ in range(count)],
-                credit=self._shape.credit,
-            )
-            self._processes.append(stack.enter_context(load_process(load, WORKER)))
+    def _load(self, url: str, count: int) -> PushLoad:
+        return PushLoad(
+            bootstrap=self._target.bootstrap,
+            topic=self._topic,
+            url=url,
+            names=[f"{self._topic}-{uuid.uuid4().hex[:12]}" for _ in range(count)],
+            credit=self._shape.credit,
+        )
 
-    def burst(self, say: Say) -> Part:
+    def burst(self, say: Say) -> tuple[Cost, list[int]]:
         messages = self._shape.burst(self._subscribers)
         return self._phase("produce", Phase(messages=messages), linger_ms=5.0, say=say)
 
-    def steady(self, say: Say) -> Part:
+    def steady(self, say: Say) -> tuple[Cost, list[int]]:
         messages = self._shape.paced(self._subscribers)
         phase = Phase(messages=messages, is_paced=True, warm_up_seconds=float(WARM_UP_SECONDS))
         return self._phase("send_paced", phase, linger_ms=0.0, say=say)
@@ -157,37 +139,23 @@ class Stage:
         for process in self._processes:
             process.leave()
 
-    def _phase(self, role: Role, phase: Phase, *, linger_ms: float, say: Say) -> Part:
+    def _phase(self, role: Role, phase: Phase, *, linger_ms: float, say: Say) -> tuple[Cost, list[int]]:
+        """What it cost per delivery, and the latencies in microseconds."""
         shape = Shape(
             size_bytes=self._shape.size_bytes,
             partitions=self._shape.partitions,
             linger_ms=linger_ms,
             rate_per_second=self._shape.rate(self._subscribers),
         )
-        load = load_of(self._target, shape, self._topic, role, phase.messages, shape.producer_settings())
-        with load_process(load) as sender:
+        with load_process(shape.load(self._target, self._topic, role, phase.messages)) as sender:
             for process in self._processes:
                 process.tell(phase)
             before = procfs.usage(self._target.pid)
             began_ns = time.monotonic_ns()
             sender.go()
-            reports = [self._checked(process.hear(say, PushReport)) for process in self._processes]
-            checked(self._target, sender.finish(say))
-        return _part(reports, began_ns, before, procfs.usage(self._target.pid))
-
-    def _checked(self, report: PushReport) -> PushReport:
-        if report.error:
-            raise Problem(f"{self._target.name}: a subscriber failed: {report.error}")
-        return report
-
-
-def _part(
-    reports: Sequence[PushReport], began_ns: int, before: procfs.Usage | None, after: procfs.Usage | None
-) -> Part:
-    return Part(
-        deliveries=sum(report.deliveries for report in reports),
-        seconds=(max(report.last_arrival_ns for report in reports) - began_ns) / 1e9,
-        client_cpu_seconds=sum(report.cpu_seconds for report in reports),
-        broker_cpu_seconds=after.cpu_seconds - before.cpu_seconds if after and before else None,
-        latencies_us=[sample for report in reports for sample in report.latencies_us],
-    )
+            reports = [process.report(self._target, say) for process in self._processes]
+            sender.report(self._target, say)
+        cost = cost_of(reports, before, procfs.usage(self._target.pid))
+        seconds = (max(report.last_arrival_ns for report in reports) - began_ns) / 1e9
+        samples_us = [sample for report in reports for sample in report.latencies_us]
+        return msgspec.structs.replace(cost, seconds=seconds), samples_us

@@ -1,6 +1,6 @@
 """One process full of subscribers: `python -m penstock.cli.bench.push_worker`, started by push_runner.py.
 
-It reads a PushLoad from stdin, subscribes, says `ready`, and answers every Phase that it reads then with a PushReport.
+It reads a PushLoad from stdin, subscribes, says `ready`, and answers every Phase that it reads then with a Report.
 When stdin ends it unsubscribes.
 
 Subscribers are plain WebSockets with the `batch` encoding, which Penstock's client uses too. They do as little as one
@@ -22,9 +22,8 @@ import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from penstock.cli.bench.load import READY, Progress
-from penstock.cli.bench.push_load import Phase, PushLoad, PushReport
-from penstock.cli.bench.worker import STALL_TIMEOUT_S, cpu_seconds, write
+from penstock.cli.bench.load import READY, Phase, Progress, PushLoad, Report
+from penstock.cli.bench.worker import STALL_TIMEOUT_S, cpu_seconds, run_worker, write
 from penstock.client.errors import ClientError
 from penstock.client.frames import (
     MAX_FRAME_BYTES,
@@ -48,7 +47,7 @@ LOOK_SECONDS: Final = 0.5
 NO_ROOM: Final = "has the broker room for it? see limits.max_http_connections and ulimit -n"
 
 
-class Unexpected(Exception):
+class Unexpected(ClientError):
     """The broker said something that ends a benchmark."""
 
 
@@ -137,15 +136,15 @@ async def subscribe(load: PushLoad, name: str, room: asyncio.Semaphore) -> Subsc
     return Subscriber(socket)
 
 
-async def run_phase(subscribers: list[Subscriber], phase: Phase) -> PushReport:
+async def run_phase(subscribers: list[Subscriber], phase: Phase) -> Report:
     count = Count(phase)
     cpu_began = cpu_seconds()
     tasks = {asyncio.create_task(subscriber.follow(count)) for subscriber in subscribers}
     error = await _watch(tasks, count, phase.messages * len(subscribers))
     for task in tasks:
         task.cancel()
-    return PushReport(
-        deliveries=count.deliveries,
+    return Report(
+        messages=count.deliveries,
         last_arrival_ns=count.last_arrival_ns,
         cpu_seconds=cpu_seconds() - cpu_began,
         error=error,
@@ -193,9 +192,4 @@ def _raise_file_limit() -> None:
 
 if __name__ == "__main__":
     _raise_file_limit()
-    try:
-        uvloop.run(main())
-    except (ClientError, Unexpected) as failure:
-        sys.exit(f"load process: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_worker(lambda: uvloop.run(main()))

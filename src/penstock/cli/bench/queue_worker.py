@@ -13,8 +13,7 @@ import confluent_kafka
 import msgspec
 from confluent_kafka import KafkaException, Producer
 
-from penstock.cli.bench.load import Report
-from penstock.cli.bench.queue_load import QueueLoad, QueueStats
+from penstock.cli.bench.load import QueueLoad, QueueStats, Report
 from penstock.cli.bench.worker import (
     QUEUE_FULL_WAIT_S,
     STALL_TIMEOUT_S,
@@ -22,6 +21,7 @@ from penstock.cli.bench.worker import (
     Stopwatch,
     error_in,
     payloads,
+    run_worker,
     wait_for_go,
     write,
 )
@@ -99,15 +99,15 @@ def _publish_by_producer(load: QueueLoad) -> Report:
 class Taker(Protocol):
     """A consumer that acknowledges whatever it takes."""
 
-    def take(self, patience: "RetryBackoff") -> Iterator[bytes]:
+    def take(self, progress: "SharedProgress") -> Iterator[bytes]:
         """Messages, until all consumers together have all; then waits until the acknowledgements are durable."""
 
     def close(self) -> str:
         """What went wrong, if something did."""
 
 
-class RetryBackoff:
-    """Whether there is more to wait for. Raises Stalled when the consumers get no further."""
+class SharedProgress:
+    """How far all consumers are together. Raises Stalled when they get no further."""
 
     def __init__(self, load: QueueLoad) -> None:
         self._tally = QueueStats(load.tally, load.number)
@@ -119,11 +119,11 @@ class RetryBackoff:
         self._tally.add(count)
 
     @property
-    def is_needed(self) -> bool:
-        return self._tally.total < self._wanted
+    def is_done(self) -> bool:
+        return self._tally.total >= self._wanted
 
     def check(self) -> None:
-        """When nothing came."""
+        """To be called when nothing came."""
         total, now = self._tally.total, time.perf_counter()
         if total != self._seen:
             self._seen, self._seen_at = total, now
@@ -139,16 +139,16 @@ class ClientTaker:
         self._load = load
         self._lost = 0
 
-    def take(self, patience: RetryBackoff) -> Iterator[bytes]:
+    def take(self, progress: SharedProgress) -> Iterator[bytes]:
         load = self._load
         queue = self._client.queue(load.topic, group=load.group, prefetch=load.prefetch)
-        while patience.is_needed:
+        while not progress.is_done:
             job = queue.receive(LOOK_SECONDS)
             if job is None:
-                patience.check()
+                progress.check()
                 continue
             job.ack()
-            patience.took(1)
+            progress.took(1)
             yield job.value or b""
         queue.flush(STALL_TIMEOUT_S)
         self._lost = queue.lost_leases
@@ -176,17 +176,17 @@ class ShareTaker:
         self._consumer.poll(JOIN_SECONDS)
         self._error = ""
 
-    def take(self, patience: RetryBackoff) -> Iterator[bytes]:
-        while patience.is_needed:
+    def take(self, progress: SharedProgress) -> Iterator[bytes]:
+        while not progress.is_done:
             messages = self._consumer.poll(SHARE_LOOK_SECONDS)
             for message in messages:
                 if problem := error_in(message):
                     raise Stalled(problem)
                 self._consumer.acknowledge(message)
                 yield message.value() or b""
-            patience.took(len(messages))
+            progress.took(len(messages))
             if not len(messages):
-                patience.check()
+                progress.check()
         for problem in self._consumer.commit_sync(STALL_TIMEOUT_S).values():
             self._error = str(problem) if problem is not None else self._error
 
@@ -197,14 +197,14 @@ class ShareTaker:
 
 def work_off(load: QueueLoad) -> Report:
     taker: Taker = ClientTaker(load) if load.via == "client" else ShareTaker(load)
-    patience = RetryBackoff(load)
+    progress = SharedProgress(load)
     latencies_us: list[int] = []
     taken, error = 0, ""
     wait_for_go()
     watch = Stopwatch()
     counted_from_ns = time.monotonic_ns() + round(load.warm_up_seconds * 1e9)
     try:
-        for body in taker.take(patience):
+        for body in taker.take(progress):
             taken += 1
             if load.is_paced and (sent_ns := int.from_bytes(body[:8])) >= counted_from_ns:
                 latencies_us.append((time.monotonic_ns() - sent_ns) // 1000)
@@ -217,11 +217,4 @@ def work_off(load: QueueLoad) -> Report:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ClientError as failure:
-        sys.exit(f"load process: {failure}")
-    except KafkaException as failure:
-        sys.exit(f"load process: {failure.args[0].str()}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_worker(main)

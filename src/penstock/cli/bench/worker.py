@@ -17,6 +17,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from penstock.cli.bench.load import GO, PAYLOADS, READY, Load, Progress, Report, Work
+from penstock.client.errors import ClientError
 
 CONSUME_CHUNK = 10_000
 QUEUE_FULL_WAIT_S = 0.002
@@ -242,10 +243,17 @@ ROLES: dict[str, Callable[[Load], Report]] = {
     "receive_paced": receive_paced,
 }
 
-if __name__ == "__main__":
+
+def run_worker(main: Callable[[], None]) -> None:
+    """The process' exit: the parent shows the last line of stderr."""
     try:
         main()
-    except KafkaException as failure:
-        sys.exit(f"load process: {failure.args[0].str()}")
+    except (ClientError, KafkaException) as failure:
+        reason = failure.args[0].str() if isinstance(failure, KafkaException) else failure
+        sys.exit(f"load process: {reason}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    run_worker(main)
