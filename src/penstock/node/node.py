@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.cluster import METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, ClusterState, PlacementRules
+from penstock.cluster import METADATA_TOPIC, ClusterState, PlacementRules
 from penstock.config import ClusterSettings, NodeConfig, TopicConfig, static_broker_configs
 from penstock.config.group import GroupConfig as QueueConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PromisesLost
@@ -40,6 +40,7 @@ from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.overview import QueueOverview
 from penstock.node.queues.router import QueueRouter
 from penstock.node.queues.state_client import QueueStateClient
+from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.flusher import Flusher
 from penstock.node.replication.hard_states import HardStates
 from penstock.node.replication.leader_announcer import LeaderAnnouncer
@@ -309,14 +310,15 @@ class Node:
             controller=self.controller,
             rpc=rpc,
         )
-        self._queue_store = QueueStateClient(
-            node_id=self.node_id,
-            state=state,
-            view=self.view,
+        self._queue_states = QueueStateLog(
+            metadata=self.metadata,
             controller=self.controller,
+            view=self.view,
             clock=self.clock,
             partitions=self.config.groups.state_topic_partitions,
-            rpc=rpc,
+        )
+        self._queue_store = QueueStateClient(
+            node_id=self.node_id, state=state, view=self.view, local=self._queue_states, rpc=rpc
         )
         self.queues = QueueManager(
             store=self._queue_store,
@@ -358,7 +360,7 @@ class Node:
             partitions=self.partitions,
             groups=self.groups,
             queues=self.queues,
-            store=self._queue_store,
+            store=self._queue_states,
             clock=self.clock,
             workers=self._workers,
             rpc=self._rpc,
@@ -516,10 +518,8 @@ class Node:
         self._announcer.role_changed(partition)
         self.dedup.role_changed(partition)
         self.queues.partition_moved(partition)
-        if partition.name.topic == OFFSETS_TOPIC:
-            self.groups.cores.role_changed(partition)
-        elif partition.name.topic == STATE_TOPIC:
-            self._queue_store.partition_moved(partition)
+        self.groups.cores.role_changed(partition)
+        self._queue_states.cores.role_changed(partition)
 
     def _tell_elected(self, partition: Partition) -> None:
         """A node that is alone leads everything all the time; of a cluster, each new leader tells of itself."""

@@ -2,6 +2,15 @@
 
 from penstock.queue.partition import QueuePartition
 from penstock.queue.settings import QueueSettings, RetryBackoff
+from penstock.queue.state_store import (
+    NO_FENCE,
+    Claimed,
+    Fence,
+    Heads,
+    Part,
+    QueueKey,
+    QueueStateStore,
+)
 from penstock.queue.states import State
 from penstock.queue.storage import (
     FENCE_SUFFIX,
@@ -31,18 +40,25 @@ from penstock.queue.values import (
 __all__ = [
     "FENCE_SUFFIX",
     "HEAD_SUFFIX",
+    "NO_FENCE",
     "NO_NOTES",
     "AckKind",
     "AckResult",
     "Acquired",
     "Changes",
+    "Claimed",
     "DeadLetter",
     "DeathReason",
     "Description",
+    "Fence",
     "Head",
+    "Heads",
     "Notes",
+    "Part",
+    "QueueKey",
     "QueuePartition",
     "QueueSettings",
+    "QueueStateStore",
     "RetryBackoff",
     "Run",
     "State",

@@ -260,13 +260,15 @@ def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
         hand_over(trio, STATE_TOPIC, leader, index)
     with trio.client(leader) as client:
         write(client, topic)
-    shelves = trio.call(trio.node(leader)._queue_store.shelves).values()
-    [shelf] = [one for one in shelves if (driver.key, 10) in one.starts(None)]
+    states = trio.node(leader)._queue_states
+    index = states.index_of(driver.key)
+    core = trio.call(lambda: states.cores.get(index)).core
+    assert (driver.key, 10) in core.start_offsets(None)
     with trio.cut_off(leader):
         trio.call(lambda: driver.deliver("member", 1, 1 << 20))
         trio.call(lambda: driver.acknowledge("member", [Acknowledgement(10, 10, ACCEPT)]))
-        trio.eventually(lambda: (driver.key, 11) in shelf.starts(None))
+        trio.eventually(lambda: (driver.key, 11) in core.start_offsets(None))
         with pytest.raises(KafkaError):
-            trio.run(shelf.settled_heads())
+            trio.run(states.committed_heads(index))
         succeeded(trio, *(one for one in trio.running if one != leader))
     trio.eventually(lambda: not driver._tasks)  # what was begun there finds the new leader

@@ -15,9 +15,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
 from penstock.node.queues import Acknowledgement, QueueDriver, retry_backoff
 from penstock.node.queues import driver as drivers
-from penstock.node.queues.state_log import QueueKey
 from penstock.node.replication.partition import Partition
-from penstock.queue import AckKind, DeadLetter
+from penstock.queue import AckKind, DeadLetter, QueueKey
 
 GROUP, MEMBER = "workers", "member-1"
 ACCEPT, RELEASE, REJECT = (bytes([kind]) for kind in (AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT))

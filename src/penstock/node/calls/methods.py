@@ -30,7 +30,6 @@ from penstock.node.calls.messages.queue_state import (
     ClaimedState,
     ClaimState,
     ListStartOffsets,
-    QueueKey,
     ResetState,
     SaveState,
     StartOffsets,
@@ -58,6 +57,7 @@ from penstock.node.calls.messages.subscriptions import (
     ListSubscriptions,
     SubscriptionPage,
 )
+from penstock.queue import QueueKey
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -24,7 +24,8 @@ from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.state_client import WHOLE_TOPIC, QueueStateClient
+from penstock.node.queues.state_client import WHOLE_TOPIC
+from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
@@ -84,7 +85,7 @@ class AckedCleanup:
         partitions: PartitionTable,
         groups: GroupManager,
         queues: QueueManager,
-        store: QueueStateClient,
+        store: QueueStateLog,
         clock: Clock,
         workers: Workers,
         rpc: "Rpc | None",
@@ -280,9 +281,9 @@ class AckedCleanup:
         }
 
     async def _count_queues(self, tally: QueueStats) -> AsyncIterator[tuple[int, int]]:
-        for index, shelf in self._store.shelves().items():
+        for index in self._store.cores.loaded():
             try:
-                heads = await shelf.settled_heads()
+                term, heads = await self._store.committed_heads(index)
             except KafkaError:
                 continue
             for queue, head in heads:
@@ -290,7 +291,7 @@ class AckedCleanup:
                     continue
                 is_true = self._is_of_this_log(queue.topic_id, queue.partition, head.term)
                 tally.queue(*queue, head.start_offset if is_true else NOTHING)
-            yield index, shelf.term
+            yield index, term
 
 
 def _has_work(partition: Partition) -> bool:

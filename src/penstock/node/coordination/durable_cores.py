@@ -96,10 +96,15 @@ class DurableCores(Generic[C]):
             host = self._start(host.partition)
         if host is not None and host.serves:
             return host
-        raise self._refusal(index, host)
+        raise self._refusal(index)
 
-    def _refusal(self, index: int, host: CoreHost[C] | None) -> KafkaError:
-        name = f"{self.topic}-{index}"
+    def check_serves(self, host: CoreHost[C]) -> None:
+        """After a wait: KafkaError if another node may have taken over."""
+        if not host.serves:
+            raise self._refusal(host.partition.name.partition)
+
+    def _refusal(self, index: int) -> KafkaError:
+        host, name = self._hosts.get(index), f"{self.topic}-{index}"
         if host is not None and host.is_loading:
             message = f"the coordinator on {name} is reading its log"
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)

@@ -27,7 +27,6 @@ from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.retry_backoff import RetryBackoff
 from penstock.node.queues.start_position import first_offset, is_of_another_log, settings_of
 from penstock.node.queues.state_client import QueueStateClient
-from penstock.node.queues.state_log import QueueKey
 from penstock.node.queues.stats import Backlog, QueueStats
 from penstock.node.queues.values import (
     NOTHING,
@@ -40,7 +39,7 @@ from penstock.node.queues.values import (
 )
 from penstock.node.replication.fetch_waiter import FetchWaiter
 from penstock.node.replication.partition import Partition
-from penstock.queue import HEAD_SUFFIX, AckKind, DeadLetter, QueuePartition
+from penstock.queue import HEAD_SUFFIX, AckKind, DeadLetter, QueueKey, QueuePartition
 from penstock.types import NO_EVENTS, EventSink, Offset, Term
 
 log = logging.getLogger("penstock.queues")

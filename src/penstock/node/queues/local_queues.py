@@ -24,9 +24,9 @@ from penstock.node.queues.messages import (
     Verdicts,
     Wish,
 )
-from penstock.node.queues.state_log import QueueKey
 from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
 from penstock.node.replication.partition_table import PartitionTable
+from penstock.queue import QueueKey
 from penstock.types import NodeId, Offset
 
 WAIT_MS_MAX = 5_000

@@ -13,10 +13,10 @@ from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.registration import Note, QueueRegistration
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.state_client import QueueStateClient
-from penstock.node.queues.state_log import QueueKey
 from penstock.node.queues.stats import Backlog, QueueFigures, QueueStats, QueueStatsTable, figures_of
 from penstock.node.queues.values import unknown_queue
 from penstock.node.replication.partition import Partition
+from penstock.queue import QueueKey
 from penstock.types import NO_EVENTS, EventSink
 
 log = logging.getLogger("penstock.queues")
@@ -137,7 +137,7 @@ class QueueManager:
         self._admission.look_after(one.key.group_id for one in self.drivers() if one.may_begin)
         for tally in self._tallies:
             tally.look_over()
-        await self._store.tidy()
+        await self._store.local.tidy()
 
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:
@@ -181,7 +181,7 @@ class QueueManager:
             driver.end(gone)
         await asyncio.gather(*(driver.drain() for driver in drivers))
         self._admission.stop()
-        self._store.stop()
+        self._store.local.cores.stop()
 
 
 def _place(driver: QueueDriver) -> dict[str, object]:

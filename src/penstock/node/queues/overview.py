@@ -16,9 +16,9 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.state_client import WHOLE_TOPIC, Place, QueueStateClient
-from penstock.node.queues.state_log import QueueKey
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
+from penstock.queue import QueueKey
 from penstock.types import NO_EVENTS, EventSink, NodeId
 
 if TYPE_CHECKING:

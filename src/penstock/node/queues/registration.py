@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues.state_client import QueueStateClient
-from penstock.node.queues.state_log import QueueKey
+from penstock.queue import QueueKey
 
 log = logging.getLogger("penstock.queues")
 

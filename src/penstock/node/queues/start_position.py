@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from penstock.config import GroupConfig
 from penstock.node.clock import Clock
 from penstock.node.queues.state_client import QueueStateClient
-from penstock.node.queues.state_log import QueueKey
 from penstock.node.replication.partition import Partition
-from penstock.queue import HEAD_SUFFIX, QueueSettings, RetryBackoff, decode_head, reach
+from penstock.queue import HEAD_SUFFIX, QueueKey, QueueSettings, RetryBackoff, decode_head, reach
 
 
 def settings_of(config: GroupConfig) -> QueueSettings:

@@ -8,21 +8,17 @@ twice, since a claim only raises the fence and a save under the same fence and n
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
 from penstock.cluster import STATE_TOPIC, ClusterState
-from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
-from penstock.groups import offsets_partition
-from penstock.node.clock import Clock
+from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node.metadata.cluster_view import ClusterView
-from penstock.node.metadata.controller import Controller
-from penstock.node.queues.state_log import Fence, Part, QueueKey, QueueStateLog
+from penstock.node.queues.state_log import QueueStateLog
 from penstock.node.replication.leaders import NO_LEADER
-from penstock.node.replication.partition import Partition
+from penstock.queue import Fence, Part, QueueKey
 from penstock.types import NO_TERM, NodeId
 
 if TYPE_CHECKING:
@@ -40,8 +36,6 @@ PATIENCE_SECONDS = 10.0
 """How long a question looks for its shelf: an election, and then some."""
 RETRY_SECONDS = 0.05
 ANSWER_MS = 10_000
-RECORDS_PER_TURN = 200
-LOAD_AT_ONCE_BYTES = 128 * 1024
 
 _ELSEWHERE = frozenset(
     {
@@ -112,23 +106,15 @@ class QueueStateClient:
         node_id: NodeId,
         state: ClusterState,
         view: ClusterView,
-        controller: Controller,
-        clock: Clock,
-        partitions: int,
+        local: QueueStateLog,
         rpc: "Rpc | None",
     ) -> None:
         self._node_id = node_id
         self._state = state
         self._view = view
-        self._controller = controller
-        self._clock = clock
-        self._partitions = partitions
+        self.local = local
+        """The state that this node itself leads."""
         self._rpc = rpc
-        self._shelves: dict[int, QueueStateLog] = {}
-        self._loading: dict[int, asyncio.Task[None]] = {}
-        self._homes: dict[int, Partition] = {}
-        self._unknown: set[UUID] = set()
-        """Topics whose state is here and that were not known at the last look."""
         self._serve: dict[int, Serve] = {
             CLAIM: self._serve_claim,
             SAVE: self._serve_save,
@@ -140,89 +126,27 @@ class QueueStateClient:
             for method, serve in self._serve.items():
                 rpc.handle(method, _without_sender(serve))
 
-    # --- shelves on this node
-
-    def partition_moved(self, partition: Partition) -> None:
-        """This node began or ceased to lead a partition of the state topic."""
-        index = partition.name.partition
-        self._homes[index] = partition
-        shelf = self._shelves.get(index)
-        if shelf is not None and not (partition.serves and partition.term == shelf.term):
-            del self._shelves[index]
-        if (loading := self._loading.pop(index, None)) is not None:
-            loading.cancel()
-        if partition.serves and index not in self._shelves:
-            self._load(index, partition)
-
-    def _load(self, index: int, partition: Partition) -> None:
-        shelf = QueueStateLog(partition, self._clock)
-        if partition.log.size_bytes > LOAD_AT_ONCE_BYTES:
-            self._loading[index] = asyncio.get_running_loop().create_task(self._load_gently(index, shelf))
-            return
-        try:
-            for _ in shelf.load():
-                pass
-        except (PenstockError, ValueError) as trouble:
-            log.error("the queues' state on %s stays offline: %s", partition.name, trouble)
-        else:
-            self._shelves[index] = shelf
-
-    async def _load_gently(self, index: int, shelf: QueueStateLog) -> None:
-        try:
-            for count, _ in enumerate(shelf.load()):
-                if count % RECORDS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-        except (PenstockError, ValueError) as trouble:
-            log.error("the queues' state on partition %d stays offline: %s", index, trouble)
-        else:
-            self._shelves[index] = shelf
-        del self._loading[index]
-
-    def shelves(self) -> dict[int, QueueStateLog]:
-        """Those on this node that can be asked now, by their partition of the state topic."""
-        found = {}
-        for index in list(self._shelves):
-            with suppress(KafkaError):
-                found[index] = self._shelf(index)
-        return found
-
-    async def tidy(self) -> None:
-        """Forgets the state of topics that are gone. One that was not known at the last look either is taken to be
-        gone, and not merely to be too new for this node's metadata."""
-        known = {topic.topic_id for topic in self._state.topics.values()}
-        shelves = [shelf for shelf in self._shelves.values() if shelf.serves]
-        unknown = {topic_id for shelf in shelves for topic_id in shelf.topic_ids() if topic_id not in known}
-        gone, self._unknown = sorted(unknown & self._unknown), unknown
-        for shelf in shelves if gone else ():
-            await shelf.forget_topics(gone)
-
-    def stop(self) -> None:
-        for task in self._loading.values():
-            task.cancel()
-
     # --- questions
 
     async def claim(self, queue: QueueKey, term: int) -> tuple[Fence, list[tuple[bytes, bytes]]]:
         """All that is stored, and the fence for changes. KafkaError if the shelf cannot be found in time."""
-        if STATE_TOPIC not in self._state.topics:
-            await self._controller.create_internal_topic(STATE_TOPIC, self._partitions)
-        answer = await self._ask(self._index(queue), CLAIM, Claim(Place.of(queue), term))
+        await self.local.cores.ensure_topic()
+        answer = await self._ask(self.local.index_of(queue), CLAIM, Claim(Place.of(queue), term))
         claimed = msgspec.msgpack.decode(answer, type=Claimed)
         return Fence(claimed.term, claimed.turn), claimed.parts
 
     async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[Part]) -> None:
         """Returns when it can no longer be lost."""
         question = Save(Place.of(queue), fence.term, fence.turn, number, list(parts))
-        await self._ask(self._index(queue), SAVE, question)
+        await self._ask(self.local.index_of(queue), SAVE, question)
 
     async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM) -> None:
         """The queue begins there, whatever was done before. `term`: of whose log that offset is."""
-        if STATE_TOPIC not in self._state.topics:
-            await self._controller.create_internal_topic(STATE_TOPIC, self._partitions)
-        await self._ask(self._index(queue), RESET, Reset(Place.of(queue), start_offset, term))
+        await self.local.cores.ensure_topic()
+        await self._ask(self.local.index_of(queue), RESET, Reset(Place.of(queue), start_offset, term))
 
     async def forget(self, queue: QueueKey) -> None:
-        await self._ask(self._index(queue), FORGET, Place.of(queue))
+        await self._ask(self.local.index_of(queue), FORGET, Place.of(queue))
 
     async def starts(self, group_id: str | None = None) -> dict[QueueKey, int]:
         """Where each queue of a group, or of all, begins by what is stored anywhere."""
@@ -238,7 +162,7 @@ class QueueStateClient:
         """Where a queue begins by what is stored; None if nothing is."""
         if STATE_TOPIC not in self._state.topics:
             return None
-        index = self._index(queue)
+        index = self.local.index_of(queue)
         answer = await self._ask(index, STARTS, Starts(index, queue.group_id))
         rows = msgspec.msgpack.decode(answer, type=list[tuple[Place, int]])
         return {place.queue: start for place, start in rows}.get(queue)
@@ -288,59 +212,34 @@ class QueueStateClient:
         except CallFailed as failed:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failed)) from failed
 
-    def _index(self, queue: QueueKey) -> int:
-        topic = self._state.topics.get(STATE_TOPIC)
-        if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{STATE_TOPIC} is being made")
-        return offsets_partition(f"{queue.group_id}:{queue.topic_id}:{queue.partition}", topic.partitions)
-
     # --- answers
-
-    def _shelf(self, index: int) -> QueueStateLog:
-        shelf = self._shelves.get(index)
-        if shelf is not None and shelf.is_broken:
-            del self._shelves[index]
-            self._load(index, self._homes[index])
-            shelf = self._shelves.get(index)
-        if shelf is None:
-            loading = index in self._loading
-            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise KafkaError(code, f"{STATE_TOPIC}-{index} is not ready on node {self._node_id}")
-        return shelf
-
-    def _shelf_of(self, queue: QueueKey) -> QueueStateLog:
-        return self._shelf(self._index(queue))
 
     async def _serve_claim(self, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=Claim)
         queue = wish.place.queue
-        fence, parts = await self._shelf_of(queue).claim(queue, wish.term)
+        fence, parts = await self.local.claim(queue, wish.term)
         return msgspec.msgpack.encode(Claimed(fence.term, fence.turn, parts))
 
     async def _serve_save(self, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=Save)
         queue = wish.place.queue
-        await self._shelf_of(queue).save(queue, Fence(wish.term, wish.turn), wish.number, wish.parts)
+        await self.local.save(queue, Fence(wish.term, wish.turn), wish.number, wish.parts)
         return b""
 
     async def _serve_forget(self, question: memoryview) -> bytes:
         queue = msgspec.msgpack.decode(question, type=Place).queue
-        await self._shelf_of(queue).forget(queue)
+        await self.local.forget(queue)
         return b""
 
     async def _serve_reset(self, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=Reset)
-        await self._shelf_of(wish.place.queue).reset(wish.place.queue, wish.start_offset, wish.term)
+        await self.local.reset(wish.place.queue, wish.start_offset, wish.term)
         return b""
 
     async def _serve_starts(self, question: memoryview) -> bytes:
         wish = msgspec.msgpack.decode(question, type=Starts)
-        shelf = self._shelf(wish.index)
-        if not shelf.serves:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{STATE_TOPIC}-{wish.index} is led elsewhere")
-        return msgspec.msgpack.encode(
-            [(Place.of(queue), start) for queue, start in shelf.starts(wish.group_id)]
-        )
+        rows = self.local.start_offsets(wish.index, wish.group_id)
+        return msgspec.msgpack.encode([(Place.of(queue), start) for queue, start in rows])
 
 
 def _without_sender(serve: Serve) -> Callable[[NodeId, memoryview], Awaitable[bytes]]:

@@ -1,32 +1,9 @@
 """Requests to the leader of a partition of the queues' state topic (`node.queues.state_log`)."""
 
-from typing import NamedTuple
-from uuid import UUID
-
 import msgspec
 
+from penstock.queue import Fence, Part, QueueKey
 from penstock.types import NO_TERM
-
-
-class QueueKey(NamedTuple):
-    """A queue on one partition."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
-
-
-class Fence(NamedTuple):
-    """The right to write a queue's state: of the leader of the data in this term, since this claim."""
-
-    term: int
-    turn: int
-
-
-NO_FENCE = Fence(-1, 0)
-
-Part = tuple[bytes, bytes | None]
-"""Which part of a queue's state, and its bytes; None deletes it."""
 
 
 class ClaimState(msgspec.Struct, frozen=True, array_like=True):

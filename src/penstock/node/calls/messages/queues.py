@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.node.calls.messages.queue_state import QueueKey
+from penstock.queue import QueueKey
 from penstock.types import GroupId
 
 
