@@ -35,13 +35,13 @@ def cpu_us(work: Callable[[], None], count: int) -> float:
 def append_stretch(log: Log, batch: bytearray) -> None:
     header = check_batch(batch)
     for number in range(STRETCH_MB):
-        log.append(batch, header, Term(0), 1_700_000_000_000)
+        log.writer.append(batch, header, Term(0), 1_700_000_000_000)
         if number % FLUSH_EVERY == 0:
-            ticket = log.begin_flush()
+            ticket = log.flushes.begin()
             assert ticket is not None
             ticket.run()
-            log.finish_flush(ticket)
-    chores = log.take_garbage()
+            log.flushes.finish(ticket)
+    chores = log.maintenance.next_task()
     if chores is not None:
         chores()
 

@@ -254,8 +254,9 @@ def test_a_wrong_magic_in_the_middle_stops_the_walk_with_an_error():
 
 def test_log_append_time_replaces_the_records_own_times():
     records = [Record(0, 1000, b"k", b"v"), Record(1, 3000, None, b"w")]
-    batch = set_log_append_time(build_batch(records), 5000)
-    header = check_produced(batch)
+    sent = build_batch(records)
+    batch, header = set_log_append_time(sent, check_produced(sent), 5000)
+    assert header == check_produced(batch)
     assert (header.log_append_time, header.base_timestamp, header.max_timestamp) == (True, 1000, 5000)
     assert read_records(batch) == [record._replace(timestamp=5000) for record in records]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log import Disk, MemoryDisk, OsDisk, upkeep
+from penstock.log import Disk, MemoryDisk, OsDisk, maintenance
 from penstock.sim import SimDisk
 
 
@@ -26,5 +26,5 @@ def sim() -> SimDisk:
 @pytest.fixture
 def small_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and snapshots come every few batches instead of every few megabytes."""
-    monkeypatch.setattr(upkeep, "CHECKPOINT_INTERVAL_BYTES", 600)
-    monkeypatch.setattr(upkeep, "SNAPSHOT_INTERVAL_BYTES", 2500)
+    monkeypatch.setattr(maintenance, "CHECKPOINT_INTERVAL_BYTES", 600)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_INTERVAL_BYTES", 2500)

@@ -15,7 +15,16 @@ from penstock.log.layout import CALLERS_OWN, TERM_START, control_payload
 from penstock.log.producers import ProducerStates
 from penstock.sim import SimDisk
 from penstock.types import Index, Offset, Term
-from tests.log.tools import FOLDER, NOW_MS, ProducerFacts, batch, config, flush, producer_state
+from tests.log.tools import (
+    FOLDER,
+    NOW_MS,
+    ProducerFacts,
+    append_entries,
+    batch,
+    config,
+    flush,
+    producer_state,
+)
 
 SMALL = config(segment_bytes=700, index_interval_bytes=150, segment_ms=40, retention_bytes=1500)
 
@@ -87,18 +96,22 @@ class History:
 
 def check(log: Log, history: History) -> None:
     """Everything the log says, at every index that it may be asked for."""
-    first, end = log.first_index, log.end_index
-    assert (end, log.end_offset, log.last_term) == (history.end, history.end_offset, history.last_term)
+    first, end = log.entries.first_index, log.entries.end_index
+    assert (end, log.end_offset, log.entries.last_term) == (
+        history.end,
+        history.end_offset,
+        history.last_term,
+    )
     assert log.start_offset <= log.flushed_offset <= log.end_offset
-    assert first <= log.flushed_index <= end
-    assert log.commit_index is None or first <= log.commit_index
+    assert first <= log.entries.flushed_index <= end
+    assert log.entries.commit_index is None or first <= log.entries.commit_index
     boundaries = [boundary for boundary in history.boundaries() if boundary >= first]
     assert boundaries[0] == first
     _check_terms(log, history, boundaries)
     _check_entries(log, history)
     for index in range(first, end + 1):
-        assert log.floor(index) == max(boundary for boundary in boundaries if boundary <= index)
-    assert (log.floor(first - 1), log.floor(end + 1)) == (first, end)
+        assert log.entries.floor(index) == max(boundary for boundary in boundaries if boundary <= index)
+    assert (log.entries.floor(first - 1), log.entries.floor(end + 1)) == (first, end)
     assert producer_state(log) == history.producers()
 
 
@@ -106,28 +119,28 @@ def _check_terms(log: Log, history: History, boundaries: list[int]) -> None:
     ends = {entry.end: entry for entry in history.entries}
     for boundary in boundaries:
         entry = ends.get(boundary)
-        assert log.term_before(boundary) == (entry.term if entry else -1)
-        assert log.offset_at(boundary) == (entry.offset + entry.width if entry else 0)
-    assert log.term_before(boundaries[0] - 1) is None
-    assert log.term_before(boundaries[-1] + 1) is None
+        assert log.entries.term_before(boundary) == (entry.term if entry else -1)
+        assert log.entries.offset_at(boundary) == (entry.offset + entry.width if entry else 0)
+    assert log.entries.term_before(boundaries[0] - 1) is None
+    assert log.entries.term_before(boundaries[-1] + 1) is None
     for term in range(-1, history.last_term + 2):
         expected = max((entry.end for entry in history.entries if entry.term <= term), default=0)
-        assert log.end_of_term_index(term) == max(expected, log.first_index)
+        assert log.entries.end_of_term_index(term) == max(expected, log.entries.first_index)
 
 
 def _check_entries(log: Log, history: History) -> None:
-    first = log.first_index
+    first = log.entries.first_index
     expected = [entry for entry in history.entries if entry.index >= first]
     index, data = first, b""
-    while index < log.end_index:
-        part, end = log.read_entries(index, 400)
+    while index < log.entries.end_index:
+        part, end = log.entries.read_entries(index, 400)
         assert end > index
         index, data = end, data + part
     assert data == b"".join(entry.data for entry in expected)
     payloads = [(entry.index, entry.payload) for entry in expected if entry.payload is not None]
-    assert log.control_payloads() == payloads
+    assert log.entries.control_payloads() == payloads
     gone = [e.payload for e in history.entries if e.payload is not None and e.index < first]
-    assert log.prefix_config == (gone[-1] if gone else b"")
+    assert log.entries.prefix_config == (gone[-1] if gone else b"")
 
 
 class Replica:
@@ -139,7 +152,7 @@ class Replica:
         self.disk.sync_dir("")
         self.settings = settings
         self.log = Log.open(self.disk, FOLDER, settings)
-        self.log.commit_index = Index(0)
+        self.log.entries.commit_index = Index(0)
         self.history = History()
         self.written = self.history
         """What the log may hold after a power cut: as the history, and what is being written or not yet truncated."""
@@ -153,7 +166,7 @@ class Replica:
     # --- as a leader
 
     def append(self, *values: bytes, producer: int | None = None) -> None:
-        term = max(self.log.last_term, 0)
+        term = max(self.log.entries.last_term, 0)
         sequence = self.history.next_sequence(producer) if producer is not None else 0
         self.clock += 7
         data, header = batch(
@@ -165,20 +178,20 @@ class Replica:
         stamp(data, 0, history.end_offset, term)
         history.add(len(values), term, bytes(data))
         self.written = history
-        self.log.append(data, header, Term(term), self.clock)
+        self.log.writer.append(data, header, Term(term), self.clock)
         self.history = history
 
     def begin_term(self, term: int) -> None:
         self.written = History(self.history.entries)
         self.written.add_control(TERM_START, term)
-        self.log.begin_term(Term(term))
+        self.log.writer.begin_term(Term(term))
         self.history = self.written
 
     def append_control(self, payload: bytes) -> None:
         term = self.history.last_term
         self.written = History(self.history.entries)
         self.written.add_control(CALLERS_OWN, term, payload)
-        self.log.append_control(payload, Term(term))
+        self.log.writer.append_control(payload, Term(term))
         self.history = self.written
 
     # --- as a follower
@@ -186,104 +199,104 @@ class Replica:
     def fetch(self, leader: "Replica", max_bytes: int) -> None:
         """One exchange as Raft has it: what differs goes, then what comes next is taken."""
         common = self.history.common(leader.history)
-        if common < leader.log.first_index:
+        if common < leader.log.entries.first_index:
             self.reset(leader.log.prefix(), leader.history)
             return
         if common < self.history.end:
             self.truncate(common)
-        data, end = leader.log.read_entries(self.log.end_index, max_bytes)
+        data, end = leader.log.entries.read_entries(self.log.entries.end_index, max_bytes)
         self.written = leader.history.until(end)
-        self.log.append_entries(data, self.clock)
+        append_entries(self.log, data, self.clock)
         self.history = self.written
-        assert self.log.end_index == end
+        assert self.log.entries.end_index == end
 
     def reset(self, prefix: Prefix, history: History) -> None:
         self.other = history.until(prefix.index)
         self.log.reset(prefix)
         self.history = self.written = self.other
         self.other = None
-        self.flushed = self.log.flushed_index
+        self.flushed = self.log.entries.flushed_index
         self.ticket = None
-        assert (self.log.first_index, self.log.end_index) == (prefix.index, prefix.index)
+        assert (self.log.entries.first_index, self.log.entries.end_index) == (prefix.index, prefix.index)
 
     # --- as both
 
     def truncate(self, index: int) -> None:
         self.flushed = min(self.flushed, index)
-        self.log.truncate_to_index(index)
+        self.log.truncation.to_index(index)
         self.history = self.written = self.history.until(index)
 
     def flush(self) -> None:
         if self.ticket is not None:
             self.finish_flush()
         flush(self.log)
-        self.flushed = self.log.flushed_index
-        assert self.flushed == self.log.end_index
+        self.flushed = self.log.entries.flushed_index
+        assert self.flushed == self.log.entries.end_index
 
     def begin_flush(self) -> None:
         if self.ticket is None:
-            self.ticket = self.log.begin_flush()
+            self.ticket = self.log.flushes.begin()
 
     def finish_flush(self) -> None:
         if self.ticket is not None:
             self.ticket.run()
-            self.log.finish_flush(self.ticket)
+            self.log.flushes.finish(self.ticket)
             self.ticket = None
-            self.flushed = self.log.flushed_index
+            self.flushed = self.log.entries.flushed_index
 
     def commit(self, index: int) -> None:
-        if self.log.commit_index is not None and index > self.log.commit_index:
-            self.log.commit_index = Index(index)
+        if self.log.entries.commit_index is not None and index > self.log.entries.commit_index:
+            self.log.entries.commit_index = Index(index)
 
     def delete_prefix(self, random: Random) -> None:
-        limit = min(self.log.flushed_offset, self.log.commit_offset or 0)
+        limit = self.log.retention.limit
         if limit > self.log.start_offset:
             some = random.randint(self.log.start_offset, limit)
-            self.log.delete_prefix(Offset(random.choice((some, limit))))
+            self.log.retention.delete_prefix(Offset(random.choice((some, limit))))
 
     def tidy(self) -> None:
-        chores = self.log.take_garbage()
+        chores = self.log.maintenance.next_task()
         if chores is not None:
             chores()
 
     def reopen(self) -> None:
         self.finish_flush()
         self.log.close()
-        commit = self.log.commit_index
+        commit = self.log.entries.commit_index
         self.log = Log.open(self.disk, FOLDER, self.settings)
-        self.log.commit_index = commit
-        self.flushed = self.log.flushed_index
+        self.log.entries.commit_index = commit
+        self.flushed = self.log.entries.flushed_index
         assert self.flushed == self.history.end
 
     def crash(self, seed: int) -> None:
         """The power goes, and comes back."""
-        commit, promised = self.log.commit_index, self.log.flushed_index
+        commit, promised = self.log.entries.commit_index, self.log.entries.flushed_index
         self.disk = self.disk.after_power_cut(seed)
         self.log = Log.open(self.disk, FOLDER, self.settings)
-        self.log.commit_index = commit
+        self.log.entries.commit_index = commit
         self.ticket = None
-        assert self.log.end_index >= promised
-        self.history = self.written = self.history.until(self.log.end_index)
-        self.flushed = self.log.flushed_index
-        assert self.flushed == self.log.end_index
-        assert commit is None or self.log.first_index <= commit
+        assert self.log.entries.end_index >= promised
+        self.history = self.written = self.history.until(self.log.entries.end_index)
+        self.flushed = self.log.entries.flushed_index
+        assert self.flushed == self.log.entries.end_index
+        assert commit is None or self.log.entries.first_index <= commit
 
     def check_survivor(self, after: SimDisk) -> None:
         """After a power cut right now the log holds what was flushed, and nothing that was not written."""
         log = Log.open(after, FOLDER, self.settings)
-        if self.other is not None and log.first_index == log.end_index == self.other.end:
+        if self.other is not None and log.entries.first_index == log.entries.end_index == self.other.end:
             check(log, self.other)
             return
-        assert log.end_index >= self.flushed
+        assert log.entries.end_index >= self.flushed
         history = self.written if self.written.end > self.history.end else self.history
-        check(log, history.until(log.end_index))
-        commit = self.log.commit_index
-        assert self.other is not None or commit is None or log.first_index <= commit
+        check(log, history.until(log.entries.end_index))
+        commit = self.log.entries.commit_index
+        assert self.other is not None or commit is None or log.entries.first_index <= commit
 
 
 def settled(replicas: list[Replica]) -> int:
     """The end of what all have flushed, and have in common."""
-    common = min(replica.log.flushed_index for replica in replicas)
+    common = min(replica.log.entries.flushed_index for replica in replicas)
     for replica in replicas[1:]:
         common = min(common, replicas[0].history.common(replica.history))
     return common

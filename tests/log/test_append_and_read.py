@@ -23,15 +23,15 @@ def test_offsets_are_consecutive_from_zero_and_survive_reopening(disk: Disk) -> 
     again = Log.open(disk, FOLDER, config(segment_bytes=1000))
     assert offsets(again) == list(range(60))
     assert again.end_offset == again.flushed_offset == 60
-    assert again.last_term == 3
+    assert again.entries.last_term == 3
 
 
 def test_an_empty_log_makes_no_file_until_the_first_append(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
-    assert (log.start_offset, log.end_offset, log.segment_count, log.dirty) == (0, 0, 0, False)
-    assert log.begin_flush() is None
-    assert log.take_garbage() is None
-    log.truncate(Offset(0))
+    assert (log.start_offset, log.end_offset, log.segment_count, log.flushes.is_needed) == (0, 0, 0, False)
+    assert log.flushes.begin() is None
+    assert log.maintenance.next_task() is None
+    log.truncation.to_offset(Offset(0))
     log.close()
     assert disk.list_dir("topics") == []
     assert log.read(Offset(0), 100, limit=END) == b""
@@ -101,10 +101,10 @@ def test_a_read_outside_the_log_is_out_of_range(disk: Disk, offset: int) -> None
 def test_readers_never_see_control_entries(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(segment_bytes=2000, index_interval_bytes=100))
     for term in range(1, 30):
-        log.append_control(b"members: 1, 2", Term(term))
+        log.writer.append_control(b"members: 1, 2", Term(term))
         append(log, b"v" * (term * 7), b"w", term=term)
-        log.append_control(b"members: 1", Term(term))
-    assert log.control_count == 29 * 3
+        log.writer.append_control(b"members: 1", Term(term))
+    assert log.files.state.controls.total == 29 * 3
     for max_bytes in (1, 150, 10_000):
         seen = [(h.base_offset, h.is_zero_width) for h, _ in stored(log, max_bytes)]
         assert seen == [(2 * number, False) for number in range(29)]
@@ -115,14 +115,14 @@ def test_readers_never_see_control_entries(disk: Disk) -> None:
 def test_control_entries_stay_hidden_after_reopening(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     for term in (1, 1, 2, 4):
-        log.append_control(b"x", Term(term))
+        log.writer.append_control(b"x", Term(term))
         append(log, b"v", term=term)
-    log.append_control(b"last", Term(4))
-    count = log.control_count
+    log.writer.append_control(b"last", Term(4))
+    count = log.files.state.controls.total
     log.close()
     again = Log.open(disk, FOLDER, config())
     assert offsets(again) == [0, 1, 2, 3]
-    assert again.control_count == count
+    assert again.files.state.controls.total == count
     append(again, b"more", term=4)
     assert offsets(again) == [0, 1, 2, 3, 4]
 
@@ -138,7 +138,7 @@ def test_a_segment_rolls_by_size_and_a_batch_larger_than_one_is_refused(disk: Di
     log = Log.open(disk, FOLDER, config(segment_bytes=500))
     for _ in range(6):
         append(log, b"v" * 100)
-    assert all(segment.size <= 500 for segment in log._chain.segments)
+    assert all(segment.size <= 500 for segment in log.files.segments.segments)
     assert log.segment_count == 3
     with pytest.raises(KafkaError) as caught:
         append(log, b"v" * 600)
@@ -160,7 +160,7 @@ def test_a_term_begins_in_the_segment_of_its_first_batch(disk: Disk) -> None:
     for term in range(1, 12):
         append(log, b"v" * 110, term=term)
     assert log.segment_count > 3
-    for segment in log._chain.segments:
+    for segment in log.files.segments.segments:
         assert next(iter(segment.headers(0, segment.size)))[1].is_zero_width
 
 
@@ -182,7 +182,7 @@ def test_the_jitter_of_rolling_is_the_same_on_every_replica() -> None:
         log = Log.open(MemoryDisk(), folder, config(segment_ms=10_000, segment_jitter_ms=5_000))
         for number in range(60):
             append(log, b"v", timestamp=NOW_MS + number * 500)
-        return log._chain.bases
+        return log.files.segments.bases
 
     assert bases("node1/orders-0") == bases("elsewhere/orders-0")
     assert bases("node1/orders-0") != bases("node1/orders-1")
@@ -193,7 +193,7 @@ def test_a_segment_rolls_when_its_index_is_full(disk: Disk) -> None:
     for _ in range(40):
         append(log, b"v")
     assert log.segment_count > 2
-    assert all(segment.load_index().size_bytes() <= 96 for segment in log._chain.segments)
+    assert all(segment.load_index().size_bytes() <= 96 for segment in log.files.segments.segments)
     assert offsets(log) == list(range(40))
 
 
@@ -219,12 +219,12 @@ def test_a_long_log_keeps_few_files_open(disk: Disk) -> None:
     for _ in range(40):
         append(log, b"v" * 100)
     flush(log)
-    chores = log.take_garbage()
+    chores = log.maintenance.next_task()
     if chores is not None:
         chores()
-    log.take_garbage()
+    log.maintenance.next_task()
     assert offsets(log) == list(range(40))
-    open_files = [segment for segment in log._chain.segments if segment._file is not None]
+    open_files = [segment for segment in log.files.segments.segments if segment._file is not None]
     assert len(open_files) <= 5
 
 

@@ -14,6 +14,7 @@ from tests.log.tools import (
     FOLDER,
     NOW_MS,
     append,
+    append_entries,
     compact,
     config,
     flush,
@@ -44,9 +45,9 @@ def put(log: Log, key: str, value: str | None, **options: object) -> int:
 
 def seal(log: Log) -> None:
     """Makes everything so far cleanable: it is flushed and the active segment is another."""
-    first = log._chain.bases[-1]
-    while log._chain.bases[-1] == first:
-        put(log, "seal", "s" * 100, term=max(1, log.last_term))
+    first = log.files.segments.bases[-1]
+    while log.files.segments.bases[-1] == first:
+        put(log, "seal", "s" * 100, term=max(1, log.entries.last_term))
     flush(log)
 
 
@@ -71,7 +72,7 @@ def test_the_last_record_of_each_key_stays_with_offset_time_and_headers(disk: Di
     assert log.size_bytes < size / 3
     assert set(records(log)) <= set(before)
     assert table(log) == expected_of(before)
-    clean = [r for r in records(log) if r.offset < log._state.cleaned_offset]
+    clean = [r for r in records(log) if r.offset < log.files.state.cleaned_offset]
     assert len({r.key for r in clean}) == len(clean)
     assert compact(log) is False
 
@@ -114,15 +115,15 @@ def test_a_compacted_log_reopens_the_same(disk: Disk) -> None:
         put(log, f"k{number % 7}", f"v{number}", term=1 + number // 30)
     seal(log)
     compact(log)
-    before = (records(log), log.control_count, log.end_of_term(Term(2)))
+    before = (records(log), log.files.state.controls.total, log.end_of_term(Term(2)))
     log.close()
     again = Log.open(disk, FOLDER, compacted())
-    assert (records(again), again.control_count, again.end_of_term(Term(2))) == before
+    assert (records(again), again.files.state.controls.total, again.end_of_term(Term(2))) == before
     for name in disk.list_dir(FOLDER):
         if name.endswith(("index", "snapshot")):
             disk.remove(f"{FOLDER}/{name}")
     rebuilt = Log.open(disk, FOLDER, compacted())
-    assert (records(rebuilt), rebuilt.control_count, rebuilt.end_of_term(Term(2))) == before
+    assert (records(rebuilt), rebuilt.files.state.controls.total, rebuilt.end_of_term(Term(2))) == before
 
 
 def test_small_neighbours_are_merged(disk: Disk) -> None:
@@ -250,7 +251,7 @@ def test_a_map_that_is_full_cleans_what_it_knows_and_goes_on_next_time(disk: Dis
         passes += 1
         assert table(log) == before
     assert passes > 3
-    clean = [r for r in records(log) if r.offset < log._state.cleaned_offset]
+    clean = [r for r in records(log) if r.offset < log.files.state.cleaned_offset]
     assert len(clean) < 60
 
 
@@ -273,11 +274,11 @@ def test_compact_and_delete_does_both(disk: Disk) -> None:
     for number in range(30):
         put(log, "k", f"v{number}", timestamp=NOW_MS)
     seal(log)
-    assert log.apply_retention(NOW_MS) > 0
+    assert log.retention.apply(NOW_MS) > 0
     assert compact(log)
     assert log.start_offset > 0
     assert table(log) == {b"old": b"v", b"k": b"v29"}
-    assert [r.key for r in records(log) if r.offset < log._state.cleaned_offset].count(b"k") == 1
+    assert [r.key for r in records(log) if r.offset < log.files.state.cleaned_offset].count(b"k") == 1
 
 
 def test_a_plan_is_void_when_the_log_changed_meanwhile(disk: Disk) -> None:
@@ -286,12 +287,12 @@ def test_a_plan_is_void_when_the_log_changed_meanwhile(disk: Disk) -> None:
         put(log, "k", f"v{number}")
     seal(log)
     tidy(log)
-    plan = log.plan_compaction(NOW_MS)
+    plan = log.compactor.plan(NOW_MS)
     assert plan is not None
     plan.run()
-    log.delete_prefix(Offset(20))
+    log.retention.delete_prefix(Offset(20))
     before = records(log)
-    log.finish_compaction(plan)
+    log.compactor.finish(plan)
     assert records(log) == before
     assert not [n for n in disk.list_dir(FOLDER) if n.endswith(".cleaned")]
 
@@ -302,13 +303,13 @@ def test_appends_and_reads_go_on_while_a_plan_runs(disk: Disk) -> None:
         put(log, f"k{number % 4}", f"v{number}")
     seal(log)
     tidy(log)
-    plan = log.plan_compaction(NOW_MS)
+    plan = log.compactor.plan(NOW_MS)
     assert plan is not None
     put(log, "k0", "newest")
     plan.run()
     put(log, "k1", "newest")
     assert len(records(log)) > 60
-    log.finish_compaction(plan)
+    log.compactor.finish(plan)
     assert table(log)[b"k0"] == table(log)[b"k1"] == b"newest"
     assert len(records(log)) < 30
 
@@ -319,14 +320,14 @@ def test_rot_found_by_compaction_is_named_and_changes_nothing(sim: SimDisk) -> N
         put(log, f"k{number % 4}", f"v{number}")
     seal(log)
     tidy(log)
-    segment = log._chain.segments[1]
+    segment = log.files.segments.segments[1]
     sim.flip_bit(segment.path, segment.size - 3)
-    plan = log.plan_compaction(NOW_MS)
+    plan = log.compactor.plan(NOW_MS)
     assert plan is not None
     with pytest.raises(CorruptLog) as caught:
         plan.run()
     assert caught.value.path == segment.path
-    log.finish_compaction(plan)
+    log.compactor.finish(plan)
     assert not [n for n in sim.list_dir(FOLDER) if n.endswith(".cleaned")]
     assert len(list(stored(log))) > 60
 
@@ -337,13 +338,13 @@ def test_no_space_for_compaction_changes_nothing(sim: SimDisk) -> None:
         put(log, f"k{number % 40}", f"v{number}" * 5)
     seal(log)
     tidy(log)
-    plan = log.plan_compaction(NOW_MS)
+    plan = log.compactor.plan(NOW_MS)
     assert plan is not None
     before = records(log)
     sim.capacity = 300
     with pytest.raises(DiskFull):
         plan.run()
-    log.finish_compaction(plan)
+    log.compactor.finish(plan)
     sim.capacity = None
     assert records(log) == before
     assert compact(log)
@@ -368,14 +369,14 @@ def test_no_reader_is_given_a_control_entry_that_compaction_has_left_at_a_segmen
     log = Log.open(disk, FOLDER, compacted())
     put(log, "kept", "v")
     seal(log)
-    first = log._chain.bases[-1]
+    first = log.files.segments.bases[-1]
     assert put(log, "gone", "old") > first, "what sealed the last segment is in this one, and goes too"
     put(log, "gone", "new", term=2)
     seal(log)
     put(log, "gone", "newest", term=2)
     seal(log)
     assert compact(log)
-    assert first in log._chain.bases
+    assert first in log.files.segments.bases
     for offset in range(log.end_offset):
         data = log.read(Offset(offset), 1, limit=log.end_offset)
         assert not any(header.is_zero_width for _, header in iter_headers(data)), offset
@@ -390,9 +391,9 @@ def test_nor_one_that_stands_in_the_gap_of_a_log_that_another_replica_has_sent(d
     seal(log)
     assert compact(log)
     copy = Log.open(disk, f"{FOLDER}-copy", compacted())
-    while copy.end_index < log.end_index:
-        data, _ = log.read_entries(copy.end_index, 1)
-        copy.append_entries(data, NOW_MS, gaps_below=log.end_offset)
+    while copy.entries.end_index < log.entries.end_index:
+        data, _ = log.entries.read_entries(copy.entries.end_index, 1)
+        append_entries(copy, data, NOW_MS, gaps_below=log.end_offset)
     for offset in range(copy.end_offset):
         data = copy.read(Offset(offset), 1, limit=copy.end_offset)
         assert data
@@ -442,19 +443,19 @@ def test_a_lost_end_of_a_segment_is_never_taken_for_a_gap_that_compaction_left()
     for number in range(40):
         put(leader, f"k{number}", "v" * 40)
     batches: list[bytes] = []
-    at = leader.first_index
-    while at < leader.end_index:
-        data, at = leader.read_entries(at, 1 << 20)
+    at = leader.entries.first_index
+    while at < leader.entries.end_index:
+        data, at = leader.entries.read_entries(at, 1 << 20)
         batches += [bytes(data[start : start + header.size]) for start, header in iter_headers(data)]
     sent = [batch for number, batch in enumerate(batches) if number != 2]  # compaction had been at work there
     ends = 0
     for seed in range(60):
         sim = SimDisk(seed)
         follower = Log.open(sim, FOLDER, compacted())
-        follower.append_entries(b"".join(sent[:10]), NOW_MS, gaps_below=2**62)
+        append_entries(follower, b"".join(sent[:10]), NOW_MS, gaps_below=2**62)
         flush(follower)
-        follower.append_entries(b"".join(sent[10:]), NOW_MS, gaps_below=2**62)
-        assert len(follower._chain.bases) > 2
+        append_entries(follower, b"".join(sent[10:]), NOW_MS, gaps_below=2**62)
+        assert len(follower.files.segments.bases) > 2
         everything = offsets(follower)
         back = Log.open(sim.after_power_cut(seed), FOLDER, compacted())
         kept = offsets(back)

@@ -63,7 +63,7 @@ class Promises:
         data[0:8] = self.log.end_offset.to_bytes(8, "big")
         data[12:16] = term.to_bytes(4, "big")
         self.batches[self.log.end_offset] = bytes(data)
-        self.log.append(data, header, Term(term), NOW_MS)
+        self.log.writer.append(data, header, Term(term), NOW_MS)
 
     def flush(self) -> None:
         flush(self.log)
@@ -74,7 +74,7 @@ class Promises:
         self.starts.add(cut)
         self.flushed_offset = min(self.flushed_offset, cut)
         self.truncated_to_start += self.log.start_offset >= cut
-        self.log.truncate(Offset(offset))
+        self.log.truncation.to_offset(Offset(offset))
         assert self.log.end_offset == cut
         kept = {base: data for base, data in self.batches.items() if base < self.log.end_offset}
         self.batches = kept
@@ -82,13 +82,13 @@ class Promises:
 
     def delete_prefix(self, offset: int) -> None:
         self.starts.add(offset)
-        self.log.delete_prefix(Offset(offset))
+        self.log.retention.delete_prefix(Offset(offset))
 
     def retain(self) -> None:
-        expired = self.log.expired(NOW_MS)
+        expired = self.log.retention.expired(NOW_MS)
         assert expired, "the workload must have something to expire"
         self.starts.add(expired[-1].next_offset)
-        assert self.log.apply_retention(NOW_MS) > 0
+        assert self.log.retention.apply(NOW_MS) > 0
 
     def reopen(self) -> None:
         self.log.close()
@@ -137,7 +137,7 @@ class Promises:
         so may one that stands at the end of the deleted prefix, where truncation cannot reach it."""
         written = {base: data for base, data in self.batches.items() if base < log.end_offset}
         terms = {read_header(data).leader_epoch for data in written.values()}
-        assert 0 <= log.control_count - len(terms) <= 1 + self.truncated_to_start
+        assert 0 <= log.files.state.controls.total - len(terms) <= 1 + self.truncated_to_start
 
     def _check_producers(self, log: Log) -> None:
         """As if all that was ever in the log, and not truncated, had been replayed."""
@@ -261,7 +261,7 @@ class RandomWorkload:
         self.world.flush()
 
     def tidy(self) -> None:
-        chores = self.world.log.take_garbage()
+        chores = self.world.log.maintenance.next_task()
         if chores is not None:
             chores()
 
@@ -280,7 +280,7 @@ class RandomWorkload:
         self.world.delete_prefix(self.random.randint(log.start_offset, log.flushed_offset))
 
     def retain(self) -> None:
-        if self.world.log.expired(NOW_MS):
+        if self.world.log.retention.expired(NOW_MS):
             self.world.retain()
 
     def reopen(self) -> None:
@@ -315,7 +315,7 @@ class KeyedPromises(Promises):
     truncated_after_compaction = False
 
     def truncate(self, offset: int) -> None:
-        self.truncated_after_compaction |= self.log._state.cleaned_offset > 0
+        self.truncated_after_compaction |= self.log.files.state.cleaned_offset > 0
         super().truncate(offset)
 
     def _check_producers(self, log: Log) -> None:
@@ -333,7 +333,7 @@ class KeyedPromises(Promises):
         stamped = bytearray(data)
         stamp(stamped, 0, base, term)
         self.batches[base] = bytes(stamped)
-        self.log.append(data, header, Term(term), NOW_MS)
+        self.log.writer.append(data, header, Term(term), NOW_MS)
 
     def _check_batches(self, log: Log) -> None:
         seen: dict[bytes | None, bytes | None] = {}
@@ -397,7 +397,7 @@ class RandomKeys(RandomWorkload):
     def truncate(self) -> None:
         """Never into what is compacted: that is committed."""
         log = self.world.log
-        start = max(log._state.cleaned_offset, int(log.end_offset) - 5)
+        start = max(log.files.state.cleaned_offset, int(log.end_offset) - 5)
         self.world.truncate(self.random.randint(start, log.end_offset))
         self.term += 1
 
@@ -427,7 +427,7 @@ def test_no_key_is_lost_in_random_workloads(seed: int) -> None:
 
 
 def lie_about_flushing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("penstock.log.flush.FlushTicket.run", lambda self: None)
+    patch.setattr("penstock.log.flush_state.FlushTicket.run", lambda self: None)
 
 
 def forget_the_names_of_new_files(patch: pytest.MonkeyPatch) -> None:
@@ -435,11 +435,11 @@ def forget_the_names_of_new_files(patch: pytest.MonkeyPatch) -> None:
         for file in self._files:
             file.flush()
 
-    patch.setattr("penstock.log.flush.FlushTicket.run", run)
+    patch.setattr("penstock.log.flush_state.FlushTicket.run", run)
 
 
 def leave_the_line_where_it_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("penstock.log.log.Log._lower_line", lambda self, cut: None)
+    patch.setattr("penstock.log.truncation.Truncation._lower_flushed_point", lambda self, cut: None)
 
 
 def truncate_without_flushing(patch: pytest.MonkeyPatch) -> None:
@@ -456,8 +456,8 @@ def take_the_first_batch_for_the_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def remove_the_prefix_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("penstock.log.chores.Chores._save_snapshot", lambda self: None)
-    patch.setattr("penstock.log.chores.Chores._save_base_snapshots", lambda self: None)
+    patch.setattr("penstock.log.maintenance_task.MaintenanceTask._save_snapshot", lambda self: None)
+    patch.setattr("penstock.log.maintenance_task.MaintenanceTask._save_base_snapshots", lambda self: None)
 
 
 @pytest.mark.usefixtures("small_intervals")

@@ -14,10 +14,12 @@ from tests.log.tools import (
     FOLDER,
     NOW_MS,
     append,
+    append_entries,
     batch,
     compact,
     config,
     flush,
+    headers_of,
     offsets,
     producer_state,
     stored,
@@ -31,12 +33,12 @@ def leader_log(count: int = 40) -> Log:
     log = Log.open(MemoryDisk(), FOLDER, SMALL)
     for number in range(count):
         if number % 6 == 0:
-            log.begin_term(Term(number))
-            log.append_control(b"members %d" % number, Term(number))
+            log.writer.begin_term(Term(number))
+            log.writer.append_control(b"members %d" % number, Term(number))
         append(
             log,
             *[b"v" * (number * 7 % 50)] * (1 + number % 3),
-            term=log.last_term,
+            term=log.entries.last_term,
             timestamp=NOW_MS + number * 9,
             producer=None if number % 3 else (7, 0, number // 3 * 1),
         )
@@ -45,16 +47,16 @@ def leader_log(count: int = 40) -> Log:
 
 
 def replicate(source: Log, target: Log, max_bytes: int = 300) -> None:
-    while target.end_index < source.end_index:
-        data, end = source.read_entries(target.end_index, max_bytes)
-        target.append_entries(data, NOW_MS, gaps_below=source.cleaned_offset)
-        assert target.end_index == end
+    while target.entries.end_index < source.entries.end_index:
+        data, end = source.entries.read_entries(target.entries.end_index, max_bytes)
+        append_entries(target, data, NOW_MS, gaps_below=source.cleaned_offset)
+        assert target.entries.end_index == end
 
 
 def whole(log: Log) -> bytes:
-    index, parts = log.first_index, []
-    while index < log.end_index:
-        data, index = log.read_entries(index, 10_000)
+    index, parts = log.entries.first_index, []
+    while index < log.entries.end_index:
+        data, index = log.entries.read_entries(index, 10_000)
         parts.append(data)
         if not data:  # the log ends behind a gap
             break
@@ -62,7 +64,7 @@ def whole(log: Log) -> bytes:
 
 
 def segments(log: Log) -> list[tuple[int, int, int]]:
-    return [(s.base_offset, s.size, s.control_count) for s in log._chain.segments]
+    return [(s.base_offset, s.size, s.control_count) for s in log.files.segments.segments]
 
 
 @pytest.mark.parametrize("max_bytes", [1, 200, 1000, 10_000])
@@ -75,12 +77,12 @@ def test_a_follower_has_the_same_bytes_segments_indexes_and_producers(disk: Disk
         assert whole(log) == whole(leader)
         assert segments(log) == segments(leader)
         assert producer_state(log) == producer_state(leader)
-        assert log.control_payloads() == leader.control_payloads()
-        assert log.last_term == leader.last_term
+        assert log.entries.control_payloads() == leader.entries.control_payloads()
+        assert log.entries.last_term == leader.entries.last_term
         assert [log.term_at(Offset(o)) for o in offsets(log)] == [
             leader.term_at(Offset(o)) for o in offsets(leader)
         ]
-    for mine, theirs in zip(follower._chain.segments, leader._chain.segments, strict=True):
+    for mine, theirs in zip(follower.files.segments.segments, leader.files.segments.segments, strict=True):
         assert mine.load_index().encode(mine.head()) == theirs.load_index().encode(theirs.head())
 
 
@@ -92,7 +94,7 @@ def test_several_segments_in_one_go_are_one_write_each(sim: SimDisk) -> None:
     sim.on_operation = lambda _, kind, path: (
         writes.append(path) if kind == "write" and path.endswith(".log") else None
     )
-    follower.append_entries(data, NOW_MS)
+    append_entries(follower, data, NOW_MS)
     assert whole(follower) == data
     assert segments(follower) == segments(leader)
     assert len(writes) == len(set(writes)) == leader.segment_count > 4
@@ -109,10 +111,10 @@ def test_a_flipped_bit_anywhere_is_refused_and_nothing_is_stored(seed: int) -> N
     field = random.choice((random.randrange(8), 12 + random.randrange(4), random.randrange(header.size)))
     data[position + field] ^= 1 << random.randrange(8)
     follower = Log.open(MemoryDisk(), FOLDER, SMALL)
-    with pytest.raises(BatchError, match="entry"):
-        follower.append_entries(bytes(data), NOW_MS)
-    assert (follower.end_index, follower.size_bytes, follower.control_count) == (0, 0, 0)
-    follower.append_entries(whole(leader), NOW_MS)
+    with pytest.raises(BatchError):
+        append_entries(follower, bytes(data), NOW_MS)
+    assert (follower.entries.end_index, follower.size_bytes, follower.files.state.controls.total) == (0, 0, 0)
+    append_entries(follower, whole(leader), NOW_MS)
     assert whole(follower) == whole(leader)
 
 
@@ -122,11 +124,13 @@ def test_entries_that_are_cut_off_or_do_not_follow_are_refused(disk: Disk) -> No
     follower = Log.open(disk, FOLDER, SMALL)
     for wrong in (data[:-1], data[:30], data[read_header(data).size :], data + data):
         with pytest.raises(BatchError):
-            follower.append_entries(wrong, NOW_MS)
-    assert follower.end_index == 0
-    follower.append_entries(memoryview(bytearray(data)), NOW_MS)
+            append_entries(follower, wrong, NOW_MS)
+    with pytest.raises(BatchError, match="as the headers of the entries say"):
+        follower.writer.append_entries(data, headers_of(data)[:-1], NOW_MS)
+    assert follower.entries.end_index == 0
+    append_entries(follower, memoryview(bytearray(data)), NOW_MS)
     with pytest.raises(BatchError, match="entry 0 at byte 0"):
-        follower.append_entries(data, NOW_MS)
+        append_entries(follower, data, NOW_MS)
 
 
 def control(kind: int, offset: int, term: int, payload: bytes = b"", header_term: int | None = None) -> bytes:
@@ -152,8 +156,8 @@ def test_a_control_entry_that_cannot_be_is_refused(wrong: bytes, reason: str) ->
     log = Log.open(MemoryDisk(), FOLDER, SMALL)
     append(log, b"v", term=1)
     with pytest.raises(BatchError, match=reason):
-        log.append_entries(wrong, NOW_MS)
-    assert log.end_index == 2
+        append_entries(log, wrong, NOW_MS)
+    assert log.entries.end_index == 2
 
 
 def test_a_term_without_its_control_entry_is_refused() -> None:
@@ -162,7 +166,7 @@ def test_a_term_without_its_control_entry_is_refused() -> None:
     data, _ = batch(b"w")
     stamp(data, 0, 1, 2)
     with pytest.raises(BatchError, match="term 2 within term 1"):
-        log.append_entries(data, NOW_MS)
+        append_entries(log, data, NOW_MS)
 
 
 def test_a_batch_that_is_larger_than_a_segment_here_is_taken(disk: Disk) -> None:
@@ -181,16 +185,18 @@ def test_a_disk_that_fills_leaves_whole_entries_and_right_books(sim: SimDisk, ro
     leader = leader_log()
     data = whole(leader)
     follower = Log.open(sim, FOLDER, SMALL)
-    append_first, _ = leader.read_entries(Index(0), 1)
-    follower.append_entries(append_first, NOW_MS)
+    append_first, _ = leader.entries.read_entries(Index(0), 1)
+    append_entries(follower, append_first, NOW_MS)
     sim.capacity = sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER)) + room
     try:
-        follower.append_entries(data[len(append_first) :], NOW_MS)
+        append_entries(follower, data[len(append_first) :], NOW_MS)
     except DiskFull:
         assert follower.failed is None
     assert whole(follower) == data[: follower.size_bytes]
-    assert follower.end_index == leader.floor(follower.end_index)
-    assert follower.term_before(follower.end_index) == leader.term_before(follower.end_index)
+    assert follower.entries.end_index == leader.entries.floor(follower.entries.end_index)
+    assert follower.entries.term_before(follower.entries.end_index) == leader.entries.term_before(
+        follower.entries.end_index
+    )
     sim.capacity = None
     replicate(leader, follower)
     assert (whole(follower), segments(follower)) == (data, segments(leader))
@@ -198,7 +204,7 @@ def test_a_disk_that_fills_leaves_whole_entries_and_right_books(sim: SimDisk, ro
     flush(follower)
     for seed in range(3):
         again = Log.open(sim.after_power_cut(seed), FOLDER, SMALL)
-        assert (whole(again), again.end_index) == (data, leader.end_index)
+        assert (whole(again), again.entries.end_index) == (data, leader.entries.end_index)
 
 
 def test_a_log_whose_flush_failed_takes_no_entries(sim: SimDisk) -> None:
@@ -206,15 +212,15 @@ def test_a_log_whose_flush_failed_takes_no_entries(sim: SimDisk) -> None:
     follower = Log.open(sim, FOLDER, SMALL)
     append(follower, b"v")
     sim.fail_flush(".log")
-    ticket = follower.begin_flush()
+    ticket = follower.flushes.begin()
     assert ticket is not None
     with pytest.raises(StorageError) as caught:
         ticket.run()
-    follower.finish_flush(ticket, caught.value)
+    follower.flushes.finish(ticket, caught.value)
     for write in (
-        lambda: follower.append_entries(whole(leader), NOW_MS),
-        lambda: follower.begin_term(Term(9)),
-        lambda: follower.truncate_to_index(0),
+        lambda: append_entries(follower, whole(leader), NOW_MS),
+        lambda: follower.writer.begin_term(Term(9)),
+        lambda: follower.truncation.to_index(0),
         lambda: follower.reset(leader.prefix()),
     ):
         with pytest.raises(StorageError, match="takes no writes"):
@@ -233,8 +239,8 @@ def compacted_log(disk: Disk, *, controls: bool = True) -> Log:
     log = Log.open(disk, FOLDER, COMPACTED)
     for number in range(60):
         if controls and number % 7 == 0:
-            log.begin_term(Term(number + 1))
-        append(log, b"v" * 60, term=max(log.last_term, 1), key=b"%d" % (number % 2))
+            log.writer.begin_term(Term(number + 1))
+        append(log, b"v" * 60, term=max(log.entries.last_term, 1), key=b"%d" % (number % 2))
     flush(log)
     assert compact(log)
     assert len(offsets(log)) < 20
@@ -252,7 +258,7 @@ def test_gaps_of_a_compacted_log_are_taken_and_survive_a_power_cut(sim: SimDisk,
     for log in [follower, *(Log.open(after, FOLDER, COMPACTED) for after in disks)]:
         assert whole(log) == whole(leader)
         assert offsets(log) == offsets(leader)
-        assert (log.end_index, log.end_offset) == (leader.end_index, leader.end_offset)
+        assert (log.entries.end_index, log.end_offset) == (leader.entries.end_index, leader.end_offset)
         assert log.cleaned_offset == leader.cleaned_offset
 
 
@@ -265,15 +271,15 @@ def test_a_power_cut_while_gaps_are_taken_loses_nothing_that_was_flushed(point: 
     follower = Log.open(sim, FOLDER, COMPACTED)
     survivors: list[tuple[int, SimDisk]] = []
     sim.on_operation = lambda number, *_: survivors.append(
-        (follower.flushed_index, sim.after_power_cut(number))
+        (follower.entries.flushed_index, sim.after_power_cut(number))
     )
-    while follower.end_index < leader.end_index:
-        data, _ = leader.read_entries(follower.end_index, 1 + 40 * point)
-        follower.append_entries(data, NOW_MS, gaps_below=leader.cleaned_offset)
+    while follower.entries.end_index < leader.entries.end_index:
+        data, _ = leader.entries.read_entries(follower.entries.end_index, 1 + 40 * point)
+        append_entries(follower, data, NOW_MS, gaps_below=leader.cleaned_offset)
         flush(follower)
     for flushed, after in survivors:
         log = Log.open(after, FOLDER, COMPACTED)
-        assert log.end_index >= flushed
+        assert log.entries.end_index >= flushed
         assert whole(leader).startswith(whole(log))
 
 
@@ -281,19 +287,19 @@ def test_gaps_that_the_sender_does_not_speak_of_are_refused(disk: Disk) -> None:
     leader = compacted_log(MemoryDisk())
     follower = Log.open(disk, FOLDER, COMPACTED)
     with pytest.raises(BatchError, match="must follow"):
-        follower.append_entries(whole(leader), NOW_MS)
+        append_entries(follower, whole(leader), NOW_MS)
     with pytest.raises(BatchError, match="must follow"):
-        follower.append_entries(whole(leader), NOW_MS, gaps_below=1)
-    assert follower.end_index == 0
+        append_entries(follower, whole(leader), NOW_MS, gaps_below=1)
+    assert follower.entries.end_index == 0
 
 
 @pytest.mark.parametrize("controls", [False, True])
 def test_a_log_can_end_in_a_gap(sim: SimDisk, controls: bool) -> None:
     """Another replica still has what was compacted here, and its log goes on differently behind it."""
     leader = compacted_log(MemoryDisk(), controls=controls)
-    boundaries = range(leader.first_index, int(leader.index_at(leader.cleaned_offset)) + 1)
+    boundaries = range(leader.entries.first_index, int(leader.entries.index_at(leader.cleaned_offset)) + 1)
     for index in boundaries:
-        if leader.floor(index) != index:
+        if leader.entries.floor(index) != index:
             continue
         disk = SimDisk(index)
         disk.make_dir("topics")
@@ -303,17 +309,17 @@ def test_a_log_can_end_in_a_gap(sim: SimDisk, controls: bool) -> None:
         flush(follower)
         survivors: list[SimDisk] = []
         disk.on_operation = lambda n, *_, d=disk, s=survivors: s.append(d.after_power_cut(n))
-        follower.truncate_to_index(index)
+        follower.truncation.to_index(index)
         disk.on_operation = None
         survivors.append(disk.after_power_cut(1))
-        assert (follower.end_index, follower.flushed_index) == (index, index)
+        assert (follower.entries.end_index, follower.entries.flushed_index) == (index, index)
         for after in survivors:
             log = Log.open(after, FOLDER, COMPACTED)
-            assert log.end_index >= index
-            assert log.term_before(index) == leader.term_before(index)
-        assert log.end_index == index
+            assert log.entries.end_index >= index
+            assert log.entries.term_before(index) == leader.entries.term_before(index)
+        assert log.entries.end_index == index
         append(log, b"new", term=99)
-        assert log.read_entries(index, 1000)[1] == index + 2
+        assert log.entries.read_entries(index, 1000)[1] == index + 2
         assert [header.next_offset for header, _ in stored(log)][-1] == log.end_offset
 
 
@@ -321,12 +327,12 @@ def test_readers_step_over_a_control_entry_that_came_with_what_follows_it() -> N
     """The follower had written up to the offset at which the next term begins; then both come in one piece."""
     leader, follower = Log.open(MemoryDisk(), FOLDER, config()), Log.open(MemoryDisk(), FOLDER, config())
     append(leader, b"one", b"two", term=Term(0))
-    first, place = leader.read_entries(Index(0), 1 << 20)
-    follower.append_entries(first, NOW_MS)
-    leader.begin_term(Term(1))
+    first, place = leader.entries.read_entries(Index(0), 1 << 20)
+    append_entries(follower, first, NOW_MS)
+    leader.writer.begin_term(Term(1))
     append(leader, b"three", term=Term(1))
-    rest, _ = leader.read_entries(Index(place), 1 << 20)
-    follower.append_entries(rest, NOW_MS)
+    rest, _ = leader.entries.read_entries(Index(place), 1 << 20)
+    append_entries(follower, rest, NOW_MS)
     for log in (leader, follower):
         found = log.read(Offset(2), 1 << 20, limit=Offset(3))
         assert read_header(found).record_count == 1

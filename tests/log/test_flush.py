@@ -14,36 +14,36 @@ SMALL = config(segment_bytes=600)
 def test_only_a_finished_ticket_moves_the_flushed_offset(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     append(log, b"a", b"b")
-    assert (log.dirty, log.flushed_offset) == (True, 0)
-    ticket = log.begin_flush()
+    assert (log.flushes.is_needed, log.flushed_offset) == (True, 0)
+    ticket = log.flushes.begin()
     assert ticket is not None
-    assert (log.dirty, log.flushed_offset) == (False, 0)
+    assert (log.flushes.is_needed, log.flushed_offset) == (False, 0)
     append(log, b"c")
     ticket.run()
     assert log.flushed_offset == 0
-    log.finish_flush(ticket)
-    assert (log.dirty, log.flushed_offset) == (True, 2)
+    log.flushes.finish(ticket)
+    assert (log.flushes.is_needed, log.flushed_offset) == (True, 2)
     flush(log)
-    assert (log.dirty, log.flushed_offset) == (False, 3)
+    assert (log.flushes.is_needed, log.flushed_offset) == (False, 3)
 
 
 def test_a_memory_log_has_no_files_to_flush(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     append(log, b"a")
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     assert ticket is not None
     assert (ticket.files == 0) == disk.volatile
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     assert log.flushed_offset == 1
 
 
 def test_two_flushes_at_once_are_a_bug(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config())
     append(log, b"a")
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     append(log, b"b")
     with pytest.raises(RuntimeError, match="under way"):
-        log.begin_flush()
+        log.flushes.begin()
     assert ticket is not None
 
 
@@ -62,13 +62,13 @@ def test_a_truncation_during_a_flush_lowers_what_it_flushed(sim: SimDisk) -> Non
     log = Log.open(sim, FOLDER, SMALL)
     for _ in range(10):
         append(log, b"v" * 100)
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     assert ticket is not None
-    log.truncate(Offset(4))
+    log.truncation.to_offset(Offset(4))
     for _ in range(6):
         append(log, b"w" * 100, term=2)
     ticket.run()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     assert log.flushed_offset == 4
     flush(log)
     assert log.flushed_offset == 10
@@ -81,12 +81,12 @@ def test_a_deletion_during_a_flush_is_safe(disk: Disk) -> None:
     flush(log)
     for _ in range(6):
         append(log, b"v" * 100)
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     assert ticket is not None
-    log.delete_prefix(Offset(6))
+    log.retention.delete_prefix(Offset(6))
     tidy(log)
     ticket.run()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     assert offsets(log) == list(range(6, 12))
     assert log.flushed_offset == 12
 
@@ -94,11 +94,11 @@ def test_a_deletion_during_a_flush_is_safe(disk: Disk) -> None:
 def test_destroying_during_a_flush_is_safe(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, SMALL)
     append(log, b"v")
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     assert ticket is not None
     log.destroy()()
     ticket.run()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     with pytest.raises(StorageError, match="deleted"):
         append(log, b"v")
 
@@ -109,16 +109,16 @@ def test_a_failed_flush_poisons_the_log_and_reads_go_on(sim: SimDisk) -> None:
     flush(log)
     append(log, b"lost")
     sim.fail_flush(".log")
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     assert ticket is not None
     with pytest.raises(StorageError) as caught:
         ticket.run()
-    log.finish_flush(ticket, caught.value)
+    log.flushes.finish(ticket, caught.value)
     assert (log.failed, log.flushed_offset) == (caught.value, 1)
     with pytest.raises(StorageError, match="takes no writes"):
         append(log, b"more")
-    assert log.begin_flush() is None
-    assert log.take_garbage() is None
+    assert log.flushes.begin() is None
+    assert log.maintenance.next_task() is None
     assert log.read(Offset(0), 100, limit=log.flushed_offset) != b""
     log.close()
     for seed in range(5):
@@ -171,21 +171,21 @@ def test_a_full_disk_does_not_stop_deletion(sim: SimDisk) -> None:
         append(log, b"v" * 100)
     flush(log)
     sim.capacity = 0
-    log.delete_prefix(Offset(8))
+    log.retention.delete_prefix(Offset(8))
     assert offsets(log) == [8, 9, 10, 11]
     before = sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER))
-    saving = log.take_garbage()
+    saving = log.maintenance.next_task()
     assert saving is not None
     with pytest.raises(DiskFull):
         saving()
-    removing = log.take_garbage()
+    removing = log.maintenance.next_task()
     assert removing is not None
     removing()
     assert sum(sim.size(f"{FOLDER}/{name}") for name in sim.list_dir(FOLDER)) < before - 800
     sim.capacity = None
     tidy(log)
     assert [name for name in sim.list_dir(FOLDER) if name.endswith(".log")] == [
-        f"{base:020d}.log" for base in log._chain.bases
+        f"{base:020d}.log" for base in log.files.segments.bases
     ]
     for seed in range(5):
         assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == [8, 9, 10, 11]

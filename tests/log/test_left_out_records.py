@@ -6,7 +6,18 @@ from penstock.batch import check_batch
 from penstock.log import Disk, Log, MemoryDisk
 from penstock.node.dedup.message_ids import emptied, without_records
 from penstock.types import Offset, Term
-from tests.log.tools import FOLDER, NOW_MS, append, batch, compact, config, flush, offsets, producer_state
+from tests.log.tools import (
+    FOLDER,
+    NOW_MS,
+    append,
+    append_entries,
+    batch,
+    compact,
+    config,
+    flush,
+    offsets,
+    producer_state,
+)
 
 KEEPS = config(segment_bytes=400, index_interval_bytes=64)
 COMPACTS = config(
@@ -33,13 +44,13 @@ def thinned(log: Log, sequence: int, timestamp: int) -> None:
         b"a", b"b", b"c", keys=[b"1", b"2", b"3"], producer=(7, 0, sequence), timestamp=timestamp
     )
     kept, kept_header = without_records(memoryview(data), header, {0, 2}, 10**6)
-    assert log.append(kept, kept_header, Term(1), NOW_MS).last_offset == log.end_offset - 1
+    assert log.writer.append(kept, kept_header, Term(1), NOW_MS).last_offset == log.end_offset - 1
 
 
 def empty(log: Log, sequence: int, timestamp: int) -> None:
     _, header = batch(b"a", b"b", producer=(7, 0, sequence))
     bare, bare_header = emptied(header, timestamp)
-    log.append(bare, bare_header, Term(1), NOW_MS)
+    log.writer.append(bare, bare_header, Term(1), NOW_MS)
 
 
 def filled(disk: Disk, settings: object) -> Log:
@@ -78,7 +89,7 @@ def test_segments_of_empty_batches_age_like_others(disk: Disk) -> None:
     log = filled(disk, config(segment_bytes=130, index_interval_bytes=64, retention_ms=1000))
     assert log.segment_count > 10
     flush(log)
-    log.apply_retention(NOW_MS + 10_000_000)
+    log.retention.apply(NOW_MS + 10_000_000)
     assert (offsets(log), log.start_offset) == ([], 50)
 
 
@@ -95,15 +106,15 @@ def test_compaction_goes_over_them_and_keeps_the_last_of_a_producer(disk: Disk) 
     again = Log.open(disk, FOLDER, COMPACTS)
     assert [row[-1][-1] for row in producer_state(again)] == [row[-1][-1] for row in known]
     data, header = batch(b"next", producer=(7, 0, 45))
-    assert again.append(data, header, Term(1), NOW_MS).base_offset == 51
+    assert again.writer.append(data, header, Term(1), NOW_MS).base_offset == 51
 
 
 def test_another_replica_takes_them_as_they_are(disk: Disk) -> None:
     log, other = filled(disk, KEEPS), Log.open(disk, "topics/replica-0", KEEPS)
-    index = log.first_index
-    while index < log.end_index:
-        data, index = log.read_entries(index, 500)
-        other.append_entries(data, NOW_MS)
+    index = log.entries.first_index
+    while index < log.entries.end_index:
+        data, index = log.entries.read_entries(index, 500)
+        append_entries(other, data, NOW_MS)
     assert (offsets(other), other.end_offset) == (RECORDS, Offset(50))
     assert producer_state(other) == producer_state(log)
     assert check_batch(other.read(Offset(4), 100, limit=Offset(6))).record_count == 0

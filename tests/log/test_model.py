@@ -47,20 +47,20 @@ class LogAgainstList(RuleBasedStateMachine):
     @precondition(lambda self: self.ticket is None)
     @rule()
     def begin_flush(self) -> None:
-        self.ticket = self.log.begin_flush()
+        self.ticket = self.log.flushes.begin()
 
     @precondition(lambda self: self.ticket is not None)
     @rule()
     def finish_flush(self) -> None:
         assert self.ticket is not None
         self.ticket.run()
-        self.log.finish_flush(self.ticket)
+        self.log.flushes.finish(self.ticket)
         self.ticket = None
 
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
         offset = max(len(self.rows) - back, self.start)
-        self.log.truncate(Offset(offset))
+        self.log.truncation.to_offset(Offset(offset))
         if offset < len(self.rows):
             offset = max(base for base in self.bases if base <= offset)
         del self.rows[offset:]
@@ -71,11 +71,11 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def delete_prefix(self, part: float) -> None:
         self.start += int(part * (self.log.flushed_offset - self.start))
-        self.log.delete_prefix(Offset(self.start))
+        self.log.retention.delete_prefix(Offset(self.start))
 
     @rule()
     def tidy(self) -> None:
-        chores = self.log.take_garbage()
+        chores = self.log.maintenance.next_task()
         if chores is not None:
             chores()
 

@@ -87,7 +87,7 @@ def test_a_producer_is_known_after_its_records_were_deleted(sim: SimDisk) -> Non
     for _ in range(6):
         append(log, b"other" * 20)
     flush(log)
-    log.delete_prefix(Offset(6))
+    log.retention.delete_prefix(Offset(6))
     tidy(log)
     assert len([name for name in sim.list_dir(FOLDER) if name.endswith(".log")]) < 3
     log = Log.open(sim.after_power_cut(1), FOLDER, config(segment_bytes=300))
@@ -99,7 +99,7 @@ def test_truncation_takes_back_what_producers_sent(disk: Disk) -> None:
     for sequence in range(10):
         send(log, sequence)
         append(log, b"between")
-    log.truncate(Offset(9))
+    log.truncation.to_offset(Offset(9))
     assert send(log, 4) == (8, True)
     assert send(log, 5) == (9, False)
 
@@ -107,8 +107,8 @@ def test_truncation_takes_back_what_producers_sent(disk: Disk) -> None:
 def test_a_log_append_time_is_repeated_with_the_duplicate(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(message_timestamp_log_append=True))
     data, header = batch(b"v", producer=(7, 0, 0))
-    first = log.append(data, header, 1, NOW_MS)  # type: ignore[arg-type]
-    again = log.append(data, header, 1, NOW_MS + 5)  # type: ignore[arg-type]
+    first = log.writer.append(data, header, 1, NOW_MS)  # type: ignore[arg-type]
+    again = log.writer.append(data, header, 1, NOW_MS + 5)  # type: ignore[arg-type]
     assert (first.timestamp_ms, again.timestamp_ms, again.duplicate) == (NOW_MS, NOW_MS, True)
 
 
@@ -116,9 +116,9 @@ def test_a_silent_producer_is_forgotten_after_a_day() -> None:
     log = Log.open(MemoryDisk(), FOLDER, config(retention_ms=-1))
     append(log, b"v", producer=(7, 0, 0))
     append(log, b"v", producer=(8, 0, 0), now_ms=NOW_MS + 5)
-    log.apply_retention(NOW_MS + DAY_MS - 1)
+    log.retention.apply(NOW_MS + DAY_MS - 1)
     assert len(log.producers) == 2
-    log.apply_retention(NOW_MS + DAY_MS)
+    log.retention.apply(NOW_MS + DAY_MS)
     assert [row[0] for row in producer_state(log)] == [8]
 
 
@@ -127,10 +127,10 @@ def test_a_producer_seen_before_a_crash_gets_a_full_day_more(sim: SimDisk) -> No
     append(log, b"v", producer=(7, 0, 0), timestamp=5)
     flush(log)
     log = Log.open(sim.after_power_cut(1), FOLDER, config(retention_ms=-1))
-    log.apply_retention(NOW_MS)
-    log.apply_retention(NOW_MS + DAY_MS - 1)
+    log.retention.apply(NOW_MS)
+    log.retention.apply(NOW_MS + DAY_MS - 1)
     assert len(log.producers) == 1
-    log.apply_retention(NOW_MS + DAY_MS)
+    log.retention.apply(NOW_MS + DAY_MS)
     assert len(log.producers) == 0
 
 

@@ -35,7 +35,7 @@ def filled(sim: SimDisk, count: int = 20, *, checkpoint: bool = True) -> Log:
 
 def test_a_segment_that_a_dead_process_made_has_its_name_flushed_with_its_first_batch(sim: SimDisk) -> None:
     log = filled(sim, 10)
-    log.delete_prefix(log.end_offset)  # begins a segment, of which only the page cache knows
+    log.retention.delete_prefix(log.end_offset)  # begins a segment, of which only the page cache knows
     disk = crashed(sim)
     again = Log.open(disk, FOLDER, SMALL)
     append(again, b"acknowledged", term=9)
@@ -78,8 +78,8 @@ def test_a_tail_of_zeros_or_garbage_is_cut(sim: SimDisk, garbage: bytes) -> None
 def test_rot_in_what_was_flushed_names_file_and_position(sim: SimDisk) -> None:
     """Also when all that follows is whole, and also in the last segment: it was flushed, so it was promised."""
     log = filled(sim, 4)
-    second = next(iter(log._chain.segments[0].headers(0, 10**6)))[1].size  # the control entry
-    positions = [p for p, _ in log._chain.segments[0].headers(0, log.size_bytes)]
+    second = next(iter(log.files.segments.segments[0].headers(0, 10**6)))[1].size  # the control entry
+    positions = [p for p, _ in log.files.segments.segments[0].headers(0, log.size_bytes)]
     sim.remove(f"{FOLDER}/00000000000000000004.snapshot")
     sim.flip_bit(FIRST, positions[2] + 70)
     assert positions[1] == second
@@ -90,7 +90,7 @@ def test_rot_in_what_was_flushed_names_file_and_position(sim: SimDisk) -> None:
 
 def test_rot_above_the_flushed_line_is_taken_for_a_torn_tail(sim: SimDisk) -> None:
     log = filled(sim, 4, checkpoint=False)
-    position = [p for p, _ in log._chain.segments[0].headers(0, log.size_bytes)][3]
+    position = [p for p, _ in log.files.segments.segments[0].headers(0, log.size_bytes)][3]
     sim.flip_bit(FIRST, position + 70)
     assert offsets(Log.open(crashed(sim), FOLDER, SMALL)) == [0, 1]
 
@@ -98,7 +98,7 @@ def test_rot_above_the_flushed_line_is_taken_for_a_torn_tail(sim: SimDisk) -> No
 @pytest.mark.parametrize(("field", "what"), [(7, "offset"), (15, "term")])
 def test_rot_in_the_fields_that_the_crc_does_not_cover_is_found(sim: SimDisk, field: int, what: str) -> None:
     log = filled(sim, 4)
-    position = [p for p, _ in log._chain.segments[0].headers(0, log.size_bytes)][2]
+    position = [p for p, _ in log.files.segments.segments[0].headers(0, log.size_bytes)][2]
     sim.remove(f"{FOLDER}/00000000000000000004.snapshot")
     sim.flip_bit(FIRST, position + field, bit=2)
     with pytest.raises(CorruptLog, match=what) as caught:
@@ -118,7 +118,7 @@ def test_rot_in_a_control_entry_is_found(sim: SimDisk, field: int) -> None:
 
 def test_a_flushed_file_that_became_shorter_is_corrupt(sim: SimDisk) -> None:
     log = filled(sim)
-    last = log._chain.segments[-1]
+    last = log.files.segments.segments[-1]
     sim._inode(last.path).truncate(last.size - 1)
     with pytest.raises(CorruptLog, match="flushed up to byte") as caught:
         Log.open(crashed(sim), FOLDER, SMALL)
@@ -128,14 +128,14 @@ def test_a_flushed_file_that_became_shorter_is_corrupt(sim: SimDisk) -> None:
 @pytest.mark.parametrize("number", [1, 2, -1])
 def test_a_flushed_segment_that_is_gone_is_corrupt(sim: SimDisk, number: int) -> None:
     log = filled(sim)
-    sim.remove(log._chain.segments[number].path)
+    sim.remove(log.files.segments.segments[number].path)
     with pytest.raises(CorruptLog):
         Log.open(crashed(sim), FOLDER, SMALL)
 
 
 def test_all_segments_gone_is_corrupt_and_not_an_empty_log(sim: SimDisk) -> None:
     log = filled(sim, 4)
-    for segment in log._chain.segments:
+    for segment in log.files.segments.segments:
         sim.remove(segment.path)
     with pytest.raises(CorruptLog, match="gone"):
         Log.open(crashed(sim), FOLDER, SMALL)
@@ -148,11 +148,11 @@ def test_a_torn_segment_in_the_middle_of_unflushed_ones_ends_the_log_there(sim: 
     for _ in range(20):
         append(log, b"v" * 100)
     assert log.segment_count > 3
-    sim.flip_bit(log._chain.segments[1].path, 100)
+    sim.flip_bit(log.files.segments.segments[1].path, 100)
     again = Log.open(crashed(sim), FOLDER, SMALL)
     assert again.segment_count == 2
     assert offsets(again) == list(range(int(again.end_offset)))
-    assert again.end_offset == log._chain.bases[1]
+    assert again.end_offset == log.files.segments.bases[1]
 
 
 def test_without_recover_nothing_is_changed(sim: SimDisk) -> None:
@@ -212,7 +212,7 @@ def test_a_checkpoint_with_two_bad_slots_is_corrupt_and_an_unwritten_one_is_not(
 
 def test_one_bad_slot_of_the_checkpoint_does_no_harm(sim: SimDisk) -> None:
     log = filled(sim)
-    log.delete_prefix(Offset(10))
+    log.retention.delete_prefix(Offset(10))
     log.close()
     for position in (20, 532):
         sim.flip_bit(f"{FOLDER}/checkpoint", position)
@@ -263,16 +263,22 @@ def as_the_first_version_wrote_it(sim: SimDisk) -> None:
 @pytest.mark.parametrize("start", [0, 5, 8, 13])
 def test_a_log_of_the_first_version_is_read(sim: SimDisk, start: int) -> None:
     log = filled(sim)
-    log.delete_prefix(Offset(start))
+    log.retention.delete_prefix(Offset(start))
     tidy(log)
     log.close()
     as_the_first_version_wrote_it(sim)
     again = Log.open(crashed(sim), FOLDER, SMALL)
-    assert (again.end_index, again.first_index) == (log.end_index, log.first_index)
-    assert again.last_term == 3
+    assert (again.entries.end_index, again.entries.first_index) == (
+        log.entries.end_index,
+        log.entries.first_index,
+    )
+    assert again.entries.last_term == 3
     assert offsets(again) == list(range(start, 20))
-    for index in range(log.first_index, log.end_index + 1):
-        assert (again.floor(index), again.offset_at(index)) == (log.floor(index), log.offset_at(index))
-    assert again.term_before(log.end_index) == 3
-    again.truncate_to_index(log.floor(log.end_index - 4))
+    for index in range(log.entries.first_index, log.entries.end_index + 1):
+        assert (again.entries.floor(index), again.entries.offset_at(index)) == (
+            log.entries.floor(index),
+            log.entries.offset_at(index),
+        )
+    assert again.entries.term_before(log.entries.end_index) == 3
+    again.truncation.to_index(log.entries.floor(log.entries.end_index - 4))
     append(again, b"goes on", term=9)

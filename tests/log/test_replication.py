@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import CorruptLog, KafkaError
 from penstock.log.controls import Controls
-from penstock.log.parts import LogParts
+from penstock.log.entry_view import EntryView
 from penstock.log.segment import Segment
 from penstock.sim import SimDisk
 from tests.log.replicas import Replica, check, settled, sizes
@@ -47,7 +47,7 @@ class Group:
     def append(self) -> None:
         producer = self.random.choice((None, 7, 8))
         self.leader.append(*sizes(self.random), producer=producer)
-        self.term = max(self.term, self.leader.log.last_term)
+        self.term = max(self.term, self.leader.log.entries.last_term)
 
     def begin_term(self) -> None:
         self.term += 1
@@ -62,7 +62,7 @@ class Group:
         self.fetch_to(self.a_follower())
 
     def fetch_to(self, follower: Replica) -> None:
-        self.resets += follower.history.common(self.leader.history) < self.leader.log.first_index
+        self.resets += follower.history.common(self.leader.history) < self.leader.log.entries.first_index
         follower.fetch(self.leader, self.random.choice((1, 200, 1000)))
         follower.commit(min(self.committed, follower.history.end))
 
@@ -77,9 +77,9 @@ class Group:
         """Of what one of them has and the leader has not."""
         replica = self.any()
         common = replica.history.common(self.leader.history)
-        if common < replica.log.first_index:
+        if common < replica.log.entries.first_index:
             return
-        least = max(self.committed if replica is self.leader else common, replica.log.first_index)
+        least = max(self.committed if replica is self.leader else common, replica.log.entries.first_index)
         ends = [boundary for boundary in replica.history.boundaries() if boundary >= least]
         replica.truncate(self.random.choice(ends))
 
@@ -182,12 +182,11 @@ def let_a_segment_end_with_a_control_entry(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_what_is_flushed_by_its_offset(patch: pytest.MonkeyPatch) -> None:
-    def by_offset(self: LogParts) -> int:
-        return (
-            self.end_index if self.flushed_offset == self.end_offset else self.index_at(self.flushed_offset)
-        )
+    def by_offset(self: EntryView) -> int:
+        flushed = self._files.flushed.point.offset
+        return self.end_index if flushed == self._files.state.end_offset else self.index_at(flushed)
 
-    patch.setattr(LogParts, "flushed_index", property(by_offset))
+    patch.setattr(EntryView, "flushed_index", property(by_offset))
 
 
 def forget_how_many_control_entries_are_gone(patch: pytest.MonkeyPatch) -> None:
@@ -202,7 +201,7 @@ def forget_how_many_control_entries_are_gone(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_state_at_the_beginning_of_segments(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("penstock.log.chores.Chores._save_base_snapshots", lambda self: None)
+    patch.setattr("penstock.log.maintenance_task.MaintenanceTask._save_base_snapshots", lambda self: None)
     patch.setattr("penstock.log.replay._newest", lambda *_: None)
 
 

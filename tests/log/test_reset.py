@@ -10,7 +10,17 @@ from penstock.log import Disk, Log, MemoryDisk, Prefix
 from penstock.log.reset import announce_reset
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
-from tests.log.tools import FOLDER, NOW_MS, append, config, flush, offsets, producer_state, tidy
+from tests.log.tools import (
+    FOLDER,
+    NOW_MS,
+    append,
+    append_entries,
+    config,
+    flush,
+    offsets,
+    producer_state,
+    tidy,
+)
 
 SMALL = config(segment_bytes=600, index_interval_bytes=100)
 
@@ -22,11 +32,11 @@ def leader_log(disk: Disk) -> Log:
         log_producer = (7, 0, number) if number >= 10 else (8, 0, number)
         append(log, b"v" * 60, term=1 + number // 10, producer=log_producer)
         if number % 9 == 0:
-            log.append_control(b"members %d" % number, Term(log.last_term))
+            log.writer.append_control(b"members %d" % number, Term(log.entries.last_term))
     flush(log)
-    log.delete_prefix(Offset(33))
+    log.retention.delete_prefix(Offset(33))
     tidy(log)
-    assert 25 < log.first_index - log._state.controls.gone <= 33
+    assert 25 < log.entries.first_index - log.files.state.controls.gone <= 33
     return log
 
 
@@ -40,14 +50,21 @@ def old_log(disk: Disk, count: int = 20) -> Log:
 
 
 def facts(log: Log) -> tuple[object, ...]:
-    first = log.first_index
-    return (first, log.end_index, log.end_offset, log.last_term, log.term_before(first), log.prefix_config)
+    first = log.entries.first_index
+    return (
+        first,
+        log.entries.end_index,
+        log.end_offset,
+        log.entries.last_term,
+        log.entries.term_before(first),
+        log.entries.prefix_config,
+    )
 
 
 def catch_up(log: Log, leader: Log) -> None:
-    while log.end_index < leader.end_index:
-        data, _ = leader.read_entries(log.end_index, 500)
-        log.append_entries(data, NOW_MS)
+    while log.entries.end_index < leader.entries.end_index:
+        data, _ = leader.entries.read_entries(log.entries.end_index, 500)
+        append_entries(log, data, NOW_MS)
 
 
 @pytest.mark.parametrize("count", [0, 3, 20, 90])
@@ -60,15 +77,18 @@ def test_a_log_that_is_reset_begins_behind_the_prefix(disk: Disk, count: int) ->
     expected = (prefix.index, prefix.index, prefix.offset, prefix.term, prefix.term, prefix.config)
     for each in (log, Log.open(disk, FOLDER, SMALL)):
         assert facts(each) == expected
-        assert (each.start_offset, each.flushed_index) == (prefix.offset, prefix.index)
-        assert each.control_payloads() == []
+        assert (each.start_offset, each.entries.flushed_index) == (prefix.offset, prefix.index)
+        assert each.entries.control_payloads() == []
     catch_up(log, leader)
     log.close()
     log = Log.open(disk, FOLDER, SMALL)
     assert producer_state(log) == producer_state(leader)
-    assert (log.end_index, log.last_term) == (leader.end_index, leader.last_term)
-    assert log.control_payloads() == leader.control_payloads()
-    log.delete_prefix(Offset(prefix.start_offset))
+    assert (log.entries.end_index, log.entries.last_term) == (
+        leader.entries.end_index,
+        leader.entries.last_term,
+    )
+    assert log.entries.control_payloads() == leader.entries.control_payloads()
+    log.retention.delete_prefix(Offset(prefix.start_offset))
     assert offsets(log) == offsets(leader)
 
 
@@ -106,7 +126,7 @@ def test_a_power_cut_during_a_reset_leaves_the_old_log_or_the_new_one(sim: SimDi
         append(again, b"goes on", term=99)
         flush(again)
         again.close()
-        assert Log.open(survivor, FOLDER, SMALL).end_index == again.end_index
+        assert Log.open(survivor, FOLDER, SMALL).entries.end_index == again.entries.end_index
     assert seen == {before, after}
     for seed in range(10):
         assert facts(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == after
@@ -168,19 +188,19 @@ def test_a_flush_that_is_out_says_nothing_of_the_log_after_a_reset(disk: Disk) -
     prefix = leader_log(MemoryDisk()).prefix()
     log = old_log(disk)
     append(log, b"unflushed")
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     assert ticket is not None
     log.reset(prefix)
     append(log, b"new", term=9)
-    flushed = log.flushed_index
-    newer = log.begin_flush()
+    flushed = log.entries.flushed_index
+    newer = log.flushes.begin()
     assert newer is not None
     ticket.run()
-    log.finish_flush(ticket, StorageError("of files that are gone"))
-    assert (log.flushed_index, log.failed) == (flushed, None) == (prefix.index, None)
+    log.flushes.finish(ticket, StorageError("of files that are gone"))
+    assert (log.entries.flushed_index, log.failed) == (flushed, None) == (prefix.index, None)
     newer.run()
-    log.finish_flush(newer)
-    assert log.flushed_index == log.end_index
+    log.flushes.finish(newer)
+    assert log.entries.flushed_index == log.entries.end_index
 
 
 def spoil(**fields: object) -> Callable[[Prefix], Prefix]:

@@ -21,15 +21,15 @@ def hourly(disk: Disk, **settings: object) -> Log:
 
 def test_segments_whose_latest_record_is_too_old_go(disk: Disk) -> None:
     log = hourly(disk, retention_ms=3 * HOUR_MS)
-    removed = log.apply_retention(NOW_MS)
+    removed = log.retention.apply(NOW_MS)
     assert offsets(log) == list(range(12, 20))
     assert removed > 6 * 300
-    assert log.apply_retention(NOW_MS) == 0
+    assert log.retention.apply(NOW_MS) == 0
 
 
 def test_the_active_segment_expires_too(disk: Disk) -> None:
     log = hourly(disk, retention_ms=HOUR_MS)
-    log.apply_retention(NOW_MS + 100 * HOUR_MS)
+    log.retention.apply(NOW_MS + 100 * HOUR_MS)
     assert (log.start_offset, log.end_offset, log.segment_count) == (20, 20, 1)
     tidy(log)
     append(log, b"next")
@@ -38,35 +38,35 @@ def test_the_active_segment_expires_too(disk: Disk) -> None:
 
 def test_size_keeps_at_least_what_it_says(disk: Disk) -> None:
     log = hourly(disk, retention_ms=-1)
-    segment = log._chain.segments[1].size
+    segment = log.files.segments.segments[1].size
     log.reconfigure(config(retention_ms=-1, retention_bytes=3 * segment + 10))
-    log.apply_retention(NOW_MS)
+    log.retention.apply(NOW_MS)
     assert log.segment_count == 4
     assert log.size_bytes >= 3 * segment + 10
     log.reconfigure(config(retention_ms=-1, retention_bytes=0))
-    log.apply_retention(NOW_MS)
+    log.retention.apply(NOW_MS)
     assert log.segment_count == 1
 
 
 def test_without_the_delete_policy_nothing_expires(disk: Disk) -> None:
     log = hourly(disk, retention_ms=1, retention_bytes=1, cleanup_delete=False, cleanup_compact=True)
-    assert log.apply_retention(NOW_MS) == 0
+    assert log.retention.apply(NOW_MS) == 0
     assert offsets(log) == list(range(20))
 
 
 def test_what_is_not_flushed_does_not_expire(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(retention_ms=1))
     append(log, b"v", timestamp=5)
-    assert log.apply_retention(NOW_MS) == 0
+    assert log.retention.apply(NOW_MS) == 0
     flush(log)
-    assert log.apply_retention(NOW_MS) > 0
+    assert log.retention.apply(NOW_MS) > 0
 
 
 def test_records_without_a_time_do_not_expire_by_age(disk: Disk) -> None:
     log = Log.open(disk, FOLDER, config(retention_ms=1))
     append(log, b"v", timestamp=-1)
     flush(log)
-    assert log.apply_retention(NOW_MS) == 0
+    assert log.retention.apply(NOW_MS) == 0
 
 
 def test_a_memory_disk_gives_the_memory_back() -> None:
@@ -75,7 +75,7 @@ def test_a_memory_disk_gives_the_memory_back() -> None:
     for _ in range(60):
         append(log, b"v" * 20_000)
         flush(log)
-        log.apply_retention(NOW_MS)
+        log.retention.apply(NOW_MS)
         tidy(log)
     names = disk.list_dir(FOLDER)
     assert sum(disk.size(f"{FOLDER}/{name}") for name in names) < 250_000
@@ -87,7 +87,7 @@ def test_a_memory_disk_gives_the_memory_back() -> None:
 def test_deletion_keeps_readers_that_are_ahead(disk: Disk) -> None:
     log = hourly(disk, retention_ms=5 * HOUR_MS)
     log.read(Offset(15), 10, limit=Offset(20))
-    log.apply_retention(NOW_MS)
+    log.retention.apply(NOW_MS)
     assert log.read(Offset(16), 10, limit=Offset(20)) != b""
 
 
@@ -99,12 +99,12 @@ def test_files_go_although_more_expires_before_each_snapshot_is_written(sim: Sim
         for _ in range(8):
             append(log, b"v" * 100, term=term)
             flush(log)
-            log.apply_retention(NOW_MS)
-        chores = log.take_garbage()
+            log.retention.apply(NOW_MS)
+        chores = log.maintenance.next_task()
         if chores is not None:
             chores()
         most = max(most, len([name for name in sim.list_dir(FOLDER) if name.endswith(".log")]))
     assert most < 25
     again = Log.open(sim.after_power_cut(1), FOLDER, config())
-    assert again.control_count == 30
+    assert again.files.state.controls.total == 30
     assert offsets(again) == list(range(int(again.start_offset), 240))

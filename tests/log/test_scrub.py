@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import CorruptLog
 from penstock.log import Disk, Log
-from penstock.log.places import place_of
+from penstock.log.boundaries import boundary_at
 from penstock.sim import SimDisk
 from penstock.types import Offset, Term
 from tests.log.tools import FOLDER, append, compact, config, flush, tidy
@@ -19,7 +19,7 @@ def filled(disk: Disk, **settings: object) -> Log:
     for number in range(40):
         append(log, b"v" * 60, term=1 + number // 6, key=b"%d" % (number % 3))
         if number % 5 == 0:
-            log.append_control(b"members", Term(log.last_term))
+            log.writer.append_control(b"members", Term(log.entries.last_term))
     flush(log)
     return log
 
@@ -28,11 +28,11 @@ def scrub(log: Log, max_bytes: int = 10**9) -> tuple[CorruptLog | None, int]:
     """The whole log, in pieces; what was wrong, and how many bytes were read."""
     offset, read = 0, 0
     while True:
-        plan = log.plan_scrub(Offset(offset), max_bytes=max_bytes)
+        plan = log.scrubber.plan(Offset(offset), max_bytes=max_bytes)
         assert plan is not None
         plan.run()
         read += plan.read_bytes
-        wrong = log.finish_scrub(plan)
+        wrong = log.scrubber.finish(plan)
         if wrong is not None or plan.next_offset == 0:
             return wrong, read
         assert plan.next_offset > offset
@@ -42,11 +42,11 @@ def scrub(log: Log, max_bytes: int = 10**9) -> tuple[CorruptLog | None, int]:
 @pytest.mark.parametrize("max_bytes", [1, 1500, 10**9])
 def test_a_whole_log_is_read_to_its_last_sealed_byte(disk: Disk, max_bytes: int) -> None:
     log = filled(disk)
-    sealed = sum(segment.size for segment in log._chain.segments[:-1])
+    sealed = sum(segment.size for segment in log.files.segments.segments[:-1])
     assert scrub(log, max_bytes) == (None, sealed)
-    log.delete_prefix(Offset(17))
+    log.retention.delete_prefix(Offset(17))
     tidy(log)
-    sealed = sum(segment.size for segment in log._chain.segments[:-1])
+    sealed = sum(segment.size for segment in log.files.segments.segments[:-1])
     assert scrub(log, max_bytes) == (None, sealed)
 
 
@@ -60,7 +60,7 @@ def test_a_compacted_log_is_whole(disk: Disk) -> None:
 def test_a_flipped_bit_anywhere_is_found(sim: SimDisk, seed: int) -> None:
     log = filled(sim)
     random = Random(seed)
-    segment = random.choice(log._chain.segments[:-1])
+    segment = random.choice(log.files.segments.segments[:-1])
     position, header = random.choice(list(segment.headers(0, segment.size)))
     field = random.choice((random.randrange(8), 12 + random.randrange(4), random.randrange(header.size)))
     sim.flip_bit(segment.path, position + field, bit=random.randrange(8))
@@ -71,7 +71,7 @@ def test_a_flipped_bit_anywhere_is_found(sim: SimDisk, seed: int) -> None:
 
 def test_a_file_that_became_shorter_is_found(sim: SimDisk) -> None:
     log = filled(sim)
-    segment = log._chain.segments[2]
+    segment = log.files.segments.segments[2]
     sim._inode(segment.path).truncate(segment.size - 10)
     wrong, _ = scrub(log)
     assert wrong is not None
@@ -80,26 +80,26 @@ def test_a_file_that_became_shorter_is_found(sim: SimDisk) -> None:
 
 def test_what_went_while_it_was_read_is_no_finding(sim: SimDisk) -> None:
     log = filled(sim)
-    sim.flip_bit(log._chain.segments[0].path, 100)
-    plan = log.plan_scrub()
+    sim.flip_bit(log.files.segments.segments[0].path, 100)
+    plan = log.scrubber.plan()
     assert plan is not None
     plan.run()
     assert plan.wrong is not None
-    log.delete_prefix(Offset(30))
-    assert log.finish_scrub(plan) is None
-    plan = log.plan_scrub()
+    log.retention.delete_prefix(Offset(30))
+    assert log.scrubber.finish(plan) is None
+    plan = log.scrubber.plan()
     assert plan is not None
-    log.delete_prefix(Offset(40))
+    log.retention.delete_prefix(Offset(40))
     tidy(log)
     plan.run()
-    assert log.finish_scrub(plan) is None
+    assert log.scrubber.finish(plan) is None
 
 
 def test_the_active_segment_is_left_to_recovery(sim: SimDisk) -> None:
     log = Log.open(sim, FOLDER, SMALL)
     append(log, b"v")
     flush(log)
-    assert log.plan_scrub() is None
+    assert log.scrubber.plan() is None
 
 
 # --- entries that somebody complains about
@@ -111,43 +111,44 @@ def test_a_second_look_at_an_entry_finds_a_flipped_bit_in_it_also_in_the_active_
 ) -> None:
     log = filled(sim)
     random = Random(seed)
-    boundaries = [log.first_index]
-    while (end := log.read_entries(boundaries[-1], 1)[1]) > boundaries[-1]:
+    boundaries = [log.entries.first_index]
+    while (end := log.entries.read_entries(boundaries[-1], 1)[1]) > boundaries[-1]:
         boundaries.append(end)
     index = random.choice(boundaries[:-1])
-    assert log.look_again(index, 1) is None
+    assert log.scrubber.check_entries(index, 1) is None
     segment, position, size = entry_at(log, index)
     field = random.choice((random.randrange(8), 12 + random.randrange(4), random.randrange(size)))
     sim.flip_bit(segment, position + field, bit=random.randrange(8))
-    wrong = log.look_again(index, 1)
+    wrong = log.scrubber.check_entries(index, 1)
     assert wrong is not None
     assert wrong.path == segment
 
 
 def entry_at(log: Log, index: int) -> tuple[str, int, int]:
     """File, position and size."""
-    place = place_of(log._chain, log._state.controls, index)
-    segment, position = log._chain.segments[place.at], place.position
+    found = boundary_at(log.files.segments, log.files.state.controls, index)
+    segments, position = log.files.segments.segments, found.position
+    segment = segments[found.segment_number]
     if position == segment.size:
-        segment, position = log._chain.segments[place.at + 1], 0
+        segment, position = segments[found.segment_number + 1], 0
     [(_, header), *_] = segment.headers(position, segment.size)
     return segment.path, position, header.size
 
 
 def test_a_second_look_goes_as_far_as_one_message_and_no_farther(sim: SimDisk) -> None:
     log = filled(sim)
-    segment = log._chain.segments[1]
+    segment = log.files.segments.segments[1]
     sim.flip_bit(segment.path, 100)
-    first = log.index_at(segment.base_offset)
-    assert log.look_again(log.first_index, 10**6) is None
-    assert log.look_again(first, 10**6) is not None
-    assert log.look_again(log.end_index, 10**6) is None
+    first = log.entries.index_at(segment.base_offset)
+    assert log.scrubber.check_entries(log.entries.first_index, 10**6) is None
+    assert log.scrubber.check_entries(first, 10**6) is not None
+    assert log.scrubber.check_entries(log.entries.end_index, 10**6) is None
 
 
 def test_what_compaction_left_is_whole_at_a_second_look(disk: Disk) -> None:
     log = filled(disk, cleanup_compact=True, min_cleanable_dirty_ratio=0.01)
     assert compact(log)
-    index = log.first_index
-    while index < log.end_index:
-        assert log.look_again(index, 500) is None
-        _, index = log.read_entries(index, 500)
+    index = log.entries.first_index
+    while index < log.entries.end_index:
+        assert log.scrubber.check_entries(index, 500) is None
+        _, index = log.entries.read_entries(index, 500)

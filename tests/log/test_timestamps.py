@@ -51,12 +51,12 @@ def test_the_latest_record_is_found_below_any_limit(disk: Disk) -> None:
 
 def test_deleted_records_are_not_found(disk: Disk) -> None:
     log = filled(disk)
-    log.delete_prefix(Offset(50))
+    log.retention.delete_prefix(Offset(50))
     assert log.find_timestamp(0, END) == (records(log)[0].timestamp, 50, 1)
     append(log, b"now the only late one", timestamp=NOW_MS + 10**6, term=3)
     append(log, b"early", timestamp=1, term=3)
     flush(log)
-    log.delete_prefix(Offset(181))
+    log.retention.delete_prefix(Offset(181))
     assert log.max_timestamp(END) == (1, 181, 3)
 
 

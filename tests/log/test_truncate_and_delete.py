@@ -23,7 +23,7 @@ def filled(disk: Disk, count: int = 30) -> Log:
 @pytest.mark.parametrize("offset", range(0, 61, 3))
 def test_truncation_removes_everything_from_the_batch_that_holds_the_offset(disk: Disk, offset: int) -> None:
     log = filled(disk)
-    log.truncate(Offset(offset))
+    log.truncation.to_offset(Offset(offset))
     end = offset - offset % 2
     assert (log.end_offset, log.flushed_offset) == (end, end)
     assert offsets(log) == list(range(end))
@@ -32,44 +32,44 @@ def test_truncation_removes_everything_from_the_batch_that_holds_the_offset(disk
     log.close()
     again = Log.open(disk, FOLDER, SMALL)
     assert offsets(again) == list(range(end + 1))
-    assert again.last_term == 7
-    assert again.control_count == log.control_count
+    assert again.entries.last_term == 7
+    assert again.files.state.controls.total == log.files.state.controls.total
 
 
 def test_truncation_outside_the_log_is_refused(disk: Disk) -> None:
     log = filled(disk)
-    log.delete_prefix(Offset(20))
+    log.retention.delete_prefix(Offset(20))
     for offset in (61, 19):
         with pytest.raises(KafkaError) as caught:
-            log.truncate(Offset(offset))
+            log.truncation.to_offset(Offset(offset))
         assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_truncation_forgets_the_terms_that_began_there(disk: Disk) -> None:
     log = filled(disk)
-    assert (log.last_term, log.end_of_term(Term(2))) == (3, (2, 40))
-    log.truncate(Offset(40))
-    assert (log.last_term, log.end_of_term(Term(2))) == (2, (2, 40))
-    log.truncate(Offset(11))
-    assert (log.last_term, log.end_of_term(Term(1))) == (1, (1, 10))
+    assert (log.entries.last_term, log.end_of_term(Term(2))) == (3, (2, 40))
+    log.truncation.to_offset(Offset(40))
+    assert (log.entries.last_term, log.end_of_term(Term(2))) == (2, (2, 40))
+    log.truncation.to_offset(Offset(11))
+    assert (log.entries.last_term, log.end_of_term(Term(1))) == (1, (1, 10))
     assert log.max_timestamp(Offset(99)) == (NOW_MS + 5, 9, 1)
 
 
 def test_truncation_below_the_flushed_offset_is_durable_at_once(sim: SimDisk) -> None:
     log = filled(sim)
     tidy(log)
-    log.truncate(Offset(24))
+    log.truncation.to_offset(Offset(24))
     for seed in range(20):
         assert offsets(Log.open(sim.after_power_cut(seed), FOLDER, SMALL)) == list(range(24))
 
 
 def test_deleting_the_prefix_moves_the_start_also_within_a_batch(disk: Disk) -> None:
     log = filled(disk)
-    log.delete_prefix(Offset(27))
+    log.retention.delete_prefix(Offset(27))
     assert (log.start_offset, offsets(log)) == (27, list(range(27, 60)))
     with pytest.raises(KafkaError):
         log.read(Offset(26), 100, limit=Offset(60))
-    log.delete_prefix(Offset(5))
+    log.retention.delete_prefix(Offset(5))
     assert log.start_offset == 27
     log.close()
     assert offsets(Log.open(disk, FOLDER, SMALL)) == list(range(27, 60))
@@ -78,21 +78,21 @@ def test_deleting_the_prefix_moves_the_start_also_within_a_batch(disk: Disk) -> 
 def test_files_of_the_prefix_go_with_the_garbage(disk: Disk) -> None:
     log = filled(disk)
     before = log.segment_count
-    log.delete_prefix(Offset(40))
+    log.retention.delete_prefix(Offset(40))
     assert log.segment_count < before
     tidy(log)
     bases = [name for name in disk.list_dir(FOLDER) if name.endswith(".log")]
-    assert bases == [f"{base:020d}.log" for base in log._chain.bases]
+    assert bases == [f"{base:020d}.log" for base in log.files.segments.bases]
 
 
 def test_deleting_everything_leaves_an_empty_log_that_goes_on(disk: Disk) -> None:
     log = filled(disk)
-    log.delete_prefix(Offset(60))
+    log.retention.delete_prefix(Offset(60))
     assert (log.start_offset, log.end_offset, log.size_bytes) == (60, 60, 0)
     tidy(log)
     log.close()
     log = Log.open(disk, FOLDER, SMALL)
-    assert (log.start_offset, log.end_offset, log.last_term) == (60, 60, 3)
+    assert (log.start_offset, log.end_offset, log.entries.last_term) == (60, 60, 3)
     assert append(log, b"next", term=3).base_offset == 60
     assert offsets(log) == [60]
 
@@ -101,24 +101,27 @@ def test_what_is_not_flushed_cannot_be_deleted(disk: Disk) -> None:
     log = filled(disk)
     append(log, b"unflushed", term=3)
     with pytest.raises(KafkaError) as caught:
-        log.delete_prefix(Offset(61))
+        log.retention.delete_prefix(Offset(61))
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_the_number_of_deleted_control_entries_is_remembered(disk: Disk) -> None:
     log = filled(disk)
-    log.delete_prefix(Offset(45))
+    log.retention.delete_prefix(Offset(45))
     tidy(log)
-    assert log._state.start_controls > 0
+    assert log.files.state.start_controls > 0
     log.close()
     again = Log.open(disk, FOLDER, SMALL)
-    assert (again._state.start_controls, again.control_count) == (log._state.start_controls, 3)
+    assert (again.files.state.start_controls, again.files.state.controls.total) == (
+        log.files.state.start_controls,
+        3,
+    )
 
 
 def test_a_removal_of_files_that_was_cut_short_is_finished(sim: SimDisk) -> None:
     log = filled(sim)
-    log.delete_prefix(Offset(45))
-    chores = log.take_garbage()
+    log.retention.delete_prefix(Offset(45))
+    chores = log.maintenance.next_task()
     assert chores is not None
     survivors = []
     sim.on_operation = lambda number, kind, path: survivors.append(sim.after_power_cut(number))
@@ -126,7 +129,7 @@ def test_a_removal_of_files_that_was_cut_short_is_finished(sim: SimDisk) -> None
     assert len(survivors) > 10
     for after in survivors:
         again = Log.open(after, FOLDER, SMALL)
-        assert (again.end_offset, again.control_count) == (60, 3)
+        assert (again.end_offset, again.files.state.controls.total) == (60, 3)
         assert offsets(again) == list(range(int(again.start_offset), 60))
         tidy(again)
         assert len([n for n in after.list_dir(FOLDER) if n.endswith(".log")]) == again.segment_count
@@ -134,14 +137,14 @@ def test_a_removal_of_files_that_was_cut_short_is_finished(sim: SimDisk) -> None
 
 def test_a_log_that_is_truncated_to_its_start_knows_the_term_before_it(disk: Disk) -> None:
     log = filled(disk)
-    log.delete_prefix(Offset(50))
-    log.truncate(Offset(50))
-    assert (log.start_offset, log.end_offset, log.last_term) == (50, 50, 3)
+    log.retention.delete_prefix(Offset(50))
+    log.truncation.to_offset(Offset(50))
+    assert (log.start_offset, log.end_offset, log.entries.last_term) == (50, 50, 3)
     append(log, b"v", term=3)
     assert log.term_at(Offset(50)) == 3
     log.close()
     again = Log.open(disk, FOLDER, SMALL)
-    assert (again.last_term, again.term_at(Offset(50)), again.control_count) == (3, 3, 3)
+    assert (again.entries.last_term, again.term_at(Offset(50)), again.files.state.controls.total) == (3, 3, 3)
 
 
 # --- terms

@@ -16,17 +16,17 @@ def write_and_tidy(log: Log, now_ms: int, keys: int) -> None:
     for number in range(6):
         rows = [Record(i, now_ms, b"key %d" % ((number + i) % keys), b"x" * 200, ()) for i in range(10)]
         batch = bytearray(build_batch(rows))
-        log.append(batch, check_batch(batch), Term(0), now_ms)
-    ticket = log.begin_flush()
+        log.writer.append(batch, check_batch(batch), Term(0), now_ms)
+    ticket = log.flushes.begin()
     assert ticket is not None
     ticket.run()
-    log.finish_flush(ticket)
-    log.apply_retention(now_ms)
-    plan = log.plan_compaction(now_ms)
+    log.flushes.finish(ticket)
+    log.retention.apply(now_ms)
+    plan = log.compactor.plan(now_ms)
     if plan is not None:
         plan.run()
-        log.finish_compaction(plan)
-    chores = log.take_garbage()
+        log.compactor.finish(plan)
+    chores = log.maintenance.next_task()
     if chores is not None:
         chores()
 

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from penstock.batch import BatchHeader, Record, build_batch, check_produced, iter_headers, read_records
+from penstock.batch import (
+    BatchHeader,
+    Buffer,
+    Record,
+    build_batch,
+    check_produced,
+    iter_headers,
+    read_header,
+    read_records,
+)
 from penstock.config import TopicConfig
 from penstock.log import Appended, Log
 from penstock.types import Offset, Term
@@ -39,35 +48,50 @@ def append(
     log: Log, *values: bytes | None, term: int = 1, now_ms: int = NOW_MS, **options: object
 ) -> Appended:
     data, header = batch(*(values or (b"v",)), **options)  # type: ignore[arg-type]
-    return log.append(data, header, Term(term), now_ms)
+    return log.writer.append(data, header, Term(term), now_ms)
+
+
+def headers_of(data: Buffer) -> list[BatchHeader]:
+    """Of all entries in `data`, as Raft's core reads them. BatchError where one is cut off."""
+    found: list[BatchHeader] = []
+    position = 0
+    while position < len(data):
+        found.append(read_header(data, position))
+        position += found[-1].size
+    return found
+
+
+def append_entries(log: Log, data: Buffer, now_ms: int = NOW_MS, *, gaps_below: int = 0) -> None:
+    """As a follower that was sent them."""
+    log.writer.append_entries(data, headers_of(data), now_ms, gaps_below=gaps_below)
 
 
 def flush(log: Log) -> None:
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     if ticket is not None:
         ticket.run()
-        log.finish_flush(ticket)
+        log.flushes.finish(ticket)
 
 
 def tidy(log: Log) -> None:
     """What the node's housekeeping does in three rounds: save a snapshot, remove what it made dispensable, look."""
     for _ in range(3):
-        chores = log.take_garbage()
+        chores = log.maintenance.next_task()
         if chores is not None:
             chores()
-    assert log.take_garbage() is None
+    assert log.maintenance.next_task() is None
 
 
 def compact(log: Log, now_ms: int = NOW_MS, **options: int) -> bool:
     """One pass of compaction, with the snapshot that it waits for. Whether there was one."""
-    plan = log.plan_compaction(now_ms, **options)
+    plan = log.compactor.plan(now_ms, **options)
     if plan is None:
         tidy(log)
-        plan = log.plan_compaction(now_ms, **options)
+        plan = log.compactor.plan(now_ms, **options)
     if plan is None:
         return False
     plan.run()
-    log.finish_compaction(plan)
+    log.compactor.finish(plan)
     return True
 
 

@@ -29,7 +29,8 @@ batch's end, `check_batch` proves what can be proven without decompressing, `che
 client may send.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
@@ -131,11 +132,15 @@ class BatchHeader(NamedTuple):
         return self.last_offset_delta == -1 and self.record_count == 0
 
 
+new_header: Callable[[Iterable[int]], BatchHeader] = partial(tuple.__new__, BatchHeader)
+"""From the 13 fields. A third of the time of BatchHeader(...), which is a function in Python."""
+
+
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The fixed fields at `pos`. Proves only that they are there, that this is v2 and the length possible."""
+    """The fixed fields at `pos`. Checks only that they are there, that this is v2 and that the length is possible."""
     if len(buf) - pos < HEADER_SIZE:
         raise BatchError(f"{max(len(buf) - pos, 0)} bytes: expected a batch header of {HEADER_SIZE}")
-    header = BatchHeader._make(HEADER.unpack_from(buf, pos))
+    header = new_header(HEADER.unpack_from(buf, pos))
     if header.magic != MAGIC:
         raise BatchError(
             f"magic={header.magic}: expected {MAGIC}, the only record format that is supported",
@@ -152,12 +157,18 @@ def check_batch(buf: Buffer, pos: int = 0) -> BatchHeader:
     For batches that were stored or replicated: compaction may have dropped records, so last_offset_delta
     may exceed record_count - 1. Costs one pass of the CRC and no look at the records.
     """
-    header = _check_covered(buf, pos)
+    header = read_header(buf, pos)
+    check_header(buf, pos, header)
+    return header
+
+
+def check_header(buf: Buffer, pos: int, header: BatchHeader) -> None:
+    """`check_batch` for a header that was read before."""
+    _check_covered(buf, pos, header)
     if header.base_offset < 0 or header.base_offset > MAX_OFFSET - header.last_offset_delta - 1:
         _refuse("base_offset", header.base_offset, f"0 .. 2**63 - 2 - {header.last_offset_delta}")
     if header.leader_epoch < -1:
         _refuse("leader_epoch", header.leader_epoch, "-1 or more")
-    return header
 
 
 def check_produced(buf: Buffer, pos: int = 0) -> BatchHeader:
@@ -165,7 +176,8 @@ def check_produced(buf: Buffer, pos: int = 0) -> BatchHeader:
 
     base_offset and leader_epoch are not looked at: the broker overwrites them, and Kafka takes any value there.
     """
-    header = _check_covered(buf, pos)
+    header = read_header(buf, pos)
+    _check_covered(buf, pos, header)
     if header.record_count < 1:
         _refuse("record_count", header.record_count, "at least 1")
     if header.last_offset_delta != header.record_count - 1:
@@ -197,13 +209,16 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         pos += header.size
 
 
-def set_log_append_time(buf: Buffer, timestamp_ms: int) -> bytes:
-    """A copy of the batch that carries the broker's time instead of the records' own, with its new CRC."""
-    header = check_batch(buf)
-    batch = bytearray(memoryview(buf)[: header.size])
-    _ATTRIBUTES.pack_into(batch, CRC_START, header.attributes | LOG_APPEND_TIME_BIT)
-    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)
-    return seal(batch)
+def set_log_append_time(
+    batch: Buffer, header: BatchHeader, timestamp_ms: int
+) -> tuple[bytearray, BatchHeader]:
+    """A copy of the batch that carries the broker's time instead of the records' own, and its header."""
+    copy = bytearray(batch)
+    attributes = header.attributes | LOG_APPEND_TIME_BIT
+    _ATTRIBUTES.pack_into(copy, CRC_START, attributes)
+    _MAX_TIMESTAMP.pack_into(copy, _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    crc = write_crc(copy)
+    return copy, header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
 
 
 def zero_width_batch(*, offset: int, term: int, payload: bytes) -> bytes:
@@ -217,14 +232,20 @@ def zero_width_batch(*, offset: int, term: int, payload: bytes) -> bytes:
 
 def seal(batch: bytearray) -> bytes:
     """Writes the CRC of a batch whose other bytes are final."""
-    with memoryview(batch) as view:
-        _CRC.pack_into(batch, CRC_POSITION, crc32c(view[CRC_START:]))
+    write_crc(batch)
     return bytes(batch)
 
 
-def _check_covered(buf: Buffer, pos: int) -> BatchHeader:
+def write_crc(batch: bytearray) -> int:
+    """The same, in place; returns the CRC."""
+    with memoryview(batch) as view:
+        crc = crc32c(view[CRC_START:])
+    _CRC.pack_into(batch, CRC_POSITION, crc)
+    return crc
+
+
+def _check_covered(buf: Buffer, pos: int, header: BatchHeader) -> None:
     """What every batch must satisfy in the bytes that its CRC covers."""
-    header = read_header(buf, pos)
     end = pos + LENGTH_OVERHEAD + header.batch_length
     if end > len(buf):
         raise BatchError(
@@ -243,7 +264,6 @@ def _check_covered(buf: Buffer, pos: int) -> BatchHeader:
         _refuse_timestamps(header)
     if header.producer_id != -1 or header.attributes & TRANSACTIONAL_BIT:
         _check_producer(header)
-    return header
 
 
 def _check_counts(header: BatchHeader) -> None:

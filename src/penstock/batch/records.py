@@ -26,6 +26,7 @@ from penstock.batch.header import (
     check_batch,
     iter_headers,
     seal,
+    write_crc,
 )
 
 _INT64_LE = Struct("<q")
@@ -46,13 +47,15 @@ _new_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Recor
 
 
 def scan_batch(
-    buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+    buf: Buffer, pos: int = 0, *, header: BatchHeader | None = None, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[BatchHeader, bytes, Columns]:
-    """The checked header, a buffer with the plain records, and the columns that say where all is in it.
+    """The checked header, a buffer with the uncompressed records, and the columns that locate each field in it.
 
-    The buffer is `buf` itself where nothing had to be decompressed or copied.
+    The buffer is `buf` itself where nothing had to be decompressed or copied. `header`: that of this batch, if the
+    caller has checked it already.
     """
-    header = check_batch(buf, pos)
+    if header is None:
+        header = check_batch(buf, pos)
     start, end = pos + HEADER_SIZE, pos + header.size
     if header.record_count == 0:
         payload, start, end = b"", 0, 0
@@ -97,9 +100,11 @@ def first_batches(data: bytes, max_unpacked: int, *, at_least_one: bool) -> byte
     return data
 
 
-def read_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+def read_records(
+    buf: Buffer, pos: int = 0, *, header: BatchHeader | None = None, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> list[Record]:
     """The records of the batch at `pos`, each length checked; a zero-width batch has none."""
-    _header, payload, columns = scan_batch(buf, pos, max_bytes=max_bytes)
+    _header, payload, columns = scan_batch(buf, pos, header=header, max_bytes=max_bytes)
     return list(map(_new_record, decode_rows(payload, columns)))
 
 
@@ -156,22 +161,26 @@ def build_batch(
 
 
 def recompress(
-    buf: Buffer, compression: int, level: int | None = None, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
-) -> bytes:
-    """The same batch with its records in another codec; they are moved as a whole and not looked at."""
-    header = check_batch(buf)
-    stored = memoryview(buf)[HEADER_SIZE : header.size]
+    batch: Buffer,
+    header: BatchHeader,
+    compression: int,
+    level: int | None = None,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> tuple[bytearray, BatchHeader]:
+    """The same batch with its records in another codec, and its header. The records are compressed as a whole and not
+    parsed. `header` is the checked header of the batch."""
     if header.compression == compression or header.record_count == 0:
-        return bytes(memoryview(buf)[: header.size])
-    plain = decompress(header.compression, stored, max_bytes=max_bytes)
+        return bytearray(batch), header
+    plain = decompress(header.compression, memoryview(batch)[HEADER_SIZE:], max_bytes=max_bytes)
     payload = compress(compression, plain, level)
     changed = header._replace(
         batch_length=MIN_BATCH_LENGTH + len(payload), attributes=header.attributes & ~CODEC_MASK | compression
     )
-    batch = bytearray(HEADER_SIZE + len(payload))
-    HEADER.pack_into(batch, 0, *changed)
-    batch[HEADER_SIZE:] = payload
-    return seal(batch)
+    rebuilt = bytearray(HEADER_SIZE + len(payload))
+    HEADER.pack_into(rebuilt, 0, *changed)
+    rebuilt[HEADER_SIZE:] = payload
+    return rebuilt, changed._replace(crc=write_crc(rebuilt))
 
 
 def _last_delta(rows: list[Record], base_offset: int, wanted: int | None) -> int:

@@ -1,18 +1,20 @@
-"""The log: what a partition stores, on disk and in memory, and how it comes back after a crash.
+"""The log of a partition: its storage on disk or in memory, and its recovery after a crash.
 
-Start with `layout`: it has the format byte by byte and the argument of recovery.
+Start with `layout`, which has the format byte by byte and explains recovery, then `log`, which lists the objects that
+work on a log.
 """
 
 from penstock.log.compaction import CompactionPlan
 from penstock.log.data_folder import DataFolder
 from penstock.log.disk import Disk, File
-from penstock.log.flush import FlushTicket
-from penstock.log.log import Appended, Log
+from penstock.log.flush_state import FlushTicket
+from penstock.log.log import Log
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.log.reset import Prefix
 from penstock.log.scrub import ScrubPlan
 from penstock.log.votes import SavedVote, VoteStore
+from penstock.log.writer import Appended
 
 __all__ = [
     "Appended",

@@ -30,11 +30,11 @@ from penstock.batch import BatchHeader, Record, build_batch, read_header, read_r
 from penstock.config import TopicConfig
 from penstock.errors import BatchError, CorruptLog, StorageError
 from penstock.log.disk import Disk
-from penstock.log.files import finish_swap
 from penstock.log.index import IndexHead, SegmentIndex
 from penstock.log.layout import CLEANED_SUFFIX, sidecar, swap_name
 from penstock.log.scan import BadBatch, note, scan
 from penstock.log.segment import MAX_OFFSET_SPAN, Segment
+from penstock.log.segment_files import finish_swap
 
 MAX_KEYS = 500_000
 DIGEST_SIZE = 20

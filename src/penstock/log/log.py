@@ -1,14 +1,22 @@
 """One partition's log: append, read, flush, truncate, delete the prefix. `layout` has its bytes and its recovery.
 
-It is also the log of a Raft group: `first_index` to `control_payloads` are what Raft asks for, `append_entries`,
-`truncate_to_index` and `reset` what it has done. `controls` has the arithmetic of its indexes.
+`Log` opens, reads, resets and closes. Objects over the same `LogFiles` do the rest:
+
+    log.writer       append, append_entries, begin_term, append_control
+    log.flushes      begin, finish
+    log.truncation   to_index, to_offset
+    log.retention    delete_prefix, expired, apply
+    log.compactor    plan, finish
+    log.scrubber     plan, finish, check_entries
+    log.maintenance  next_task: indexes and snapshots to save, files to remove
+    log.entries      the log of a Raft group: entries, terms and positions by Raft's index
 
 Invariants:
  1. start_offset <= flushed_offset <= end_offset. All below flushed_offset survives a power cut.
  2. Offsets rise by one, except where compaction has been. Each term begins with a control entry.
  3. An append writes whole batches with one call, or nothing: a write that fails half-way is cut back.
- 4. After a failed flush nobody knows what is on the disk: the log takes no more appends until it is opened anew and has
-    read what is there. No space is not such a failure: the next append tries again.
+ 4. After a failed flush it is unknown what is on the disk: the log takes no more appends until it is reopened and has
+    read what is there. A full disk is not such a failure: the next append tries again.
  5. An empty log that begins at 0 has no folder: the first append makes it.
  6. first_index <= commit_index, whatever is deleted; flushed_index <= end_index, whatever is truncated.
 """
@@ -18,31 +26,60 @@ from typing import Self
 
 from penstock.config import TopicConfig
 from penstock.errors import ErrorCode, KafkaError, StorageError
-from penstock.log.appending import Appended, Appending
-from penstock.log.chain import SegmentChain
+from penstock.log.compactor import Compactor
 from penstock.log.disk import Disk
-from penstock.log.flush import Flushing
+from penstock.log.entry_view import EntryView
+from penstock.log.flush import Flushes
+from penstock.log.flush_state import FlushState
 from penstock.log.layout import DELETED_SUFFIX
-from penstock.log.lookup import first_at_or_after, greatest_timestamp
-from penstock.log.places import place_of, read_entries
+from penstock.log.log_files import LogFiles
+from penstock.log.maintenance import Maintenance
 from penstock.log.producers import ProducerStates
 from penstock.log.recovery import Recovery
 from penstock.log.replay import replay_producers
 from penstock.log.reset import Prefix, announce_reset, finish_reset
+from penstock.log.retention import Retention
 from penstock.log.rolling import set_limits
-from penstock.log.tending import Tending
-from penstock.log.upkeep import Upkeep
+from penstock.log.scrub import Scrubber
+from penstock.log.segments import Segments
+from penstock.log.timestamps import first_at_or_after, greatest_timestamp
+from penstock.log.truncation import Truncation
+from penstock.log.writer import LogWriter
 from penstock.types import Index, Offset, Term
 
-__all__ = ["Appended", "Log"]
 
-
-class Log(Appending, Tending):
+class Log:
     """A partition's log. Made by `Log.open`."""
+
+    __slots__ = (
+        "compactor",
+        "cuts",
+        "entries",
+        "files",
+        "flushes",
+        "maintenance",
+        "retention",
+        "scrubber",
+        "truncation",
+        "writer",
+    )
+
+    def __init__(self, disk: Disk, path: str, config: TopicConfig) -> None:
+        self.cuts: list[str] = []
+        """What opening had to cut off, for the operator: written but never flushed, and torn by a crash."""
+        files = self.files = LogFiles(disk, path, config)
+        self.entries = EntryView(files)
+        self.writer = LogWriter(files)
+        self.retention = Retention(files)
+        self.maintenance = Maintenance(files, self.retention)
+        self.flushes = Flushes(files, self.maintenance)
+        self.truncation = Truncation(files, self.maintenance)
+        self.compactor = Compactor(files, self.maintenance)
+        self.scrubber = Scrubber(files)
 
     @classmethod
     def open(cls, disk: Disk, path: str, config: TopicConfig, *, recover: bool = True) -> Self:
-        """Reads what is there. Without `recover` nothing is changed: what would have to be cut is CorruptLog."""
+        """Reads what is there. Without `recover` nothing is changed: if something had to be cut, CorruptLog."""
         log = cls(disk, path, config)
         if disk.list_dir(path):
             recovery = Recovery(disk, path, config.index_interval_bytes, repair=recover)
@@ -50,89 +87,102 @@ class Log(Appending, Tending):
             log._adopt(recovery)
             log.cuts = recovery.cuts
             if recover:
-                log._settle(recovery)
+                log._complete_recovery(recovery)
         return log
+
+    # --- facts
+
+    @property
+    def path(self) -> str:
+        return self.files.path
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.files.config
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why the log takes no more appends."""
+        return self.files.failed
+
+    @property
+    def start_offset(self) -> Offset:
+        """The first offset that can be read."""
+        return self.files.state.start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset that the next record gets."""
+        return self.files.state.end_offset
+
+    @property
+    def flushed_offset(self) -> Offset:
+        return Offset(self.files.flushed.point.offset)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.files.segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self.files.segments.segments)
+
+    @property
+    def producers(self) -> ProducerStates:
+        return self.files.state.producers
+
+    @property
+    def cleaned_offset(self) -> Offset:
+        """Below it, offsets may be missing: by compaction here, or in the log that the entries came from."""
+        return Offset(max(self.files.state.cleaned_offset, self.files.state.gaps_below))
+
+    def end_of_term(self, term: Term) -> tuple[Term, Offset]:
+        """The last term not after `term` and where it ended, as OffsetForLeaderEpoch wants it; (-1, -1): unknown."""
+        return self.files.state.terms.end_of(term, self.end_offset)
+
+    def term_at(self, offset: Offset) -> Term:
+        return self.files.state.terms.at(offset)
 
     # --- reading by offset
 
     def read(self, offset: Offset, max_bytes: int, *, limit: Offset, at_least_one: bool = True) -> bytes:
         """Whole batches from the one that holds `offset`, below `limit`, up to `max_bytes`.
 
-        Stops at a segment's end and before a control entry: the next read goes on behind it. `at_least_one`
-        gives the first batch even if it is larger than `max_bytes`. b"" means that there is nothing below the
-        limit.
+        Stops at a segment's end and before a control entry: the next read continues behind it. `at_least_one` returns
+        the first batch even if it is larger than `max_bytes`. b"" means that there is nothing below the limit.
         """
-        end_offset = self.end_offset
-        if not self.start_offset <= offset <= end_offset:
+        files = self.files
+        start_offset, end_offset = files.state.start_offset, files.state.end_offset
+        if not start_offset <= offset <= end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.path} holds offsets {self.start_offset} to {end_offset}, not {offset}",
+                f"{files.path} holds offsets {start_offset} to {end_offset}, not {offset}",
             )
         if limit > end_offset:
             limit = end_offset
         if offset >= limit:
             return b""
-        return self._chain.read(offset, max_bytes, limit, at_least_one)
+        return files.segments.read(offset, max_bytes, limit, at_least_one)
 
     def find_timestamp(self, timestamp: int, limit: Offset) -> tuple[int, int, int] | None:
         """(timestamp, offset, term) of the first record below `limit` that is not earlier than `timestamp`."""
-        found = first_at_or_after(self._chain.segments, timestamp, self.start_offset, limit)
-        self._chain.let_cool()
+        segments = self.files.segments
+        found = first_at_or_after(segments.segments, timestamp, self.start_offset, limit)
+        segments.close_unused()
         if found is None:
             return None
         return found.timestamp, found.offset, self.term_at(Offset(found.offset))
 
     def max_timestamp(self, limit: Offset) -> tuple[int, int, int] | None:
         """(timestamp, offset, term) of the latest record below `limit`; of equals, the first."""
-        newest = greatest_timestamp(self._chain.segments, self.start_offset, limit)
+        newest = greatest_timestamp(self.files.segments.segments, self.start_offset, limit)
         return self.find_timestamp(newest, limit) if newest >= 0 else None
-
-    # --- reading by index
-
-    def term_before(self, index: int) -> Term | None:
-        """Of the entry that ends at this boundary; -1 before the first of all; None if that is not known here."""
-        if not self.first_index <= index <= self.end_index:
-            return None
-        return Term(self._state.controls.term_before(index))
-
-    def floor(self, index: int) -> Index:
-        """The greatest boundary that is not after `index`, and in the log."""
-        if index >= self.end_index:
-            return self.end_index
-        if index <= self.first_index:
-            return self.first_index
-        return Index(place_of(self._chain, self._state.controls, index).boundary)
-
-    def end_of_term_index(self, term: int) -> Index:
-        """Where the last entry whose term is not after `term` ends; the log's beginning if there is none."""
-        end = self._state.controls.end_of_term(term, self.first_index, self.end_index)
-        return Index(max(end, self.first_index))
-
-    def read_entries(self, index: int, max_bytes: int) -> tuple[bytes, Index]:
-        """Whole entries from this boundary on, control entries included, and the index after them. At least one, if
-        there is one; else up to `max_bytes`, and none from the next segment. (b"", index) at the log's end."""
-        if not self.first_index <= index <= self.end_index:
-            raise ValueError(f"{self.path} holds {self.first_index} to {self.end_index}, not index {index}")
-        if index == self.end_index:
-            return b"", Index(index)
-        data, end = read_entries(self._chain, self._state.controls, index, max_bytes)
-        return data, Index(end)
-
-    def control_payloads(self) -> list[tuple[Index, bytes]]:
-        """(index, payload) of each `append_control` that is still here. What was the newest in the deleted prefix is
-        in `prefix_config`."""
-        return [(Index(index), payload) for index, payload in self._state.controls.own_payloads()]
-
-    @property
-    def prefix_config(self) -> bytes:
-        """The payload of the last `append_control` before `first_index`; b"": there was none."""
-        return self._state.controls.gone_config
 
     # --- prefix and reset
 
     def prefix(self) -> Prefix:
-        """What a replica has to know that cannot have the entries before `first_index`. Reads a snapshot: rare."""
-        controls, first_index = self._state.controls, self.first_index
+        """What a replica needs to know if it cannot get the entries before `first_index`. Reads a snapshot: rare."""
+        controls, first_index = self.files.state.controls, self.files.first_index()
         offset = first_index - controls.gone
         return Prefix(
             offset=offset,
@@ -146,136 +196,132 @@ class Log(Appending, Tending):
 
     def _producers_before(self, offset: int) -> ProducerStates:
         """What producers sent in the deleted prefix."""
-        if not self._chain.segments:
+        segments = self.files.segments.segments
+        if not segments:
             return ProducerStates()
-        told, is_all = replay_producers(self._disk, self.path, self._chain.segments[:1], offset)
+        replayed, is_all = replay_producers(self.files.disk, self.path, segments[:1], offset)
         if not is_all:
-            told.restore(self.producers.rows())
-            told.truncate(offset, ProducerStates())
-        return told
+            replayed.restore(self.producers.rows())
+            replayed.truncate(offset, ProducerStates())
+        return replayed
 
     def reset(self, prefix: Prefix) -> None:
-        """Forgets this log, whatever it holds, and begins an empty one behind `prefix`, durably: some flushes long.
+        """Discards this log, whatever it holds, and begins an empty one behind `prefix`, durably. Takes a few flushes.
 
-        Raises ValueError for a prefix that cannot be, DiskFull when there is no room to begin: then all is as it was.
+        Raises ValueError for an impossible prefix, DiskFull when there is no space: then all is as it was.
         """
         prefix.validate()
-        self._check_writable()
-        self._disk.make_dir(self.path)
-        self._disk.sync_dir(self._parent)
-        announce_reset(self._disk, self.path, prefix)
-        self._upkeep.cancel()
-        if self._plan is not None:
-            self._plan.cancel()
-        self._generation += 1
-        for segment in [*self._chain.segments, *self._upkeep.garbage]:
-            segment.close()
+        files, disk = self.files, self.files.disk
+        files.check_writable()
+        disk.make_dir(files.path)
+        disk.sync_dir(files.parent)
+        announce_reset(disk, files.path, prefix)
+        self._stop_background_work()
+        files.close()
         try:
-            finish_reset(self._disk, self.path)
-            recovery = Recovery(self._disk, self.path, self.config.index_interval_bytes, repair=True)
+            finish_reset(disk, files.path)
+            recovery = Recovery(disk, files.path, files.config.index_interval_bytes, repair=True)
             recovery.run()
         except StorageError as problem:
-            # Opening it anew goes on where this ended.
-            self.failed = problem
+            # The next opening completes it.
+            files.failed = problem
             raise
         self._adopt(recovery)
-        self.commit_index = None if self.commit_index is None else Index(prefix.index)
+        files.commit_index = None if files.commit_index is None else Index(prefix.index)
+
+    def _stop_background_work(self) -> None:
+        self.maintenance.cancel()
+        self.compactor.cancel()
+        self.files.generation += 1
 
     # --- opening and closing
 
     def _adopt(self, recovery: Recovery) -> None:
-        self._state = recovery.state
-        self._chain = SegmentChain(recovery.segments, recovery.state.controls.offsets)
-        self._flushing = Flushing(self._disk, self._end_point(), self.end_index)
-        upkeep = self._upkeep = Upkeep(self._disk, self.path, recovery.checkpoint)
-        upkeep.garbage = recovery.leftovers
-        upkeep.unsaved = recovery.unsaved
-        upkeep.captured_at = self._appended_bytes if recovery.scanned_bytes == 0 else self._appended_bytes - 1
-        if self._chain.active is not None:
-            set_limits(self._chain.active, self.config, self.path)
-            self._chain.active.open_for_appending()
+        files, state = self.files, recovery.state
+        files.state = state
+        files.segments = Segments(recovery.segments, state.controls.offsets)
+        files.flushed = FlushState(files.end_point(), state.end_index)
+        files.checkpoint = recovery.checkpoint
+        files.deleted = recovery.deleted
+        files.unsaved = recovery.unsaved
+        appended = files.appended_bytes
+        self.maintenance.reset(appended if recovery.scanned_bytes == 0 else appended - 1)
+        if files.segments.active is not None:
+            set_limits(files.segments.active, files.config, files.path)
+            files.segments.active.open_for_appending()
 
-    def _settle(self, recovery: Recovery) -> None:
-        """What was read above the flushed line may be in memory only. From now on it counts as flushed: so it
-        must be."""
+    def _complete_recovery(self, recovery: Recovery) -> None:
+        """Bytes that were read above the flushed point may be in memory only. From now on they count as flushed, so
+        they are flushed here."""
+        files = self.files
         unflushed = recovery.unflushed()
         for segment in unflushed:
             segment.file.flush()
         if unflushed:
-            self._disk.sync_dir(self.path)
-            self._disk.sync_dir(self._parent)
+            files.disk.sync_dir(files.path)
+            files.disk.sync_dir(files.parent)
         known = recovery.checkpoint.facts
         if max(known.cleaned_offset, known.gaps_below) > self.end_offset:
-            recovery.checkpoint.save_durably(self._facts())
-        # What of the control entries at the start is committed is not known yet.
-        self._drop_prefix(limit=self.index_at(self.start_offset))
-        if self._chain.active is not None and self._chain.active.size == 0:
-            # A process that died may have made the file and not flushed its name: the first flush of what will be in
-            # it must do so.
-            self._flushing.mark_folder(self.path)
-            self._flushing.mark_folder(self._parent)
-        self._chain.let_cool()
-        if self._chain.segments and not self._disk.volatile and recovery.scanned_bytes:
-            self._upkeep.save_checkpoint(self._facts())
+            files.save_checkpoint_durably()
+        # It is not known yet which control entries at the start are committed: they stay.
+        self.retention.drop_segments(limit=self.entries.index_at(self.start_offset))
+        active = files.segments.active
+        if active is not None and active.size == 0:
+            # A process that died may have made the file and not flushed its name: the first flush of its content must.
+            files.flushed.mark_folder(files.path)
+            files.flushed.mark_folder(files.parent)
+        files.segments.close_unused()
+        if active is not None and not files.disk.volatile and recovery.scanned_bytes:
+            files.save_checkpoint()
 
     def reconfigure(self, config: TopicConfig) -> None:
         """The new settings hold from the next batch on."""
-        self.config = config
-        active = self._chain.active
+        self.files.config = config
+        active = self.files.segments.active
         if active is not None:
             set_limits(active, config, self.path)
 
     def close(self) -> None:
-        """A clean end: all is flushed, and the next opening has nothing to scan. No thread may work on this log."""
+        """Flushes everything and saves a snapshot, so that the next opening scans nothing. No thread may work on this
+        log."""
         try:
             if self.failed is None:
                 self._close_cleanly()
         finally:
-            for segment in [*self._chain.segments, *self._upkeep.garbage]:
-                segment.close()
+            self.files.close()
 
     def _close_cleanly(self) -> None:
-        ticket = self.begin_flush()
+        ticket = self.flushes.begin()
         if ticket is not None:
             try:
                 ticket.run()
             except StorageError as problem:
-                self.finish_flush(ticket, problem)
+                self.flushes.finish(ticket, problem)
                 raise
-            self.finish_flush(ticket)
-        upkeep, chain = self._upkeep, self._chain
-        upkeep.settle(chain.active)
-        if chain.active is None:
-            return
-        if not upkeep.is_saved(chain.active, self._appended_bytes):
-            upkeep.save_now(self._capture(), chain.segments)
-        upkeep.checkpoint.save_both(self._facts())
+            self.flushes.finish(ticket)
+        self.maintenance.save_at_close()
 
     def abandon(self, why: str) -> None:
-        """Lets go of the files as they are: whatever is written or flushed from now on is refused."""
-        self._upkeep.cancel()
-        if self._plan is not None:
-            self._plan.cancel()
-        self._generation += 1
-        self.failed = StorageError(f"{self.path} {why}")
-        for segment in [*self._chain.segments, *self._upkeep.garbage]:
-            segment.close()
+        """Closes the files as they are, and refuses every later write and flush."""
+        self._stop_background_work()
+        self.files.failed = StorageError(f"{self.path} {why}")
+        self.files.close()
 
     def destroy(self) -> Callable[[], None]:
-        """Takes the log away: its name is free at once. Returns the slow part, the removal, for a thread."""
+        """Deletes the log: its name is free at once. Returns the slow part, the removal, for a thread."""
         self.abandon("was deleted")
         aside = self._rename_aside()
-        return lambda: self._remove_for_good(aside)
+        return lambda: self._remove_renamed(aside)
 
     def _rename_aside(self) -> str:
-        number = 0
-        while self._disk.exists(aside := f"{self.path}.{number}{DELETED_SUFFIX}"):
+        disk, number = self.files.disk, 0
+        while disk.exists(aside := f"{self.path}.{number}{DELETED_SUFFIX}"):
             number += 1
-        if self._disk.exists(self.path):
-            self._disk.rename(self.path, aside)
+        if disk.exists(self.path):
+            disk.rename(self.path, aside)
         return aside
 
-    def _remove_for_good(self, aside: str) -> None:
-        """In a thread. The new name is made durable first: what a crash leaves must not look like a log."""
-        self._disk.sync_dir(self._parent)
-        self._disk.remove_tree(aside)
+    def _remove_renamed(self, aside: str) -> None:
+        """In a thread. The new name is made durable first: after a crash the rest must not look like a log."""
+        self.files.disk.sync_dir(self.files.parent)
+        self.files.disk.remove_tree(aside)

@@ -8,7 +8,6 @@ from typing import NoReturn
 from penstock.errors import CorruptLog
 from penstock.log.checkpoint import Checkpoint, FlushPoint
 from penstock.log.disk import Disk
-from penstock.log.files import finish_swap, remove_indexes, remove_segment
 from penstock.log.index import SegmentIndex
 from penstock.log.layout import (
     CLEANED_SUFFIX,
@@ -23,6 +22,7 @@ from penstock.log.layout import (
 from penstock.log.reset import finish_reset
 from penstock.log.scan import BadBatch, note, scan
 from penstock.log.segment import Segment
+from penstock.log.segment_files import finish_swap, remove_indexes, remove_segment
 from penstock.log.snapshot import Snapshot, load_snapshot, newest_snapshot, snapshot_path
 from penstock.log.state import LogState
 from penstock.types import NO_TERM, Offset, Term
@@ -46,8 +46,8 @@ class Recovery:
         """What had to go, in words: a torn tail is no error, but whoever runs the node will want to know."""
         self.scanned_bytes = 0
         """What the newest snapshot did not cover."""
-        self.leftovers: list[Segment] = []
-        """Segments that only wait for their removal."""
+        self.deleted: list[Segment] = []
+        """Segments of a deleted prefix, to be removed."""
         self.unsaved: list[Segment] = []
         """Segments whose indexes were rebuilt."""
 
@@ -141,7 +141,7 @@ class Recovery:
             if self._may_need_controls_at(limit, snapshot):
                 limit -= 1
         while len(self.segments) > 1 and self.segments[1].base_offset <= limit:
-            self.leftovers.append(self.segments.pop(0))
+            self.deleted.append(self.segments.pop(0))
 
     def _may_need_controls_at(self, offset: int, snapshot: Snapshot) -> bool:
         """Control entries at the log's start may stand at the end of the segment before, and not be committed. Unless

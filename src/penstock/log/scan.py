@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from penstock.batch import HEADER_SIZE, BatchHeader, check_batch
+from penstock.batch.header import LENGTH_OVERHEAD
 from penstock.errors import BatchError
 from penstock.log.disk import File
-from penstock.log.segment import LENGTH_OVERHEAD, Segment, newest_timestamp
+from penstock.log.segment import Segment, newest_timestamp
 
 SCAN_WINDOW = 1024 * 1024
 """Read at once; a larger batch is read whole."""

@@ -1,10 +1,10 @@
-"""Reading again what was written long ago: bit-rot is to be found while other replicas still have the right bytes.
+"""Scrubbing: reads old segments again, to find bit rot while other replicas still have the right bytes.
 
-Of every batch: the CRC, that it follows on the one before it, and that its term is the one that was last begun, as the
-log itself remembers it. The last two because a batch's CRC covers neither its offset nor its term.
+A scrub checks every batch: its CRC, that it follows the one before it, and that its term is the one that was last begun
+according to the log's state. The last two because a batch's CRC covers neither its offset nor its term.
 
-A scrub goes over sealed segments, in its own time. `look_again` is for entries that somebody has just complained about,
-wherever they stand.
+A scrub reads sealed segments in the background. `Scrubber.check_entries` is for entries that a follower has refused,
+wherever they are.
 """
 
 from collections.abc import Sequence
@@ -12,43 +12,98 @@ from typing import NamedTuple
 
 from penstock.batch import HEADER_SIZE, BatchHeader, check_batch
 from penstock.errors import BatchError, CorruptLog, StorageError
-from penstock.log.chain import SegmentChain
-from penstock.log.controls import Controls
+from penstock.log.boundaries import boundary_at, read_entries
 from penstock.log.disk import Disk
 from penstock.log.entries import check_entries
-from penstock.log.places import place_of, read_entries
+from penstock.log.log_files import LogFiles
 from penstock.log.scan import BadBatch, scan
 from penstock.log.segment import Segment
 from penstock.log.state import read_control
 from penstock.types import Offset
 
+SCRUB_BYTES = 64 * 1024 * 1024
+"""About how much one scrub reads: a tenth of a second of one core."""
 
-def look_again(
-    chain: SegmentChain, controls: Controls, index: int, max_bytes: int, *, gaps_below: int
-) -> CorruptLog | None:
-    """What is wrong with the entries from boundary `index` on, which is in the log: with those that `read_entries`
-    gives, to the last byte. Compared as a replica does that is sent them."""
-    place = place_of(chain, controls, index)
-    segment = chain.segments[place.at]
-    if place.boundary != index:
-        return CorruptLog(
-            segment.path, place.position, f"a batch that goes on at index {index}, where one begins"
+
+class Scrubber:
+    """Plans and finishes the scrubs of one log."""
+
+    __slots__ = ("_files",)
+
+    def __init__(self, files: LogFiles) -> None:
+        self._files = files
+
+    def plan(self, from_offset: int = 0, *, max_bytes: int = SCRUB_BYTES) -> "ScrubPlan | None":
+        """A scrub of sealed segments, from the one that holds `from_offset` on; None if there is none. The caller runs
+        it in a thread, then calls `finish`; the next scrub continues at `plan.next_offset`."""
+        files, segments = self._files, self._files.segments
+        flushed = files.flushed.point.base_offset
+        sealed = [s for s in segments.segments[:-1] if s.base_offset < flushed]
+        chosen: list[Segment] = []
+        for segment in sealed:
+            if segment.next_offset > from_offset and sum(other.size for other in chosen) < max_bytes:
+                chosen.append(segment)
+        if not chosen or files.failed is not None:
+            return None
+        first = segments.segments.index(chosen[0])
+        before = sum(segment.control_count for segment in segments.segments[:first])
+        return ScrubPlan(
+            files.disk,
+            segments=chosen,
+            ends=[segments.bases[first + number + 1] for number in range(len(chosen))],
+            controls=files.state.controls.expected_from(before),
+            gaps_below=max(files.state.cleaned_offset, files.state.gaps_below),
+            is_last=chosen[-1] is sealed[-1],
         )
-    position = 0
-    try:
-        data, _ = read_entries(chain, controls, index, max_bytes)
-        view = memoryview(data)
-        while position < len(view):
-            position += check_batch(view, position).size
-        position, offset = 0, index - controls.gone - controls.count_before(index)
-        check_entries(data, end_offset=offset, last_term=controls.term_before(index), gaps_below=gaps_below)
-    except BatchError as problem:
-        return CorruptLog(segment.path, place.position + position, problem.message)
-    return None
+
+    def finish(self, plan: "ScrubPlan") -> CorruptLog | None:
+        """What the scrub found wrong in segments that are still part of this log. The log goes on: its owner decides
+        about the rest of it."""
+        if plan.wrong is None:
+            return None
+        source, problem = plan.wrong
+        sealed = self._files.segments.segments[:-1]
+        is_unchanged = source.segment in sealed and source.segment.size == source.size
+        return problem if is_unchanged else None
+
+    def check_entries(self, index: int, max_bytes: int) -> CorruptLog | None:
+        """What is wrong with the entries that `read_entries` returns from this boundary on; None if they are whole."""
+        files, state = self._files, self._files.state
+        if not files.first_index() <= index < state.end_index:
+            return None
+        cleaned_offset = max(state.cleaned_offset, state.gaps_below)
+        gaps_below = state.end_offset if files.config.cleanup_compact else cleaned_offset
+        try:
+            return self._check_entries(index, max_bytes, gaps_below)
+        except CorruptLog as problem:
+            return problem
+        except (StorageError, ValueError) as problem:  # unreadable bytes are as lost as wrong ones
+            return CorruptLog(files.path, 0, str(problem))
+
+    def _check_entries(self, index: int, max_bytes: int, gaps_below: int) -> CorruptLog | None:
+        """The same checks as in a replica that receives the entries."""
+        segments, controls = self._files.segments, self._files.state.controls
+        found = boundary_at(segments, controls, index)
+        segment = segments.segments[found.segment_number]
+        if found.entry_index != index:
+            reason = f"a batch spans index {index}, where an entry must begin"
+            return CorruptLog(segment.path, found.position, reason)
+        position, headers = 0, []
+        try:
+            data, _ = read_entries(segments, controls, index, max_bytes)
+            view = memoryview(data)
+            while position < len(view):
+                headers.append(check_batch(view, position))
+                position += headers[-1].size
+            position, offset, term = 0, controls.offset_at(index), controls.term_before(index)
+            check_entries(data, headers, end_offset=offset, last_term=term, gaps_below=gaps_below)
+        except BatchError as problem:
+            return CorruptLog(segment.path, found.position + position, problem.message)
+        return None
 
 
 class ScrubSource(NamedTuple):
-    """A segment as it was when the plan was made, and the offset at which the next one begins."""
+    """A segment as it was when the plan was made, and the offset at which the next segment begins."""
 
     segment: Segment
     path: str
@@ -58,7 +113,7 @@ class ScrubSource(NamedTuple):
 
 
 class ScrubPlan:
-    """One scrub of a few sealed segments. `run` in a thread, then `Log.finish_scrub`."""
+    """One scrub of a few sealed segments. `run` in a thread, then `Scrubber.finish`."""
 
     def __init__(
         self,
@@ -75,19 +130,19 @@ class ScrubPlan:
             ScrubSource(s, s.path, s.base_offset, s.size, end) for s, end in zip(segments, ends, strict=True)
         ]
         self._term, self._expected = controls
-        """The term that reigns at the beginning, and (offset, term) of the control entries from there on."""
+        """The term at the beginning, and (offset, term) of the control entries from there on."""
         self._seen = 0
         self._gaps_below = gaps_below
         self.next_offset = Offset(0 if is_last else self._sources[-1].end_offset)
-        """Where the next scrub goes on; 0: all has been read."""
+        """Where the next scrub continues; 0: all has been read."""
         self.read_bytes = 0
         self.wrong: tuple[ScrubSource, CorruptLog] | None = None
-        """The first segment that is not what it was, and why."""
+        """The first damaged segment, and the damage."""
         self.cancelled = False
 
     def run(self) -> None:
-        """In a thread. A segment that went meanwhile, with retention or compaction, is no concern of a scrub; nor is
-        what follows on it, of which too little is known then."""
+        """In a thread. Ends at a segment that retention or compaction has removed meanwhile: the plan no longer
+        describes the segments after it."""
         for source in self._sources:
             if self.cancelled:
                 return
@@ -98,7 +153,7 @@ class ScrubPlan:
             except CorruptLog as problem:
                 self.wrong = (source, problem)
                 return
-            except StorageError as problem:  # what cannot be read is as lost as what is wrong
+            except StorageError as problem:  # unreadable bytes are as lost as wrong ones
                 self.wrong = (source, CorruptLog(source.path, 0, str(problem)))
                 return
 

@@ -1,17 +1,18 @@
-"""One segment: a file of batches, its indexes, and what is known about both.
+"""One segment: a file of batches, its indexes, and the facts known about both.
 
 A segment is *active* while it is the log's last, and sealed afterwards. The active one always has its file and index
-at hand; a sealed one opens them when somebody reads there and `cool` lets go of them again, so that a log of any length
-costs a bounded number of descriptors and bytes.
+open. A sealed one opens them when it is read, and `close_unused` closes them again, so that a log of any length costs a
+bounded number of descriptors and bytes.
 
-`note` is the one place where a batch enters the books, whether it was just appended or read by recovery: so recovered
-indexes are equal to those that were lost, and replicas roll at the same offsets.
+`note` is the only method that enters a batch into index and facts, whether it was just appended or read by recovery: so
+recovered indexes are equal to those that were lost, and replicas roll at the same offsets.
 """
 
 from collections.abc import Iterator
 from struct import Struct
 
 from penstock.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
+from penstock.batch.header import LENGTH_OVERHEAD, MIN_BATCH_LENGTH
 from penstock.errors import BatchError, CorruptLog, StorageError
 from penstock.log.checkpoint import Removed
 from penstock.log.disk import Disk, File
@@ -19,10 +20,8 @@ from penstock.log.index import HEAD_SIZE, IndexHead, SegmentIndex, read_head
 from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, sidecar
 from penstock.log.snapshot import Snapshot
 
-LENGTH_OVERHEAD = 12
-MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
-_PLACE = Struct(">qi11xi")
-"""base_offset, batch_length and last_offset_delta of a batch's header: all that a search looks at."""
+EXTENT = Struct(">qi11xi")
+"""base_offset, batch_length and last_offset_delta of a batch's header: all that a search needs."""
 MAX_OFFSET_SPAN = 2**31 - 1
 """Of one segment: the index has 4 bytes for an offset."""
 UNLIMITED = 2**63
@@ -69,7 +68,7 @@ class Segment:
         self.base_snapshot: Snapshot | None = None
         """The log's state before the first entry here, until that is saved. On a volatile disk it stays."""
         self.removed_before: Removed | None = None
-        """For a segment that waits for its removal: what will have to be known if it stays and all before it goes."""
+        """For a segment that waits for its removal: what must be recorded if it stays and all before it are removed."""
         self.next_offset = base_offset
         """The offset after the last; for a compacted segment, the next segment's base."""
         self.size = 0
@@ -86,13 +85,13 @@ class Segment:
         self.index: SegmentIndex | None = None
         self.index_saved = False
         self.dirty = False
-        """It has bytes that no flush has taken on."""
+        """It has bytes that are in no flush ticket."""
         self._file: File | None = None
         self._pins = 0
         self._closing = False
         self._unindexed = 0
         self._force_entry = False
-        """The last entry is a control entry: the next one gets an index entry."""
+        """The last entry is a control entry: the next entry gets an index entry."""
 
     @property
     def has_records(self) -> bool:
@@ -100,15 +99,15 @@ class Segment:
         return self.next_offset > self.base_offset
 
     def has_room(self, size: int, next_offset: int, timestamp: int) -> bool:
-        """Whether a batch of this size, end and time may stand here. Says nothing of clocks: replicas must agree.
+        """Whether a batch of this size, end and time may be written here. No clock is involved: replicas must agree.
 
-        No segment ends with a control entry while it is being written: that takes no offset, so if a crash took it,
-        the next segment would seem to follow without a gap. What comes behind one stands here, full or not.
+        No segment ends with a control entry while it is being written: that takes no offset, so if a crash removed it,
+        the next segment would seem to follow without a gap. The entry after it is written here, even if it is full.
         """
         return (
             not (
                 self.size + size > self.max_size
-                # A first batch without a time cannot say when to roll.
+                # A first batch without a timestamp cannot say when to roll.
                 or (timestamp - self.first_timestamp > self.roll_ms and self.first_timestamp >= 0)
                 or self.index_full
                 or next_offset - self.base_offset > MAX_OFFSET_SPAN
@@ -119,7 +118,7 @@ class Segment:
     # --- files
 
     def create(self) -> None:
-        """Makes the file; what a dead process may have left under this name is gone."""
+        """Makes the file, and discards what a dead process may have left under this name."""
         file = self._disk.open(self.path, create=True)
         if file.size:
             file.truncate(0)
@@ -136,7 +135,7 @@ class Segment:
         return self._file
 
     def open_for_appending(self) -> None:
-        """The active segment has both at hand always, so that `append` need not ask."""
+        """The active segment always has both open, so that `append` need not check."""
         self.load_index()
         self._file = self.file
 
@@ -157,14 +156,14 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def cool(self) -> None:
-        """Lets go of what can be opened again. Not for a segment whose index exists in memory only."""
+    def close_unused(self) -> None:
+        """Closes what can be opened again. An index that exists in memory only stays."""
         if self._pins == 0:
             self.close()
         if self.index_saved:
             self.index = None
 
-    # --- the books
+    # --- index and facts
 
     def append(self, batch: Buffer, base_offset: int, next_offset: int, timestamp: int) -> None:
         position = self.size
@@ -173,7 +172,7 @@ class Segment:
         self.note(position, len(batch), base_offset, next_offset, timestamp)
 
     def note(self, position: int, size: int, base_offset: int, next_offset: int, timestamp: int) -> None:
-        """A batch of `size` bytes stands at `position`. `timestamp` is the latest of its records."""
+        """A batch of `size` bytes is at `position`. `timestamp` is the latest of its records."""
         if self._unindexed > self.interval or self._force_entry:
             assert self.index is not None
             self.index.add(base_offset - self.base_offset, position, self.max_timestamp)
@@ -189,7 +188,7 @@ class Segment:
         self.next_offset = next_offset
 
     def note_control(self, position: int, size: int, offset: int) -> None:
-        """A control entry stands at `position`. Of several before one batch, the first has the index entry."""
+        """A control entry is at `position`. Of several before one batch, the first has the index entry."""
         assert self.index is not None
         relative = offset - self.base_offset
         if self.index.first_at(relative) is None:
@@ -202,7 +201,7 @@ class Segment:
             self.next_offset = offset
 
     def truncate(self, position: int, next_offset: int, control_count: int) -> None:
-        """Cuts the file, durably, and takes what is gone out of the books."""
+        """Cuts the file, durably, and removes the cut batches from index and facts."""
         index = self.load_index()
         file = self.file
         file.truncate(position)
@@ -220,7 +219,7 @@ class Segment:
         self.index_full = index.size_bytes() >= self.max_index_bytes
         self.index_saved = False
         self._unindexed = position - last_position
-        # Only a control entry can stand at the end's own offset, and the batch after it must have an entry.
+        # Only a control entry can have the end's own offset, and the batch after it must have an entry.
         self._force_entry = bool(index.offsets) and last_offset + self.base_offset == next_offset
         newest = [newest_timestamp(header) for _, header in self.headers(last_position, position)]
         self.max_timestamp = max(newest + [index.times[-1] if index.times else -1])
@@ -241,7 +240,7 @@ class Segment:
         )
 
     def adopt(self, head: IndexHead) -> None:
-        """Believes a checked head of an index file instead of reading the segment."""
+        """Takes the facts from a checked head of an index file instead of reading the segment."""
         self.size = head.log_size
         self.next_offset = head.next_offset
         self.max_timestamp = head.max_timestamp
@@ -311,12 +310,12 @@ class Segment:
     def locate(self, offset: int, *, no_control: bool = False) -> int:
         """The position of the first batch whose last offset is `offset` or later; the end if there is none.
 
-        `no_control`: no control entry stands at this offset, so an index entry for it can be believed unseen. (With one
-        there, and its batch gone by compaction, the entry would be the control entry's.)
+        `no_control`: no control entry has this offset, so an index entry for it is that of the batch. (With one there,
+        and its batch removed by compaction, the entry would be the control entry's.)
         """
         index = self.load_index()
         entry_offset, position = index.floor(offset - self.base_offset)
-        # A segment's beginning without an entry is no batch's: compaction may have put a control entry there.
+        # Without an index entry, a control entry may be at the segment's beginning: compaction may have left it there.
         if (
             no_control
             and entry_offset + self.base_offset == offset
@@ -325,11 +324,11 @@ class Segment:
             return position
         end, window, at = self.size, b"", 0
         while position < end:
-            if at + _PLACE.size > len(window):
+            if at + EXTENT.size > len(window):
                 window, at = self.file.read_at(position, PROBE_SIZE), 0
-            if at + _PLACE.size > len(window):
+            if at + EXTENT.size > len(window):
                 raise CorruptLog(self.path, position, "the file ends within a batch's header")
-            base_offset, length, last_offset_delta = _PLACE.unpack_from(window, at)
+            base_offset, length, last_offset_delta = EXTENT.unpack_from(window, at)
             if length < MIN_BATCH_LENGTH:
                 raise CorruptLog(self.path, position, f"a batch of {length} bytes")
             if base_offset + last_offset_delta >= offset and last_offset_delta >= 0:

@@ -7,7 +7,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from penstock.errors import CorruptLog, PenstockError, StorageError
-from penstock.log.tending import SCRUB_BYTES
+from penstock.log.scrub import SCRUB_BYTES
 from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
 from penstock.node.replication.partition import Partition
@@ -128,11 +128,11 @@ class Housekeeping:
         """How many bytes were read."""
         if partition.closed:
             return 0
-        plan = partition.log.plan_scrub(self._scrubbed.get(partition, Offset(0)), max_bytes=max_bytes)
+        plan = partition.log.scrubber.plan(self._scrubbed.get(partition, Offset(0)), max_bytes=max_bytes)
         if plan is None:
             return 0
         await self._workers.run(plan.run)
-        rot = None if partition.closed else partition.log.finish_scrub(plan)
+        rot = None if partition.closed else partition.log.scrubber.finish(plan)
         self._scrubbed[partition] = plan.next_offset
         if rot is not None:
             partition.damaged(rot)
@@ -158,25 +158,25 @@ class Housekeeping:
         """Where a log starts is its leader's decision, and the others follow; compaction is everybody's own."""
         if partition.leads:
             self._retain(partition, self._clock.wall_ms())
-        plan = partition.log.plan_compaction(self._clock.wall_ms())
+        plan = partition.log.compactor.plan(self._clock.wall_ms())
         if plan is not None:
             await self._workers.run(plan.run)
             if not partition.closed:
-                partition.log.finish_compaction(plan)
-        garbage = partition.log.take_garbage()
-        if garbage is not None:
-            await self._workers.run(garbage)
+                partition.log.compactor.finish(plan)
+        task = partition.log.maintenance.next_task()
+        if task is not None:
+            await self._workers.run(task)
 
     def _retain(self, partition: Partition, now_ms: int) -> None:
         """Deletes what is past its time and its grace. What is over retention.bytes goes at once: it takes space."""
         stored, config = partition.log, partition.config
         too_large = 0 <= config.retention_bytes < stored.size_bytes
-        if not too_large and stored.expired(now_ms):
+        if not too_large and stored.retention.expired(now_ms):
             since_ms = self._expired_since_ms.setdefault(partition, now_ms)
             if now_ms - since_ms < min(config.retention_ms, RETENTION_GRACE_MS):
                 return
         self._expired_since_ms.pop(partition, None)
-        if stored.apply_retention(now_ms):
+        if stored.retention.apply(now_ms):
             partition.consensus.prefix_deleted()
 
     async def _pulse(self) -> None:

@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 
 import msgspec
 
+from penstock.batch import BatchHeader
 from penstock.raft.config import GroupConfig
 from penstock.raft.messages import InstallPrefix, Message
 from penstock.types import NO_TERM, Replica
@@ -70,6 +71,8 @@ class AppendEntries(msgspec.Struct, frozen=True):
     """Write a leader's entries behind the log's end as they are."""
 
     data: bytes
+    headers: list[BatchHeader]
+    """Of the entries in `data`, in order: read once, here, and checked by the log."""
 
 
 class AppendControl(msgspec.Struct, frozen=True):

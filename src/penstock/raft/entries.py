@@ -6,17 +6,23 @@ end, so it follows by counting backwards from there. Counting forwards from `pre
 has been, whole batches may be missing between it and the first entry, as between any two.
 """
 
-from struct import Struct, error
+from struct import error
 
-from penstock.batch.header import CONTROL_BIT, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MIN_BATCH_LENGTH
+from penstock.batch import BatchHeader
+from penstock.batch.header import (
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    new_header,
+)
 from penstock.errors import ProtocolViolation
 from penstock.raft.config import GroupConfig, decode
 from penstock.raft.effects import ControlKind
 from penstock.raft.messages import Append
 
-_HEAD = Struct(">qiibIhi")
-"""A batch's head up to last_offset_delta: base_offset, batch_length, term, magic, crc, attributes,
-last_offset_delta."""
 CONTROL_HEAD_SIZE = 13
 """What a control entry's payload opens with: kind, term and offset, as the log writes them."""
 
@@ -24,11 +30,12 @@ CONTROL_HEAD_SIZE = 13
 class Entries:
     """The boundaries of the entries in one append: parallel lists, because most have one entry and some thousands."""
 
-    __slots__ = ("configs", "data", "ends", "positions", "starts", "terms")
+    __slots__ = ("configs", "data", "ends", "headers", "positions", "starts", "terms")
 
     def __init__(self, message: Append) -> None:
         """Raises ProtocolViolation unless these are whole entries, in order, that fill the range they are said to."""
         self.data = message.entries
+        self.headers: list[BatchHeader] = []
         self.positions: list[int] = []
         self.starts: list[int] = []
         self.ends: list[int] = []
@@ -48,7 +55,8 @@ class Entries:
         term = message.prev_term
         try:
             while position < size:
-                base, length, entry_term, magic, _, attributes, delta = _HEAD.unpack_from(data, position)
+                header = new_header(HEADER.unpack_from(data, position))
+                base, length, entry_term, magic, _, attributes, delta = header[:7]
                 start = base + controls
                 if delta == -1 and attributes & CONTROL_BIT:
                     controls += 1
@@ -61,6 +69,7 @@ class Entries:
                     raise ProtocolViolation(f"an entry of term {entry_term} after {term} in {message.term}")
                 term = entry_term
                 previous = base + delta + 1 + controls
+                self.headers.append(header)
                 self.positions.append(position)
                 self.starts.append(start)
                 self.ends.append(previous)

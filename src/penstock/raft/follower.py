@@ -87,7 +87,10 @@ class Follower:
             core.out.append(Truncate(settled))
             core.configs_truncated(settled)
         position = entries.positions[new]
-        core.out.append(AppendEntries(entries.data[position:] if position else entries.data))
+        if position:
+            core.out.append(AppendEntries(entries.data[position:], entries.headers[new:]))
+        else:
+            core.out.append(AppendEntries(entries.data, entries.headers))
         for end, config in entries.configs:
             if end > settled:
                 core.config_appended(end, config)

@@ -151,11 +151,11 @@ class Witness:
             core.term,
             core.role,
             core.commit_index,
-            log.first_index,
-            log.end_index,
-            log.last_term,
+            log.entries.first_index,
+            log.entries.end_index,
+            log.entries.last_term,
             log.start_offset,
-            log._state.cleaned_offset,
+            log.files.state.cleaned_offset,
             _matches(core),
         )
         before = self._seen.get(one.me)
@@ -184,7 +184,7 @@ class Witness:
                 "start <= watermark <= end",
                 f"{one.name} has committed {sight.commit_index} of {sight.first_index} to {sight.end_index}",
             )
-        watermark = one.log.offset_at(sight.commit_index)
+        watermark = one.log.entries.offset_at(sight.commit_index)
         # Who has just started knows of no more commits than its deleted prefix tells, until its leader tells it.
         lowest = sight.start_offset if one.core.term_confirmed else 0
         if not lowest <= watermark <= one.log.end_offset or sight.start_offset > one.log.end_offset:
@@ -213,7 +213,7 @@ class Witness:
             self._chosen_start = sight.start_offset
         if sight.role is Role.LEADER and before is not None and sight.start_offset > before.start_offset:
             self.on_start_moved(one, before.start_offset, sight.start_offset)
-        if one.log.offset_at(sight.first_index) > sight.start_offset:
+        if one.log.entries.offset_at(sight.first_index) > sight.start_offset:
             self._broken(
                 "nothing is gone from the start on",
                 f"{one.name} starts at {sight.start_offset} and has nothing before index {sight.first_index}",
@@ -221,7 +221,7 @@ class Witness:
 
     def _check_compaction(self, one: Watched, sight: Sight) -> None:
         """A pass has ended."""
-        committed = one.log.offset_at(sight.commit_index)
+        committed = one.log.entries.offset_at(sight.commit_index)
         if sight.cleaned_offset > committed:
             self._broken(
                 "only what is committed is compacted",
@@ -267,11 +267,11 @@ class Witness:
             self._check_change(one, sight)
 
     def _check_change(self, one: Watched, sight: Sight) -> None:
-        if one.log.term_before(sight.commit_index) != sight.term:
+        if one.log.entries.term_before(sight.commit_index) != sight.term:
             self._broken(
                 "no change of members before the term is confirmed",
                 f"{one.name} changes them in {sight.term}, and its commit ends in "
-                f"{one.log.term_before(sight.commit_index)}",
+                f"{one.log.entries.term_before(sight.commit_index)}",
             )
 
     def _check_beliefs(self, one: Watched) -> None:
@@ -292,12 +292,12 @@ class Witness:
                 )
             other = self._graves.running(replica)
             # What is committed may have been compacted, on either side.
-            checked = max(one.log.first_index, self.end_index if self.book is not None else 0)
+            checked = max(one.log.entries.first_index, self.end_index if self.book is not None else 0)
             if peer.match_index <= max(known[1] if known[0] == now[0] else 0, checked) or (
                 other is None or other.core.term != one.core.term or self.rotten in (replica, one.me)
             ):
                 continue
-            start = one.log.floor(peer.match_index - 1)
+            start = one.log.entries.floor(peer.match_index - 1)
             entry = next(entries_of(one.log, start, peer.match_index))
             if not self._is_durable(replica, entry):
                 self._broken(
@@ -337,10 +337,10 @@ class Witness:
         start = max(self.end_index, sight.first_index)
         if start != self.end_index:
             self._broken("a commit is whole", f"{one.name} lacks {self.end_index} to {start}")
-        if one.log.term_before(sight.commit_index) != sight.term and not self._decides_alone(one):
+        if one.log.entries.term_before(sight.commit_index) != sight.term and not self._decides_alone(one):
             self._broken(
                 "a commit ends in its leader's own term",
-                f"{one.name} commits {sight.commit_index} of term {one.log.term_before(sight.commit_index)} "
+                f"{one.name} commits {sight.commit_index} of term {one.log.entries.term_before(sight.commit_index)} "
                 f"in {sight.term}",
             )
         for entry in entries_of(one.log, start, sight.commit_index):
@@ -394,7 +394,7 @@ class Witness:
     def _check_term_at_commit(self, one: Watched, sight: Sight) -> None:
         number = bisect_left(self._ends, sight.commit_index)
         if number < len(self._ends) and self._ends[number] == sight.commit_index:
-            term = one.log.term_before(sight.commit_index)
+            term = one.log.entries.term_before(sight.commit_index)
             if term != self.truth[number].term:
                 self._broken(
                     "what is committed never changes",
@@ -412,7 +412,9 @@ class Witness:
         mine = list(entries_of(one.log, start, end))
         theirs = self.entries_between(start, end)
         if self.book is not None:
-            self.book.check(one.name, mine, theirs, whole=whole, received_below=one.log.received_below)
+            self.book.check(
+                one.name, mine, theirs, whole=whole, received_below=one.log.files.state.gaps_below
+            )
         elif mine != theirs:
             odd = next((a, b) for a, b in zip([*mine, None], [*theirs, None], strict=False) if a != b)
             self._broken(promise, f"{one.name} has {_brief(odd[0])} where {_brief(odd[1])} was committed")
@@ -464,7 +466,8 @@ class Witness:
     def check_matching(self, running: Sequence[Watched]) -> None:
         sound = [one for one in running if one.me != self.rotten]
         logs = [
-            (one, list(entries_of(one.log, self._whole_from(one.log), one.log.end_index))) for one in sound
+            (one, list(entries_of(one.log, self._whole_from(one.log), one.log.entries.end_index)))
+            for one in sound
         ]
         for number, (one, entries) in enumerate(logs):
             for other, theirs in logs[number + 1 :]:
@@ -475,18 +478,20 @@ class Witness:
     def _whole_from(self, log: Log) -> int:
         """From where on nothing can be missing in a log."""
         if self.book is None:
-            return log.first_index
-        return log.floor(max(self.end_index, log.first_index))
+            return log.entries.first_index
+        return log.entries.floor(max(self.end_index, log.entries.first_index))
 
     def check_equal(self, running: Sequence[Watched]) -> None:
         """After the healing: everybody has the whole truth and nothing else."""
         for one in running:
-            if one.log.end_index != self.end_index or one.core.commit_index != self.end_index:
+            if one.log.entries.end_index != self.end_index or one.core.commit_index != self.end_index:
                 self._broken(
                     "all come to the same",
-                    f"{one.name} has {one.core.commit_index} of {one.log.end_index}, not {self.end_index}",
+                    f"{one.name} has {one.core.commit_index} of {one.log.entries.end_index}, not {self.end_index}",
                 )
-            self._compare(one, one.log.first_index, self.end_index, "all come to the same", whole=True)
+            self._compare(
+                one, one.log.entries.first_index, self.end_index, "all come to the same", whole=True
+            )
 
     def _broken(self, promise: str, detail: str) -> None:
         raise Violation(promise, detail)

@@ -27,8 +27,8 @@ def entries_of(log: Log, start: int, end: int) -> Iterator[Entry]:
     """Those between two boundaries, read from the log's disk. Where compaction has been, some are missing."""
     index = start
     while index < end:
-        data, following = log.read_entries(index, READ_BYTES)
-        controls = index - log.offset_at(index)
+        data, following = log.entries.read_entries(index, READ_BYTES)
+        controls = index - log.entries.offset_at(index)
         for position, header in iter_headers(data):
             control = header.is_zero_width
             at = header.base_offset + controls
@@ -48,6 +48,6 @@ def old_segments(log: Log, disk: SimDisk) -> list[str]:
     from a write that a crash has torn."""
     if not disk.is_durable(f"{log.path}/checkpoint"):
         return []
-    line = log._upkeep.checkpoint.facts.flushed.base_offset
+    line = log.files.checkpoint.facts.flushed.base_offset
     names = [name for name in disk.list_dir(log.path) if name.endswith(LOG_SUFFIX)]
     return [f"{log.path}/{name}" for name in names if int(name.removesuffix(LOG_SUFFIX)) < line]

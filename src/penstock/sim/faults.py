@@ -286,6 +286,6 @@ class Faults:
         machine = self._victim()
         if machine is not None and not machine.paused:
             log = machine.log
-            committed = log.offset_at(machine.core.commit_index)
+            committed = log.entries.offset_at(machine.core.commit_index)
             if committed > log.start_offset:
                 machine.delete_prefix(self._random.randint(log.start_offset, committed))

@@ -295,9 +295,10 @@ class GroupWorld:
         if config is None or config.joint or leader.core.changing:
             return False
         members = self._members(config)
-        end = leader.log.end_index
+        end = leader.log.entries.end_index
         return len(members) == len(config.members) and all(
-            (one.core.commit_index, one.log.end_index, one.log.flushed_index) == (end, end, end)
+            (one.core.commit_index, one.log.entries.end_index, one.log.entries.flushed_index)
+            == (end, end, end)
             for one in members
         )
 
@@ -312,7 +313,8 @@ class GroupWorld:
 
     def _unrest(self) -> str:
         states = [
-            f"{m.name} is {m.core.role.value} in {m.core.term}, commit {m.core.commit_index} of {m.log.end_index}"
+            f"{m.name} is {m.core.role.value} in {m.core.term}, "
+            f"commit {m.core.commit_index} of {m.log.entries.end_index}"
             if m.running
             else f"{m.name} is down"
             for m in self.machines

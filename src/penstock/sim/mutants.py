@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from penstock.cluster import state as cluster_state
-from penstock.log import appending, data_folder, flush, log, votes
+from penstock.log import data_folder, flush_state, log, votes, writer
 from penstock.node.metadata import metadata_log
 from penstock.node.replication import flusher, hard_states, partition, pending, raft_driver
 from penstock.raft import config, core, election, follower, leader, membership
@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant(
         "dedup lost at failover",
         "followers do not keep what producers sent",
-        (Change(appending.Appending, "_enter", "elif header.producer_id >= 0:", "elif False:"),),
+        (Change(writer.LogWriter, "_enter", "elif header.producer_id >= 0:", "elif False:"),),
         seeds=30,
     ),
     Mutant(
@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant(
         "flush of a truncated tail counts",
         "a flush that began before a truncation speaks for what was written after it",
-        (Change(flush.Flushing, "truncate", "if self.ticket is not None:", "if False:"),),
+        (Change(flush_state.FlushState, "truncate", "if self.ticket is not None:", "if False:"),),
         seeds=500,
     ),
     Mutant(

@@ -1,6 +1,6 @@
 """Seeded bugs of compaction and retention."""
 
-from penstock.log import compaction, retention, tending
+from penstock.log import compaction, compactor, retention
 from penstock.node import housekeeping
 from penstock.sim.mutant import Change, Mutant
 from penstock.sim.seeds import NODE
@@ -9,7 +9,7 @@ UPKEEP_MUTANTS = (
     Mutant(
         "compaction above the commit",
         "a replica compacts by what its leader may still take back",
-        (Change(tending.Tending, "_settled_segments", "or segment.next_offset + controls > limit", ""),),
+        (Change(compactor.Compactor, "_stable_segments", "or segment.next_offset + controls > limit", ""),),
         level=NODE,
         seeds=30,
     ),

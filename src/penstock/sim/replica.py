@@ -111,7 +111,7 @@ class Machine(Process):
         vote = self.votes.get(group)
         self.core = Raft(
             me=self.me,
-            log=self.log,
+            log=self.log.entries,
             hard=HardState(vote.term, vote.voted_for),
             config=self._first_config(),
             settings=self.world.settings,
@@ -120,10 +120,12 @@ class Machine(Process):
             ),
             now=self.now(),
             # What is deleted was committed: all that a replica knows of its commit after a restart.
-            commit_index=self.log.floor(self.log.index_at(self.log.start_offset)),
-            history=[(index + 1, group_config.decode(data)) for index, data in self.log.control_payloads()],
+            commit_index=self.log.entries.floor(self.log.entries.index_at(self.log.start_offset)),
+            history=[
+                (index + 1, group_config.decode(data)) for index, data in self.log.entries.control_payloads()
+            ],
         )
-        self.log.commit_index = Index(self.core.commit_index)
+        self.log.entries.commit_index = Index(self.core.commit_index)
         self._reset()
         self.running = True
         self._plan_tick()
@@ -142,8 +144,8 @@ class Machine(Process):
 
     def _first_config(self) -> GroupConfig | None:
         """What holds where the log begins."""
-        if self.log.prefix_config:
-            return group_config.decode(self.log.prefix_config)
+        if self.log.entries.prefix_config:
+            return group_config.decode(self.log.entries.prefix_config)
         founding = self.world.founding
         return founding if founding is not None and self.me in founding.voters else None
 
@@ -206,17 +208,17 @@ class Machine(Process):
                 self._save()
             case Truncate(end_index):
                 self.world.tally.add("truncations")
-                self.log.truncate_to_index(end_index)
-            case AppendEntries(data):
-                self.log.append_entries(data, EPOCH_MS)
+                self.log.truncation.to_index(end_index)
+            case AppendEntries(data, headers):
+                self.log.writer.append_entries(data, headers, EPOCH_MS)
             case AppendControl(ControlKind.TERM_START):
-                self.log.begin_term(Term(self.core.term))
+                self.log.writer.begin_term(Term(self.core.term))
                 return True
             case AppendControl(ControlKind.CONFIG, payload):
-                self.log.append_control(payload, Term(self.core.term))
+                self.log.writer.append_control(payload, Term(self.core.term))
                 return True
             case Committed(index):
-                self.log.commit_index = Index(index)
+                self.log.entries.commit_index = Index(index)
                 self._answer_committed(index)
             case RoleChanged(role, term):
                 self._role_changed(role, term)
@@ -339,14 +341,14 @@ class Machine(Process):
         return base + self.random.random() * STUCK_S if slow else base
 
     def _mark(self) -> None:
-        if not self._flushing and self.log.dirty:
+        if not self._flushing and self.log.flushes.is_needed:
             self._flushing = True
             self.world.scheduler.after(0, self, self._begin_flush)
 
     def _begin_flush(self) -> None:
         self._flushing = False
         try:
-            ticket = self.log.begin_flush()
+            ticket = self.log.flushes.begin()
         except StorageError as problem:
             self._halt(problem)
             return
@@ -372,7 +374,7 @@ class Machine(Process):
 
     def _finish_flush(self, ticket: FlushTicket, error: StorageError | None) -> None:
         self._flushing = False
-        self.log.finish_flush(ticket, error)
+        self.log.flushes.finish(ticket, error)
         if self.log.failed is not None:
             self._halt(self.log.failed)
             return
@@ -407,7 +409,7 @@ class Machine(Process):
 
     def _tidy(self) -> None:
         try:
-            chores = self.log.take_garbage()
+            chores = self.log.maintenance.next_task()
             if chores is not None:
                 chores()
         except DiskFull:
@@ -435,7 +437,7 @@ class Machine(Process):
         if appended is None:
             answer("refused", -1)
             return False
-        end_index = self.log.index_at(appended.last_offset + 1)
+        end_index = self.log.entries.index_at(appended.last_offset + 1)
         if end_index <= core.commit_index and core.term_confirmed:
             answer("ok", appended.base_offset)
             return True
@@ -448,7 +450,7 @@ class Machine(Process):
     def _append(self, data: bytearray) -> Appended | None:
         """None where nothing was stored."""
         try:
-            appended = self.log.append(data, check_batch(data), Term(self.core.term), EPOCH_MS)
+            appended = self.log.writer.append(data, check_batch(data), Term(self.core.term), EPOCH_MS)
         except KafkaError as problem:
             if problem.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
@@ -477,7 +479,7 @@ class Machine(Process):
         """As a leader that is sure of it."""
         if not self.running or not self.core.may_serve(self.now()):
             return
-        watermark = self.log.offset_at(self.core.commit_index)
+        watermark = self.log.entries.offset_at(self.core.commit_index)
         start = self.log.start_offset
         wanted = min(max(offset, start), watermark)
         data = self.log.read(Offset(wanted), 4096, limit=watermark) if start <= wanted else b""
@@ -486,14 +488,11 @@ class Machine(Process):
     def delete_prefix(self, offset: int) -> None:
         """As retention does, or a leader's log start."""
         log = self.log
-        committed = log.commit_offset
-        assert committed is not None
-        limit = min(log.flushed_offset, committed)
-        before = log.first_index
+        before = log.entries.first_index
         try:
-            log.delete_prefix(Offset(min(offset, limit)))
+            log.retention.delete_prefix(Offset(min(offset, log.retention.limit)))
         except DiskFull:
             return
-        if log.first_index != before:
+        if log.entries.first_index != before:
             self.world.tally.add("prefixes deleted")
             self.do(self.core.prefix_deleted(self.now()))

@@ -50,12 +50,13 @@ class Rest:
         if len(leaders) != 1 or self._is_moving(group):
             return False
         core = leaders[0].core
-        config, end, start = core.config, leaders[0].log.end_index, leaders[0].log.start_offset
+        config, end, start = core.config, leaders[0].log.entries.end_index, leaders[0].log.start_offset
         if config is None or config.joint or core.changing:
             return False
         part = [one for one in members if one.me in config.members]
         return len(part) == len(config.members) and all(
-            (one.core.commit_index, one.log.end_index, one.log.flushed_index) == (end, end, end)
+            (one.core.commit_index, one.log.entries.end_index, one.log.entries.flushed_index)
+            == (end, end, end)
             # A leader may have died before it told all where its log starts: who knows is ahead of the next one.
             and one.log.start_offset >= start
             for one in part
@@ -85,7 +86,7 @@ class Rest:
             groups = (
                 [
                     f"{str(one.consensus.group)[-4:]} {one.core.role.value} in {one.core.term}: "
-                    f"{one.core.commit_index} of {one.log.end_index} from {one.log.start_offset}"
+                    f"{one.core.commit_index} of {one.log.entries.end_index} from {one.log.start_offset}"
                     for one in host.members()
                 ]
                 if host.is_assembled

@@ -36,7 +36,7 @@ def check_deletion(policy: Policy, one: WatchedReplica, deleted: list[bytes], st
         return
     left = sum(
         len(entry.data)
-        for entry in entries_of(one.log, one.log.first_index, one.log.end_index)
+        for entry in entries_of(one.log, one.log.entries.first_index, one.log.entries.end_index)
         if entry.offset >= start_offset
     )
     if policy.retention_bytes == UNLIMITED or left < policy.retention_bytes:

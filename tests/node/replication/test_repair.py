@@ -160,7 +160,7 @@ def scrub(trio: Trio, node_id: int, topic: str) -> None:
 
 
 def is_whole(partition: Partition) -> bool:
-    plan = partition.log.plan_scrub(Offset(0))
+    plan = partition.log.scrubber.plan(Offset(0))
     assert plan is not None
     plan.run()
     return plan.wrong is None

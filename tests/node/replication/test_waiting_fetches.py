@@ -67,11 +67,11 @@ def test_bytes_appended_during_a_flush_wake_whoever_waits_when_they_are_flushed_
     async def scene(node: Node, partition: Partition) -> None:
         stored = partition.log
         append(partition)
-        first = stored.begin_flush()
+        first = stored.flushes.begin()
         append(partition)
         assert first is not None
         first.run()
-        stored.finish_flush(first)
+        stored.flushes.finish(first)
         partition.flushed()
         assert partition.high_watermark == 1
         waiter = FetchWaiter(1, asyncio.get_running_loop().create_future())

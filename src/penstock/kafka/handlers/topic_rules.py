@@ -4,7 +4,7 @@ Most topics ask nothing that needs a batch to be opened, and then it is not. Tho
 loop, so what one request may make the broker unpack is bounded: a few kilobytes can hold a hundred megabytes.
 """
 
-from penstock.batch import BatchHeader, check_produced, recompress, scan_batch
+from penstock.batch import BatchHeader, recompress, scan_batch
 from penstock.batch._scan import NULL_KEY, NULL_VALUE
 from penstock.config import TopicConfig
 from penstock.errors import ErrorCode, KafkaError
@@ -34,9 +34,9 @@ class TopicRules:
     ) -> tuple[memoryview, BatchHeader]:
         """The batch as the topic wants it, or KafkaError."""
         if config.cleanup_compact:
-            self._require_keys(batch, config)
+            self._require_keys(batch, header, config)
         if config.compression_type != "producer" and CODECS[config.compression_type] != header.compression:
-            batch, header = self._recompress(batch, config)
+            batch, header = self._recompress(batch, header, config)
         if not config.message_timestamp_log_append:  # otherwise the log stamps its own
             _check_timestamps(header, config, now_ms)
         return batch, header
@@ -57,15 +57,17 @@ class TopicRules:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
         return min(self._room, INFLATION_MAX * config.max_message_bytes)
 
-    def _require_keys(self, batch: memoryview, config: TopicConfig) -> None:
-        _, payload, columns = scan_batch(batch, max_bytes=self.inflatable(config))
+    def _require_keys(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
+        _, payload, columns = scan_batch(batch, header=header, max_bytes=self.inflatable(config))
         self._room -= len(payload)
         if NULL_KEY in columns.nulls or NULL_KEY | NULL_VALUE in columns.nulls:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
 
-    def _recompress(self, batch: memoryview, config: TopicConfig) -> tuple[memoryview, BatchHeader]:
-        limit = self.inflatable(config)
-        rebuilt = recompress(batch, CODECS[config.compression_type], _level(config), max_bytes=limit)
+    def _recompress(
+        self, batch: memoryview, header: BatchHeader, config: TopicConfig
+    ) -> tuple[memoryview, BatchHeader]:
+        limit, codec = self.inflatable(config), CODECS[config.compression_type]
+        rebuilt, changed = recompress(batch, header, codec, _level(config), max_bytes=limit)
         self._room -= max(len(rebuilt), len(batch))
         if len(rebuilt) > config.max_message_bytes:
             message = (
@@ -73,8 +75,7 @@ class TopicRules:
                 f"max.message.bytes={config.max_message_bytes}"
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
-        view = memoryview(bytearray(rebuilt))
-        return view, check_produced(view)
+        return memoryview(rebuilt), changed
 
 
 def _level(config: TopicConfig) -> int | None:

@@ -188,7 +188,7 @@ class AckedCleanup:
     async def _give_back(self, partition: Partition) -> None:
         """Memory is what topics in memory are short of; files may wait for housekeeping's next round."""
         if partition.config.memory and not partition.closed:
-            garbage = partition.log.take_garbage()
+            garbage = partition.log.maintenance.next_task()
             if garbage is not None:
                 await self._workers.run(garbage)
 

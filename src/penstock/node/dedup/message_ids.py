@@ -20,7 +20,6 @@ from penstock.batch import (
     decompress,
     read_header,
     read_records,
-    stamp,
 )
 from penstock.batch._scan import scan
 from penstock.batch.header import HEADER, MIN_BATCH_LENGTH, seal
@@ -94,10 +93,10 @@ def without_records(
     """The batch without the records at these deltas, of which others are left. It keeps its range of offsets and of
     sequence numbers, as one that compaction has thinned: the offsets of all other records are those that its producer
     counts on."""
-    copy = bytearray(batch)
-    stamp(copy, 0, 0, 0)  # a producer may have put anything there
+    counted_from_0 = header._replace(base_offset=0)  # a producer may have put anything there
+    rows = read_records(batch, header=counted_from_0, max_bytes=max_bytes)
     rebuilt = build_batch(
-        [row for row in read_records(copy, max_bytes=max_bytes) if row.offset not in dropped],
+        [row for row in rows if row.offset not in dropped],
         compression=header.compression,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

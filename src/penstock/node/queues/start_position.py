@@ -38,7 +38,7 @@ def is_of_another_log(partition: Partition, parts: Mapping[bytes, bytes]) -> boo
     if not partition.config.memory or HEAD_SUFFIX not in parts:
         return False
     stored = partition.log
-    end = stored.offset_at(stored.end_of_term_index(decode_head(parts[HEAD_SUFFIX]).term))
+    end = stored.entries.offset_at(stored.entries.end_of_term_index(decode_head(parts[HEAD_SUFFIX]).term))
     return reach(parts) > end
 
 

@@ -73,7 +73,7 @@ class Flusher:
     def _begin_one(self, partition: Partition) -> FlushTicket | None:
         """A partition that cannot be flushed fails alone: the others are flushed all the same."""
         try:
-            ticket = partition.log.begin_flush()
+            ticket = partition.log.flushes.begin()
         except (StorageError, CorruptLog) as trouble:
             partition.fail(trouble)
             return None
@@ -109,7 +109,7 @@ class Flusher:
 
     def _finish_one(self, partition: Partition, ticket: FlushTicket, error: StorageError | None) -> None:
         try:
-            partition.log.finish_flush(ticket, error)
+            partition.log.flushes.finish(ticket, error)
         except StorageError as trouble:
             error = trouble
         if error is not None:

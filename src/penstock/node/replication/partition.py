@@ -176,7 +176,7 @@ class Partition:
             code = ErrorCode.NOT_ENOUGH_REPLICAS if slow else ErrorCode.NOT_LEADER_OR_FOLLOWER
             raise KafkaError(code, f"{self.name}: {refused.value}")
         try:
-            appended = self.log.append(batch, header, self.term, self._clock.wall_ms())
+            appended = self.log.writer.append(batch, header, self.term, self._clock.wall_ms())
         except StorageError as refused_write:
             self._note_refusal(refused_write)
             raise
@@ -229,8 +229,8 @@ class Partition:
         return [
             ReplicaFacts(
                 one.replica.node,
-                self.log.offset_at(min(one.match_index, self.log.end_index)),
-                self.log.end_index - one.match_index,
+                self.log.entries.offset_at(min(one.match_index, self.log.entries.end_index)),
+                self.log.entries.end_index - one.match_index,
                 0 if one.replica == self.me else int((now - one.last_contact) * 1000),
                 one.learner,
             )
@@ -316,7 +316,7 @@ class Partition:
         if len(matches) < wanted:
             return Offset(0)
         index = min(matches[-wanted], self.consensus.core.commit_index)
-        return min(self.high_watermark, self.log.offset_at(Index(index)))
+        return min(self.high_watermark, self.log.entries.offset_at(Index(index)))
 
     def heard_reply(self) -> None:
         """A replica may have flushed more."""
@@ -350,9 +350,9 @@ class Partition:
 
     def committed(self, index: int) -> None:
         """Moves the watermark, answers what is committed, wakes waiting fetches."""
-        watermark = self.log.offset_at(Index(index))
+        watermark = self.log.entries.offset_at(Index(index))
         if self.is_replicated:
-            self.log.commit_index = Index(index)
+            self.log.entries.commit_index = Index(index)
         if watermark <= self.high_watermark:
             return
         self.high_watermark = watermark
@@ -391,7 +391,9 @@ class Partition:
 
     def config_changed(self, config: GroupConfig | None) -> None:
         self.is_replicated = config is None or config.members != (self.me,)
-        self.log.commit_index = Index(self.consensus.core.commit_index) if self.is_replicated else None
+        self.log.entries.commit_index = (
+            Index(self.consensus.core.commit_index) if self.is_replicated else None
+        )
         self._answer_strict()
 
     def halted(self, error: Halt) -> None:
@@ -512,7 +514,7 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.name} holds offsets {self.log.start_offset} to {self.high_watermark}, not {target}",
             )
-        self.log.delete_prefix(target)
+        self.log.retention.delete_prefix(target)
         self.consensus.prefix_deleted()
         return self.log.start_offset
 

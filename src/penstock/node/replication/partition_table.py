@@ -196,7 +196,7 @@ class PartitionTable:
 
     def _check_not_lost(self, stored: Log, group: GroupId, is_copied: bool) -> None:
         """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
-        if stored.end_index == 0 and self._assembly.hard_states.had_log(group):
+        if stored.entries.end_index == 0 and self._assembly.hard_states.had_log(group):
             copied = "where enough other nodes have it, it is copied from them; else " if is_copied else ""
             raise LogLost(
                 f"{stored.path} is missing or empty, and with it what this node had acknowledged: {copied}bring the "

@@ -124,14 +124,16 @@ class RaftDriver:
         self._log_noted = not is_lasting or assembly.hard_states.had_log(group)
         """It is on the disk that this group has a log here: only then is anything of it acknowledged."""
         self._noting = False
-        installed = stored.prefix_config
+        installed = stored.entries.prefix_config
         self.core = Raft(
             me=assembly.replica(group),
-            log=stored,
+            log=stored.entries,
             hard=assembly.hard_states.get(group),
             config=decode_config(installed) if installed else founding,
             # Raft wants to know where such an entry ends; it is one wide.
-            history=[(index + 1, decode_config(payload)) for index, payload in stored.control_payloads()],
+            history=[
+                (index + 1, decode_config(payload)) for index, payload in stored.entries.control_payloads()
+            ],
             settings=replace(assembly.settings, eager_commit=eager),
             jitter=assembly.jitter,
             now=assembly.now(),
@@ -171,7 +173,7 @@ class RaftDriver:
                 self._follow_start()
             except (StorageError, CorruptLog) as trouble:
                 self.halt(trouble)
-        elif not self._noting and self.log.flushed_index > 0:
+        elif not self._noting and self.log.entries.flushed_index > 0:
             self._noting = True
             self._assembly.hard_states.note_log(self.group, has_log=True, saved=self._noted)
 
@@ -249,7 +251,7 @@ class RaftDriver:
 
     def _suspect(self, effect: Suspect) -> None:
         """Reads on the loop, once in a while and not more than one message holds."""
-        rot = self.log.look_again(effect.index, self._assembly.settings.max_append_bytes)
+        rot = self.log.scrubber.check_entries(effect.index, self._assembly.settings.max_append_bytes)
         if rot is not None:
             self._seat.damaged(rot)
             return
@@ -286,23 +288,25 @@ class RaftDriver:
 
     def _truncate(self, effect: Truncate) -> None:
         log.info("%s: drops what its leader never had, from index %d on", self._seat.label, effect.end_index)
-        self.log.truncate_to_index(effect.end_index)
-        if self.log.end_index == 0 and self._log_noted:
+        self.log.truncation.to_index(effect.end_index)
+        if self.log.entries.end_index == 0 and self._log_noted:
             self._log_noted = False
             self._assembly.hard_states.note_log(self.group, has_log=False, saved=lambda _: None)
 
     def _append_entries(self, effect: AppendEntries) -> None:
         gaps_below = EVERYWHERE if self.log.config.cleanup_compact else NOWHERE
-        self.log.append_entries(effect.data, self._assembly.wall_ms(), gaps_below=gaps_below)
+        self.log.writer.append_entries(
+            effect.data, effect.headers, self._assembly.wall_ms(), gaps_below=gaps_below
+        )
         self._full = False
         self._refused = ""
         self._seat.dirty()
 
     def _append_control(self, effect: AppendControl) -> None:
         if effect.kind is ControlKind.TERM_START:
-            self.log.begin_term(Term(self.core.term))
+            self.log.writer.begin_term(Term(self.core.term))
         else:
-            self.log.append_control(effect.payload, Term(self.core.term))
+            self.log.writer.append_control(effect.payload, Term(self.core.term))
         self._seat.dirty()
         self._wrote_control = True
 
@@ -346,11 +350,9 @@ class RaftDriver:
         leader says it once."""
         if self._stopped or self._leader_start <= self.log.start_offset:
             return
-        committed = self.log.commit_offset
-        limits = [self.log.flushed_offset] if committed is None else [committed, self.log.flushed_offset]
-        first_index = self.log.first_index
-        self.log.delete_prefix(Offset(min(self._leader_start, *limits)))
-        if self.log.first_index != first_index:
+        retention, first_index = self.log.retention, self.log.entries.first_index
+        retention.delete_prefix(Offset(min(self._leader_start, retention.limit)))
+        if self.log.entries.first_index != first_index:
             self._feed(self.core.prefix_deleted)
 
 

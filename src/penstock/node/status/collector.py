@@ -72,7 +72,7 @@ Troubles = list[tuple[ReplicaTrouble, bool]]
 
 
 def _row(partition: Partition) -> _Row:
-    width = max(1, partition.log.end_index - partition.log.first_index)
+    width = max(1, partition.log.entries.end_index - partition.log.entries.first_index)
     per_entry = partition.log.size_bytes / width
     return _Row(
         partition.group.topic_id.bytes,

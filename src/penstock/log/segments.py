@@ -1,35 +1,36 @@
-"""The segments of a log in their order: finding offsets, reading bytes, and letting go of what nobody reads.
+"""The segments of a log in their order: finding offsets, reading bytes, and closing files that are not read.
 
-A sequential reader finds its next position among the hints; any other read is one bisection among the segments, one in
-a sparse index and a few headers. So the cost of a read does not depend on the length of the log.
+A sequential reader finds its next position in the cache of positions. Any other read is one bisection among the
+segments, one in a sparse index and a few headers. So the cost of a read does not depend on the length of the log.
 """
 
 from bisect import bisect_left, bisect_right
 
-from penstock.log.hints import Hints
+from penstock.log.position_cache import PositionCache
 from penstock.log.segment import Segment
 
-MAX_WARM = 4
-"""Sealed segments that are kept open, per log: two readers that lag, each crossing from one segment to the
-next. Bounds descriptors and index memory."""
+MAX_OPEN_SEALED = 4
+"""Sealed segments that are kept open, per log: enough for two lagging readers, each of which crosses from one segment
+to the next. Bounds descriptors and index memory."""
 
 
-class SegmentChain:
-    """Segments without a hole between them. The last one is the active one, if there is any."""
+class Segments:
+    """Segments without a gap between them. The last one is the active one, if there is any."""
 
-    __slots__ = ("_warm", "active", "bases", "controls", "hints", "index_hints", "segments")
+    __slots__ = ("_open_sealed", "active", "bases", "controls", "index_positions", "positions", "segments")
 
     def __init__(self, segments: list[Segment], controls: list[int]) -> None:
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1] if segments else None
         self.controls = controls
-        """Offsets of the control entries in these segments, in order; the log adds and removes."""
-        self.hints = Hints()
-        self.index_hints = Hints()
-        """The same for readers of entries, by Raft's index."""
-        self._warm: dict[Segment, None] = {}
-        """Sealed segments that were read lately, the latest last."""
+        """Offsets of the control entries in these segments, in order. The same list as in the log's state."""
+        self.positions = PositionCache()
+        """Where batches begin, by offset."""
+        self.index_positions = PositionCache()
+        """Where entries begin, by Raft's index."""
+        self._open_sealed: dict[Segment, None] = {}
+        """Sealed segments that were read recently, the latest last."""
 
     @property
     def size_bytes(self) -> int:
@@ -47,67 +48,67 @@ class SegmentChain:
             self.use(sealed)
 
     def drop_first(self) -> Segment:
-        """Its file stays open: it may have to be flushed yet."""
+        """Its file stays open: it may still have to be flushed."""
         segment = self.segments.pop(0)
         del self.bases[0]
-        self._warm.pop(segment, None)
-        self._clear_hints()
+        self._open_sealed.pop(segment, None)
+        self._clear_positions()
         return segment
 
     def drop_after(self, at: int) -> list[Segment]:
-        """Makes segment number `at` the active one; returns those behind it."""
+        """Makes segment number `at` the active one; returns those after it."""
         dropped = self.segments[at + 1 :]
         del self.segments[at + 1 :]
         del self.bases[at + 1 :]
         self.active = self.segments[at]
-        self._warm.pop(self.active, None)
+        self._open_sealed.pop(self.active, None)
         self._forget(dropped)
         return dropped
 
     def replace(self, old: list[Segment], new: Segment) -> None:
-        """Sealed segments by one with the same offsets."""
+        """Replaces sealed segments by one with the same offsets."""
         at = self.segments.index(old[0])
         self.segments[at : at + len(old)] = [new]
         self.bases = [segment.base_offset for segment in self.segments]
         self._forget(old)
 
-    def _clear_hints(self) -> None:
-        self.hints.clear()
-        self.index_hints.clear()
+    def _clear_positions(self) -> None:
+        self.positions.clear()
+        self.index_positions.clear()
 
     def _forget(self, segments: list[Segment]) -> None:
-        self._clear_hints()
+        self._clear_positions()
         for segment in segments:
-            self._warm.pop(segment, None)
+            self._open_sealed.pop(segment, None)
             segment.close()
 
     # --- open files and indexes
 
     def use(self, segment: Segment) -> None:
-        """It is read. A sealed one stays open, and the one that was not read for longest is closed instead."""
+        """The segment is read. A sealed one stays open, and the one that was unread for longest is closed instead."""
         if segment is self.active:
             return
-        self._warm.pop(segment, None)
-        self._warm[segment] = None
-        if len(self._warm) > MAX_WARM:
-            coldest = next(iter(self._warm))
-            del self._warm[coldest]
-            coldest.cool()
+        self._open_sealed.pop(segment, None)
+        self._open_sealed[segment] = None
+        if len(self._open_sealed) > MAX_OPEN_SEALED:
+            oldest = next(iter(self._open_sealed))
+            del self._open_sealed[oldest]
+            oldest.close_unused()
 
-    def let_cool(self) -> None:
+    def close_unused(self) -> None:
         """After work that may have opened many segments."""
         for segment in self.segments[:-1]:
-            if segment not in self._warm:
-                segment.cool()
+            if segment not in self._open_sealed:
+                segment.close_unused()
 
     # --- reading
 
     def read(self, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> bytes:
         """Whole batches from the one that holds `offset`, which is in the log, and below `limit`."""
-        segment, position = self.hints.get(offset) or self._find(offset)
+        segment, position = self.positions.get(offset) or self._find(offset)
         if position >= segment.size:
             segment, position = self._find(offset)
-        segment, position = self._behind_controls(segment, position, offset)
+        segment, position = self._after_controls(segment, position, offset)
         self.use(segment)
         stop, next_offset = self._end_of_read(segment, position, offset, limit)
         end = stop
@@ -118,7 +119,7 @@ class SegmentChain:
         if end <= position:
             return b""
         if next_offset is not None:
-            self.hints.put(next_offset, segment, end)
+            self.positions.put(next_offset, segment, end)
         return segment.file.read_at(position, end - position)
 
     def _find(self, offset: int) -> tuple[Segment, int]:
@@ -135,9 +136,9 @@ class SegmentChain:
             self.use(segment)
             at += 1
 
-    def _behind_controls(self, segment: Segment, position: int, offset: int) -> tuple[Segment, int]:
-        """Where compaction left a gap, a control entry may stand where the batch of `offset` would: a hint that was
-        made when nothing followed yet leads there."""
+    def _after_controls(self, segment: Segment, position: int, offset: int) -> tuple[Segment, int]:
+        """Where compaction left a gap, a control entry may be where the batch of `offset` would be: a position that was
+        cached when nothing followed yet leads there."""
         controls = self.controls
         number = bisect_right(controls, offset)
         if number == len(controls) or not segment.base_offset <= controls[number] <= segment.next_offset:
@@ -157,20 +158,20 @@ class SegmentChain:
                 if control > stop:
                     break
                 at = segment.load_index().first_at(control - segment.base_offset)
-                # Where compaction left a gap, the batch that was found may stand behind the control entry.
+                # Where compaction left a gap, the batch that was found may be after the control entry.
                 if at is not None and at > position:
                     return at, None
         if stop == segment.next_offset:
             return segment.size, stop
-        hint = self.hints.get(stop)
-        if hint is not None and hint[0] is segment:
-            return hint[1], stop
+        cached = self.positions.get(stop)
+        if cached is not None and cached[0] is segment:
+            return cached[1], stop
         return segment.locate(stop), stop
 
     def _shorten(
         self, segment: Segment, position: int, end: int, at_least_one: bool
     ) -> tuple[int, int | None]:
-        """The last place before `end` where a batch begins, as far as the index knows; else by the headers."""
+        """The last position before `end` where a batch begins, as far as the index knows; else by the headers."""
         relative, cut = segment.load_index().floor_position(end)
         if cut > position:
             return cut, relative + segment.base_offset

@@ -1,11 +1,11 @@
-"""The files of a log's segments: how they go, and how one takes the place of others."""
+"""The files of a log's segments: removing them, and replacing several by one."""
 
 from penstock.log.disk import Disk
 from penstock.log.layout import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offsets_of, sidecar, swap_range
 
 
 def remove_segment(disk: Disk, folder: str, base_offset: int) -> None:
-    """The log itself goes last: indexes without it are harmless, it without indexes costs a scan."""
+    """The .log file goes last: indexes without it are harmless, it without indexes costs a scan."""
     remove_indexes(disk, folder, base_offset)
     disk.remove(sidecar(folder, base_offset, LOG_SUFFIX))
 
@@ -16,7 +16,7 @@ def remove_indexes(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def finish_swap(disk: Disk, folder: str, name: str) -> None:
-    """Puts a compacted segment in the place of what it replaces. May be repeated at any point."""
+    """Puts a compacted segment in the place of those it replaces. May be repeated at any point."""
     base, end = swap_range(name)
     for old in offsets_of(disk.list_dir(folder), LOG_SUFFIX):
         if base < old < end:

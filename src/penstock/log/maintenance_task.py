@@ -1,21 +1,21 @@
-"""Work on files that nobody waits for, done by a thread: save indexes and a snapshot; another time, remove segments.
+"""Background work on a log's files, done by a thread: save indexes and a snapshot; in a later task, remove segments.
 
-What a removed segment contributed to the state of producers and terms survives only in a snapshot, and that it was
-removed on purpose only in the checkpoint. So removal is handed out after the chores that flushed the snapshot have
-come back, and flushes the checkpoint before the first file goes. Where there is no room for a snapshot, removal is how
-room is made, and goes without.
+Only a snapshot keeps what a removed segment contributed to the state of producers and terms, and only the checkpoint
+tells that it was removed on purpose. So segments are removed by a task that follows the one that flushed the snapshot,
+and this task flushes the checkpoint before it removes the first file. Where there is no space for a snapshot, removal
+frees space, and happens without one.
 """
 
 import threading
 from collections.abc import Sequence
 
 from penstock.errors import DiskFull
+from penstock.log.capture import Capture
 from penstock.log.checkpoint import Checkpoint
 from penstock.log.disk import Disk
-from penstock.log.files import remove_segment
-from penstock.log.flush import Capture
 from penstock.log.layout import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offsets_of, sidecar
 from penstock.log.segment import Segment
+from penstock.log.segment_files import remove_segment
 from penstock.log.snapshot import (
     KEPT_SNAPSHOTS,
     MAX_SNAPSHOTS,
@@ -24,7 +24,7 @@ from penstock.log.snapshot import (
 )
 
 
-class Chores:
+class MaintenanceTask:
     """Call it once, in a thread. Everything it needs was captured on the event loop."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Chores:
         folder: str,
         *,
         capture: Capture | None,
-        garbage: Sequence[Segment],
+        removable: Sequence[Segment],
         checkpoint: Checkpoint,
         kept_bases: frozenset[int] = frozenset(),
         durable: bool = True,
@@ -44,22 +44,22 @@ class Chores:
         self._checkpoint = checkpoint
         self._durable = durable
         self._kept_bases = kept_bases
-        """Where segments begin that are still there: the snapshots of these places stay."""
+        """Base offsets of the segments that are still there: their base snapshots stay."""
         self._forget_below = forget_below
-        """There is no room for a snapshot: those in segments before this one go too."""
+        """There is no space for a snapshot: existing ones in segments before this offset are removed too."""
         self._lock = threading.Lock()
         self._cancelled = False
         self.capture = capture
-        self.garbage = garbage
+        self.removable = removable
         self.done = False
         self.succeeded = False
         self.is_full = False
-        """There was no room for what had to be saved."""
+        """There was no space for what had to be saved."""
 
     def __call__(self) -> None:
         try:
             for step in (
-                self._remove_garbage,
+                self._remove_segments,
                 self._save_indexes,
                 self._save_base_snapshots,
                 self._save_snapshot,
@@ -76,20 +76,20 @@ class Chores:
             self.done = True
 
     def cancel(self) -> None:
-        """Returns when no step is running and none will: a snapshot of what is truncated must not appear later."""
+        """Returns when no step is running and none will: a snapshot of truncated entries must not appear later."""
         with self._lock:
             self._cancelled = True
 
-    def _remove_garbage(self) -> None:
-        if not self.garbage:
+    def _remove_segments(self) -> None:
+        if not self.removable:
             return
         if not self._disk.volatile:
             self._checkpoint.flush()
             if self._forget_below is not None:
-                # An old one would have recovery look for segments that are about to go.
+                # With an old one, recovery would look for segments that are about to be removed.
                 remove_snapshots_in_segments_before(self._disk, self._folder, self._forget_below)
             self._disk.sync_dir(self._folder)
-        for segment in self.garbage:
+        for segment in self.removable:
             remove_segment(self._disk, self._folder, segment.base_offset)
 
     def _save_indexes(self) -> None:
@@ -100,7 +100,7 @@ class Chores:
                 self._disk.write_file_atomic(path, data, durable=False)
 
     def _save_base_snapshots(self) -> None:
-        """Flushed in any case: segments before may be removed on the strength of these."""
+        """Always flushed: once they are on the disk, segments before them may be removed."""
         for _, snapshot in self.capture.base_snapshots if self.capture is not None else ():
             self._disk.write_file_atomic(snapshot_path(self._folder, snapshot.offset), snapshot.encode())
 
@@ -109,7 +109,7 @@ class Chores:
             return
         snapshot = self.capture.snapshot
         older = [offset for offset in self._snapshots() if offset not in self._kept_bases]
-        # One that is not flushed must not take the place of one that may have been.
+        # One that is not flushed must not replace one that may have been.
         durable = self._durable or len(older) >= MAX_SNAPSHOTS or snapshot.offset in self._snapshots()
         path = snapshot_path(self._folder, snapshot.offset)
         self._disk.write_file_atomic(path, snapshot.encode(), durable=durable)

@@ -1,17 +1,17 @@
-"""Where offsets were last seen: the next read of a sequential reader, or of one at the log's end, starts there.
+"""A cache of file positions: the next read of a sequential reader, or of one at the log's end, starts at one of them.
 
 Two generations of a dict: when the young one is full it becomes the old one and the old one is dropped. That bounds
-both memory and the cost of a `put`, and keeps the last CAPACITY to 2 * CAPACITY places.
+both memory and the cost of a `put`, and keeps the last CAPACITY to 2 * CAPACITY positions.
 """
 
 from penstock.log.segment import Segment
 
 CAPACITY = 256
-"""Of one generation: the appends of a busy second between two flushes, and a reader per place besides."""
+"""Of one generation: the appends of a busy second between two flushes, and one position per reader."""
 
 
-class Hints:
-    """Maps an offset to the segment and position at which the batch with it begins, or will begin."""
+class PositionCache:
+    """Maps an offset (or an index) to the segment and position at which the batch with it begins, or will begin."""
 
     __slots__ = ("_old", "_young")
 
@@ -28,5 +28,5 @@ class Hints:
         return self._young.get(offset) or self._old.get(offset)
 
     def clear(self) -> None:
-        """Positions changed their meaning: truncation, compaction, deletion of the prefix."""
+        """Positions are no longer valid: truncation, compaction, deletion of the prefix."""
         self._young, self._old = {}, {}
