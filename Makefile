@@ -3,12 +3,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SECONDS ?= 600
+# Many tests wait for elections, leases and processes: more workers than cores keep the cores busy meanwhile.
+PYTEST  := -n 5 --dist loadgroup
 SEED    ?= 0
 
 # Bytecode is kept: the tests start hundreds of processes, and each would compile the source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak
+.PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak
 
 help:            ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -25,10 +27,13 @@ $(STAMP): pyproject.toml setup.py $(addprefix src/penstock/batch/,_scan.py _rows
 demo: setup      ## the main job, end to end, in about a minute
 	$(BIN)/penstock demo
 
-test: setup      ## every test; no network needed once set up
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+test: setup      ## the test suite, in about ten minutes; no network needed once set up
+	$(BIN)/python -m pytest $(PYTEST)
 
-check: setup     ## lint, format, types and floors
+test-long: setup  ## the long hunts that `make test` leaves out: more seeds, more mutants, more kills
+	$(BIN)/python -m pytest -m long $(PYTEST)
+
+check: setup     ## lint, format, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

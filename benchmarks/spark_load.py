@@ -103,7 +103,8 @@ def timed_stream(spark: SparkSession, system: System, cell: Cell, checkpoint: Pa
     rows = sum(each["numInputRows"] for each in progress)
     if rows != cell.records:
         raise RuntimeError(f"{rows} rows in the stream of {system.name}: expected {cell.records}")
-    return sum(each["durationMs"]["triggerExecution"] for each in progress if each["numInputRows"]) / 1000
+    spent_ms: int = sum(each["durationMs"]["triggerExecution"] for each in progress if each["numInputRows"])
+    return spent_ms / 1000
 
 
 def timed_sink(rows: DataFrame, system: System, topic: str) -> float:

@@ -9,12 +9,20 @@ import pytest
 from penstock.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 from penstock.sim.seeds import run_seed
 
-SEEDS, SHARE = 300, 75
-QUICK = 40
-"""Seeds that a mutant may need to be hunted here; `make mutants` hunts them all."""
+SEEDS, QUICK_SEEDS, SHARE = 300, 150, 75
+"""How many seeds `make test-long` runs, how many of them `make test` runs, and how many of them form one test."""
+MUTANT_SEEDS, QUICK_MUTANT_SEEDS = 40, 15
+"""Mutants that the simulator finds within so many seeds are tested here, by `make test-long` and by `make test`;
+`make mutants` hunts them all."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=pytest.mark.long if first >= QUICK_SEEDS else ())
+        for first in range(0, SEEDS, SHARE)
+    ],
+)
 def test_no_seed_breaks_a_promise(first: int) -> None:
     for seed in range(first, first + SHARE):
         failure = run_seed(seed).failure
@@ -44,7 +52,14 @@ def test_a_seed_does_not_depend_on_how_strings_hash() -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant", [m for m in MUTANTS if m.level == "core" and m.seeds <= QUICK], ids=lambda mutant: mutant.name
+    "mutant",
+    [
+        pytest.param(
+            mutant, marks=pytest.mark.long if mutant.seeds > QUICK_MUTANT_SEEDS else (), id=mutant.name
+        )
+        for mutant in MUTANTS
+        if mutant.level == "core" and mutant.seeds <= MUTANT_SEEDS
+    ],
 )
 def test_a_seeded_bug_is_found(mutant: Mutant) -> None:
     assert seeds_to_detection(mutant) is not None
