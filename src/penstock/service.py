@@ -61,7 +61,7 @@ class Service:
             await node.start()
             self.node = node
             if self._status_log is not None:
-                self._status_log.start(node.courier, node.wait_ready)
+                self._status_log.start(node.record_forwarder, node.wait_ready)
             self._listener = KafkaListener(node)
             await self._listener.start(kafka_socket)
             await self._open_http()

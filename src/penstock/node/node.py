@@ -82,7 +82,7 @@ class Node:
     controller: Controller
     groups: GroupManager
     share_groups: ShareGroups
-    courier: RecordForwarder
+    record_forwarder: RecordForwarder
     queues: QueueManager
     queue_overview: QueueOverview
     queue_desk: QueueRouter
@@ -302,13 +302,8 @@ class Node:
 
     def _open_queues(self) -> None:
         state, rpc = self._state, self._rpc
-        self.courier = RecordForwarder(
-            node_id=self.node_id,
-            state=state,
-            view=self.view,
-            partitions=self.partitions,
-            controller=self.controller,
-            rpc=rpc,
+        self.record_forwarder = RecordForwarder(
+            state=state, partitions=self.partitions, controller=self.controller, calls=self.calls
         )
         self._queue_states = QueueStateLog(
             metadata=self.metadata,
@@ -317,12 +312,10 @@ class Node:
             clock=self.clock,
             partitions=self.config.groups.state_topic_partitions,
         )
-        self._queue_store = QueueStateClient(
-            node_id=self.node_id, state=state, view=self.view, local=self._queue_states, rpc=rpc
-        )
+        self._queue_store = QueueStateClient(state=state, local=self._queue_states, calls=self.calls)
         self.queues = QueueManager(
             store=self._queue_store,
-            graveyard=DeadLetterWriter(self.courier, self.clock, self.events),
+            graveyard=DeadLetterWriter(self.record_forwarder, self.clock, self.events),
             clock=self.clock,
             limits=self.config.limits,
             config_of=self.group_config,
@@ -336,7 +329,7 @@ class Node:
             partitions=self.partitions,
             store=self._queue_store,
             queues=self.queues,
-            rpc=rpc,
+            calls=self.calls,
             events=self.events,
         )
         self.queue_desk = QueueRouter(
@@ -347,9 +340,7 @@ class Node:
             queues=self.queues,
             rpc=rpc,
         )
-        self.share_groups = ShareGroups(
-            self.groups.cores, node_id=self.node_id, view=self.view, erase=self.queue_overview.forget, rpc=rpc
-        )
+        self.share_groups = ShareGroups(self.groups.cores, erase=self.queue_overview.forget, calls=self.calls)
 
     def _open_upkeep(self) -> None:
         self.status = StatusCollector(self)
@@ -363,7 +354,7 @@ class Node:
             store=self._queue_states,
             clock=self.clock,
             workers=self._workers,
-            rpc=self._rpc,
+            calls=self.calls,
         )
         self._housekeeping = Housekeeping(
             self.partitions,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from uuid import UUID
 
 import pytest
 
@@ -11,10 +12,12 @@ from penstock.config import GroupSettings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit, offsets_partition
 from penstock.node import Partition
+from penstock.node.calls import BROKER, AtNode, methods
+from penstock.node.calls.messages.groups import ListAckedOffsets
 from penstock.node.coordination import acked_cleanup
-from penstock.node.coordination.acked_cleanup import Question
 from penstock.node.queues import Acknowledgement, QueueDriver
 from penstock.queue import AckKind
+from penstock.types import NodeId
 from tests.kafka.asking import EARLIEST, create, offset_at, write
 from tests.kafka.trio import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Trio
 
@@ -158,13 +161,14 @@ def test_a_coordinator_that_may_have_been_replaced_tells_nothing(
         index = next(iter(trio.call(lambda: node.groups.cores.loaded())))
         trio.eventually(lambda: not node.partitions.get(OFFSETS_TOPIC, index).may_serve)
         topic_id = trio.replica(leader, topic).group.topic_id
-        assert index not in trio.run(_told(trio, silent, topic_id.bytes))
+        assert index not in trio.run(_told(trio, silent, topic_id))
         succeeded(trio, leader, other)
 
 
-async def _told(trio: Trio, node_id: int, topic_id: bytes) -> list[int]:
+async def _told(trio: Trio, node_id: int, topic_id: UUID) -> list[int]:
     """Partitions of the offsets topic whose groups this node tells about."""
-    answer = await trio.node(node_id).acked.answer(Question([(topic_id, [0])]))
+    calls, request = trio.node(node_id).calls, ListAckedOffsets([(topic_id, [0])])
+    answer = await calls.ask(AtNode(NodeId(node_id)), methods.LIST_ACKED_OFFSETS, request, caller=BROKER)
     return [index for kind, index, _ in answer.keepers if kind == 0]
 
 
@@ -196,7 +200,7 @@ def test_a_node_that_does_not_lead_deletes_nothing(trio: Trio, topic: str, uniqu
 def test_an_operator_is_told_who_does_not_answer(
     trio: Trio, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(acked_cleanup, "PATIENT_ROUNDS", 2)
+    monkeypatch.setattr(acked_cleanup, "WARN_AFTER_ROUNDS", 2)
     leader = trio.leader(topic)
     silent, other = trio.followers(topic)
     group = group_at(trio, unique, silent)
@@ -208,7 +212,7 @@ def test_an_operator_is_told_who_does_not_answer(
         clean(trio, leader, topic)
         clean(trio, leader, topic)
         succeeded(trio, leader, other)
-    assert f"nobody answers for {OFFSETS_TOPIC}-{index_of(group)}" in caplog.text
+    assert f"no node answers for {OFFSETS_TOPIC}-{index_of(group)}" in caplog.text
 
 
 # --- queues

@@ -38,7 +38,7 @@ async def delete(node: Node, name: str) -> None:
 
 async def made_anew(node: Node, name: str) -> UUID:
     await delete(node, name)
-    topic = await node.courier.topic(name)
+    topic = await node.record_forwarder.topic(name)
     await node.settled()
     return topic.topic_id
 
@@ -51,11 +51,11 @@ async def refusal(sent: Coroutine[None, None, int]) -> ErrorCode:
 
 def test_a_batch_for_a_topic_that_is_gone_is_refused_and_does_not_go_to_the_next_one_of_its_name() -> None:
     async def act(node: Node) -> None:
-        topic = await node.courier.topic("dead")
+        topic = await node.record_forwarder.topic("dead")
         await node.settled()
-        assert await node.courier.append(topic, 0, BATCH) == 0
+        assert await node.record_forwarder.append(topic, 0, BATCH) == 0
         assert await made_anew(node, "dead") != topic.topic_id
-        assert await refusal(node.courier.append(topic, 0, BATCH)) is ErrorCode.UNKNOWN_TOPIC_ID
+        assert await refusal(node.record_forwarder.append(topic, 0, BATCH)) is ErrorCode.UNKNOWN_TOPIC_ID
         assert node.leader("dead", 0).high_watermark == 0
 
     play(act)
@@ -65,7 +65,7 @@ def test_a_topic_that_is_deleted_while_nobody_leads_it_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def act(node: Node) -> None:
-        topic = await node.courier.topic("dead")
+        topic = await node.record_forwarder.topic("dead")
         await node.settled()
         asked = asyncio.Event()
 
@@ -75,7 +75,10 @@ def test_a_topic_that_is_deleted_while_nobody_leads_it_is_not_waited_for(
 
         with monkeypatch.context() as patch:
             patch.setattr(node.view, "partition", nobody)
-            sent = asyncio.get_running_loop().create_task(refusal(node.courier.append(topic, 0, BATCH)))
+            patch.setattr(node.calls._directory, "_is_alone", False)
+            sent = asyncio.get_running_loop().create_task(
+                refusal(node.record_forwarder.append(topic, 0, BATCH))
+            )
             await asked.wait()
             await delete(node, "dead")
             assert await sent is ErrorCode.UNKNOWN_TOPIC_ID

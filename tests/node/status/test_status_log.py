@@ -19,18 +19,19 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from penstock import Broker
 from penstock.batch import read_records
 from penstock.config import GroupSettings, Limits, NodeConfig
-from penstock.errors import ConfigError, ErrorCode, KafkaError
+from penstock.errors import ConfigError, ErrorCode, KafkaError, NotExecuted
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
 )
-from penstock.node.replication.leaders import NO_LEADER
+from penstock.node.calls import LeaderOf, Target
 from penstock.node.status import status_log
 from penstock.node.status.connection_events import SINGLES
 from penstock.node.status.events import KINDS, MAX_TEXT, StatusEvent
 from penstock.node.status.status_log import MAX_WAITING, StatusLog
+from penstock.types import NodeId
 from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.kafka.raw import RawClient
 from tests.kafka.trio import Trio
@@ -272,7 +273,7 @@ def test_one_that_is_deleted_is_made_anew_and_the_deletion_is_its_first_event(wa
 
 
 class Notebook:
-    """Takes batches as the courier does, when it is told that it can."""
+    """Takes batches as RecordForwarder does, when it is told that it can."""
 
     def __init__(self, *, open: bool = True) -> None:
         self.events: list[Event] = []
@@ -454,16 +455,17 @@ def test_producers_and_admins_do_not_wait_when_the_status_topic_has_no_leader(wa
     events_until(watched.bootstrap_servers, has("broker.ready"))
     node = watched._thread.service.node
     assert node is not None
-    courier: Any = node.courier
-    seen = courier._view
+    directory: Any = node.calls._directory
+    find = directory.find
     tried = threading.Event()
 
-    class Leaderless:
-        def partition(self, topic: Any, index: int) -> Any:
-            tried.set()
-            return seen.partition(topic, index)._replace(leader=NO_LEADER)
+    def find_no_leader(target: Target) -> NodeId:
+        if not isinstance(target, LeaderOf):
+            return NodeId(find(target))
+        tried.set()
+        raise NotExecuted(ErrorCode.LEADER_NOT_AVAILABLE, "no leader")
 
-    courier._view = Leaderless()
+    directory.find = find_no_leader
     create(watched, "orders")
     assert tried.wait(PATIENCE_SECONDS), "the log is trying, in vain"
     producer = Producer(
@@ -472,7 +474,7 @@ def test_producers_and_admins_do_not_wait_when_the_status_topic_has_no_leader(wa
     for number in range(100):
         producer.produce("orders", str(number).encode())
     assert producer.flush(PATIENCE_SECONDS) == 0
-    courier._view = seen
+    directory.find = find
     events_until(watched.bootstrap_servers, has("topic.created", topic="orders"))
 
 

@@ -27,7 +27,7 @@ from penstock.kafka.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
-from penstock.node.queues import QueuePicture
+from penstock.node.calls.messages.queues import QueuePicture
 from penstock.types import ResourceType
 
 NO_OFFSET = -1

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
+from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
 from penstock.node.calls.methods import Method
 from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
 from penstock.node.calls.targets import AtNode, Directory, Target, absent_code
@@ -124,7 +124,7 @@ class Calls:
             try:
                 response = self.handle(method, caller, request)
                 return await response if isinstance(response, Awaitable) else response
-            except StorageError as problem:
+            except (StorageError, CorruptLog) as problem:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem)) from problem
         if self._remote is None:
             raise Unanswered(

@@ -18,7 +18,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.config import Limits
-from penstock.errors import ErrorCode, KafkaError, NotExecuted, ProtocolViolation, StorageError, Unanswered
+from penstock.errors import (
+    CorruptLog,
+    ErrorCode,
+    KafkaError,
+    NotExecuted,
+    ProtocolViolation,
+    StorageError,
+    Unanswered,
+)
 from penstock.node.calls.methods import METHODS, Method
 from penstock.node.calls.wire_message import WireMessage
 from penstock.node.peers import Buffer, CallFailed, CallProblem, Rpc
@@ -109,7 +117,7 @@ class RemoteCalls:
     async def _encoded_later(self, response: Awaitable[object]) -> Buffer:
         try:
             return self._encoded(await response)
-        except StorageError as problem:
+        except (StorageError, CorruptLog) as problem:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem)) from problem
 
     def _encoded(self, response: object) -> Buffer:

@@ -1,24 +1,24 @@
-"""Deletes what everybody has acked from the partitions that this node leads (`penstock.queue.acked` has the rules).
+"""Deletes records that all consumers have acked, on the partitions that this node leads (`penstock.queue.acked` has the
+rules).
 
-Every two seconds, if there is such a partition with records in it, all nodes that keep groups or queues are asked how
-far these are, one question to each. Nothing is remembered from one round to the next, so there is nothing that could be
-out of date: who leads, who keeps what and who holds what back is found out anew.
+Every two seconds, if this node leads such a partition with records in it, it asks all nodes that keep the progress of
+groups or queues how far these have come, with one request to each. Nothing is remembered from one round to the next, so
+nothing can be out of date: each round finds out again which node leads, which keeps what, and who holds records back.
 
 The cost: each node that is asked looks at all groups that it coordinates and all queues whose state it keeps, a few
-microseconds each. A cluster without such topics asks nothing.
+microseconds each. A cluster without such topics sends no request.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
-
-import msgspec
 
 from penstock.cluster import OFFSETS_TOPIC, STATE_TOPIC, ClusterState
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError
 from penstock.groups import CommittedOffset, Coordinator, GroupListing, GroupState
+from penstock.node.calls import BROKER, Calls, methods
+from penstock.node.calls.messages.groups import AckedOffsets, ListAckedOffsets
 from penstock.node.clock import Clock
 from penstock.node.coordination.core_host import CoreHost
 from penstock.node.coordination.group_manager import GroupManager
@@ -31,50 +31,23 @@ from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.workers import Workers
 from penstock.queue.acked import NOTHING, Keeper, Line, Poll, QueueStats, Reign, acked_before
-from penstock.types import GroupId, NodeId, Offset
-
-if TYPE_CHECKING:
-    from penstock.node.peers import Rpc
+from penstock.types import Caller, GroupId, NodeId, Offset
 
 log = logging.getLogger("penstock.node")
-
-HOW_FAR = 27
-"""Method of the inter-node port."""
-
-ANSWER_MS = 5_000
-"""A node that has not answered by then is taken to be busy: the next round asks again."""
 
 GROUPS_PER_TURN = 100
 """Groups that are looked at before other work gets its turn on the event loop: a millisecond or so."""
 
 PARTITIONS_PER_TURN = 50
 
-PATIENT_ROUNDS = 30
+WARN_AFTER_ROUNDS = 30
 """A minute."""
 
 KEEPERS = (OFFSETS_TOPIC, STATE_TOPIC)
 
 
-class Question(msgspec.Struct, frozen=True, array_like=True):
-    """How far is everybody in these partitions, by topic id?"""
-
-    places: list[tuple[bytes, list[int]]]
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    partition_counts: list[int]
-    """Of the keepers' topics, 0 for one that is not there, as the answering node knows them. One that knows of more
-    than the asker knows that others must be asked."""
-    keepers: list[tuple[int, int, int]]
-    """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
-    lines: list[tuple[int, int, int, int]]
-    """Topic (its number in the question), partition, holders, offset."""
-    begun: list[tuple[int, str, list[int]]]
-    """Topic (its number in the question), queue, and all partitions of the topic that something is stored of here."""
-
-
 class AckedCleanup:
-    """Both sides: asking and deleting as a leader, answering as a keeper."""
+    """Both sides: a leader asks and deletes, a keeper of progress answers."""
 
     def __init__(
         self,
@@ -88,7 +61,7 @@ class AckedCleanup:
         store: QueueStateLog,
         clock: Clock,
         workers: Workers,
-        rpc: "Rpc | None",
+        calls: Calls,
     ) -> None:
         self._node_id = node_id
         self._state = state
@@ -99,11 +72,10 @@ class AckedCleanup:
         self._store = store
         self._clock = clock
         self._workers = workers
-        self._rpc = rpc
+        self._calls = calls
         self._failures = 0
-        """Rounds in a row in which not all have answered."""
-        if rpc is not None:
-            rpc.handle(HOW_FAR, self._serve)
+        """Rounds in a row in which some keeper has not answered."""
+        calls.serve(methods.LIST_ACKED_OFFSETS, self._list_acked_offsets)
 
     # --- as a leader
 
@@ -114,7 +86,7 @@ class AckedCleanup:
             return
         poll = Poll(keepers, led)
         if NO_LEADER not in poll.nodes:
-            await asyncio.gather(*(self._ask(poll, node, list(led)) for node in poll.nodes))
+            await self._ask(poll, list(led))
         self._note(poll)
         shortened = []
         for count, (place, (partition, term)) in enumerate(led.items()):
@@ -129,16 +101,16 @@ class AckedCleanup:
             await self._give_back(partition)
 
     def _note(self, poll: Poll) -> None:
-        """Tells an operator who waits for space in vain; once, and not for what an election explains."""
+        """Warns the operator that no space is freed; once, and not while an election explains it."""
         self._failures = 0 if poll.counts(poll.keepers) else self._failures + 1
-        if self._failures == PATIENT_ROUNDS:
+        if self._failures == WARN_AFTER_ROUNDS:
             log.warning(
-                "nothing that is acked is deleted (cleanup.policy=acked): nobody answers for %s",
+                "acked records are not deleted (cleanup.policy=acked): no node answers for %s",
                 ", ".join(f"{keeper.topic}-{keeper.partition}" for keeper in poll.missing),
             )
 
     def _reigns(self) -> dict[Keeper, Reign]:
-        """All keepers there are, as far as this node knows."""
+        """All keepers that this node knows of."""
         found = {}
         for name in KEEPERS:
             topic = self._state.topics.get(name)
@@ -147,34 +119,30 @@ class AckedCleanup:
                 found[Keeper(name, index)] = Reign(facts.leader, facts.term)
         return found
 
-    async def _ask(self, poll: Poll, node: int, places: Sequence[GroupId]) -> None:
-        """What goes wrong leaves the poll incomplete."""
+    async def _ask(self, poll: Poll, places: Sequence[GroupId]) -> None:
+        """Asks all keepers. One that fails leaves the poll incomplete."""
         topics: dict[UUID, list[int]] = {}
         for topic_id, index in places:
             topics.setdefault(topic_id, []).append(index)
-        question = Question([(topic_id.bytes, indexes) for topic_id, indexes in topics.items()])
+        request = ListAckedOffsets(list(topics.items()))
+        answers = await self._calls.ask_nodes(poll.nodes, methods.LIST_ACKED_OFFSETS, request, caller=BROKER)
+        for node, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                log.debug("node %s does not say how far its groups and queues are: %s", node, answer)
+            elif answer.partition_counts == self._partition_counts():
+                self._heard(poll, node, list(topics), answer)
+
+    def _heard(self, poll: Poll, node: int, ids: Sequence[UUID], answer: AckedOffsets) -> None:
         try:
-            answer = await self._put(node, question)
-            if answer.partition_counts != self._partition_counts():
-                return
             told = {Keeper(KEEPERS[topic], index): term for topic, index, term in answer.keepers}
-            ids = list(topics)
             lines = {GroupId(ids[at], index): Line(*line) for at, index, *line in answer.lines}
             begun: dict[UUID, dict[str, list[int]]] = {}
             for at, name, indexes in answer.begun:
                 begun.setdefault(ids[at], {})[name] = indexes
-        except (PenstockError, msgspec.DecodeError, IndexError) as trouble:
-            log.debug("node %s does not say how far its groups and queues are: %s", node, trouble)
+        except IndexError as wrong:
+            log.warning("node %s tells of topics that it was not asked about: %s", node, wrong)
         else:
             poll.heard(node, told, lines, begun)
-
-    async def _put(self, node: int, question: Question) -> Answer:
-        if node == self._node_id:
-            return await self.answer(question)
-        if self._rpc is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no way to node {node}")
-        data = await self._rpc.call(NodeId(node), HOW_FAR, msgspec.msgpack.encode(question), ANSWER_MS)
-        return msgspec.msgpack.decode(data, type=Answer)
 
     def _clean(self, partition: Partition, line: Line | None) -> bool:
         try:
@@ -182,11 +150,11 @@ class AckedCleanup:
         except CorruptLog as rot:
             partition.damaged(rot)
         except PenstockError as trouble:
-            log.warning("%s: what is acked could not be deleted: %s", partition.name, trouble)
+            log.warning("%s: acked records could not be deleted: %s", partition.name, trouble)
         return False
 
     async def _give_back(self, partition: Partition) -> None:
-        """Memory is what topics in memory are short of; files may wait for housekeeping's next round."""
+        """Frees the memory of topics in memory at once; files can wait for the next round of housekeeping."""
         if partition.config.memory and not partition.closed:
             garbage = partition.log.maintenance.next_task()
             if garbage is not None:
@@ -205,7 +173,7 @@ class AckedCleanup:
         return limit > partition.start_offset and partition.delete_records(limit) == limit
 
     def queue_starts(self, place: GroupId) -> list[int | None]:
-        """Of the queues at work on a partition here: where each begins by what is stored; None: nothing is yet."""
+        """The stored start of each queue that this node runs on a partition; None if nothing is stored yet."""
         return [
             driver.core.saved_start_offset if driver.is_open else None
             for driver in self._queues.drivers()
@@ -214,18 +182,12 @@ class AckedCleanup:
 
     # --- as a keeper
 
-    async def _serve(self, sender: NodeId, question: memoryview) -> bytes:
-        asked = msgspec.msgpack.decode(question, type=Question)
-        return msgspec.msgpack.encode(await self.answer(asked))
-
-    async def answer(self, question: Question) -> Answer:
-        """KafkaError if this node does not know one of the topics yet: it cannot say who is on it."""
-        ids = [UUID(bytes=topic_id) for topic_id, _ in question.places]
+    async def _list_acked_offsets(self, caller: Caller, request: ListAckedOffsets) -> AckedOffsets:
+        """KafkaError if this node does not know one of the topics yet: it cannot say who consumes it."""
+        ids = [topic_id for topic_id, _ in request.partitions]
         names = {self._name_of(topic_id): topic_id for topic_id in ids}
         tally = QueueStats(
-            GroupId(topic_id, index)
-            for topic_id, (_, indexes) in zip(ids, question.places, strict=True)
-            for index in indexes
+            GroupId(topic_id, index) for topic_id, indexes in request.partitions for index in indexes
         )
         counts = self._partition_counts()
         keepers = [(0, index, term) async for index, term in self._count_groups(names, tally)]
@@ -237,7 +199,7 @@ class AckedCleanup:
             for topic_id, queues in tally.begun.items()
             for name, indexes in queues.items()
         ]
-        return Answer(counts, keepers, lines, begun)
+        return AckedOffsets(counts, keepers, lines, begun)
 
     def _partition_counts(self) -> list[int]:
         topics = [self._state.topics.get(name) for name in KEEPERS]
@@ -251,9 +213,9 @@ class AckedCleanup:
         return topic.name
 
     def _is_of_this_log(self, topic_id: UUID, index: int, term: int) -> bool:
-        """Whether a place that was stored in this term of the partition is in the log that is there now. A log in
-        memory begins at 0 again when its node does, in a later term: a place from before then says nothing of it. One
-        that has only moved is taken for such a log, too, until its holders say something under the new leader."""
+        """Whether an offset that was stored in this term of the partition refers to the log that exists now. A log in
+        memory begins at 0 again when its node restarts, in a later term: an offset from before then does not refer to
+        it. A log whose leader has only changed is treated the same, until its consumers ack under the new leader."""
         topic = self._state.topic_by_id(topic_id)
         if topic is None or not topic.config.memory or not 0 <= index < topic.partitions:
             return True
@@ -262,7 +224,7 @@ class AckedCleanup:
     async def _count_groups(
         self, names: Mapping[str, UUID], tally: QueueStats
     ) -> AsyncIterator[tuple[int, int]]:
-        """Counts groups and subscriptions; says of which coordinators they were all, and nobody else's by now."""
+        """Counts groups and subscriptions; yields each coordinator that still serves after its groups were counted."""
         for index, driver in list(self._groups.cores.loaded().items()):
             for count, row in enumerate(driver.core.list_groups((), ("classic",))):
                 if count % GROUPS_PER_TURN == 0:
@@ -273,7 +235,7 @@ class AckedCleanup:
                 yield index, driver.term
 
     def _true_offsets(self, topic_id: UUID, committed: Mapping[int, CommittedOffset]) -> dict[int, int]:
-        """Without those of a log that is gone. Clients that do not say of which leader they have read are believed."""
+        """Without the offsets of a log that no longer exists. An offset without a leader epoch counts as valid."""
         return {
             index: one.offset
             for index, one in committed.items()
@@ -306,10 +268,10 @@ def _has_work(partition: Partition) -> bool:
 def _acked_by(
     driver: CoreHost[Coordinator], row: GroupListing, names: Mapping[str, UUID]
 ) -> dict[str, dict[int, CommittedOffset]]:
-    """The topics of these that a group is on, with the offsets that it has committed. It is on those that its members
-    read and those that it has committed something in; a rebalance, in which nobody reads, changes nothing about that:
-    whoever comes out of it goes on where nothing was committed, at the beginning. A subscription's offsets end with
-    their TTL, also while nobody has deleted them yet."""
+    """Those of the topics that a group consumes, with the offsets that it has committed. It consumes those that
+    its members read and those in which it has committed an offset. A rebalance, in which no member reads, does not
+    change that: its members will then read from the beginning where nothing was committed. A subscription's offsets
+    end with their TTL, also before they are deleted."""
     is_empty = row.state is GroupState.EMPTY
     found: dict[str, dict[int, CommittedOffset]] = {
         name: {} for name in sorted(driver.core.wanted_topics(row.group_id)) if name in names

@@ -1,11 +1,10 @@
-"""Share groups on this node: their members' heartbeats, and who they are.
+"""Share groups: heartbeats of their members, and their administration.
 
-Coordinators (`penstock.groups`) decide, and the group manager knows where each one is; here they are given the
-cluster's metadata, and spoken to.
+Coordinators (`penstock.groups`) decide. `DurableCores` has those of this node; this module gives them the cluster's
+metadata and passes requests to them.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from penstock.cluster import ClusterState
 from penstock.config import GroupConfig
@@ -18,19 +17,13 @@ from penstock.groups import (
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
+from penstock.node.calls import BROKER, Calls, CoordinatorOf, methods
+from penstock.node.calls.messages.groups import BeginShareGroup
 from penstock.node.coordination.durable_cores import DurableCores
-from penstock.node.metadata.cluster_view import ClusterView
-from penstock.types import NodeId
-
-if TYPE_CHECKING:
-    from penstock.node.peers import Rpc
-
-BEGIN = 26
-"""Method of the inter-node port. The question is the group's name in UTF-8, the answer empty."""
-ANSWER_MS = 5_000
+from penstock.types import Caller
 
 Erase = Callable[[str], Awaitable[object]]
-"""Deletes all that is stored of a group's progress on its partitions; KafkaError if that did not work."""
+"""Deletes a group's stored progress on all its partitions; KafkaError if that failed."""
 
 
 class AppliedMetadata:
@@ -50,24 +43,13 @@ class AppliedMetadata:
 
 
 class ShareGroups:
-    """Finds a share group's coordinator and speaks with it. Every method is called on the event loop."""
+    """Finds a share group's coordinator and asks it. Every method is called on the event loop."""
 
-    def __init__(
-        self,
-        cores: DurableCores[Coordinator],
-        *,
-        node_id: NodeId,
-        view: ClusterView,
-        erase: Erase,
-        rpc: "Rpc | None",
-    ) -> None:
+    def __init__(self, cores: DurableCores[Coordinator], *, erase: Erase, calls: Calls) -> None:
         self._cores = cores
-        self._node_id = node_id
-        self._view = view
         self._erase = erase
-        self._rpc = rpc
-        if rpc is not None:
-            rpc.handle(BEGIN, self._serve_begin)
+        self._calls = calls
+        calls.serve(methods.BEGIN_SHARE_GROUP, self._begin)
 
     async def heartbeat(self, request: ShareHeartbeat) -> ShareHeartbeatResult:
         try:
@@ -78,24 +60,17 @@ class ShareGroups:
         except KafkaError as refusal:
             return ShareHeartbeatResult(error=refusal.code, message=refusal.message)
 
-    # --- groups whose consumers do not report
+    # --- groups whose consumers send no heartbeats
 
     async def begin(self, group_id: str) -> None:
-        """The share group is there when this returns, with or without members, whichever node coordinates it.
-        POLICY_VIOLATION: it cannot be, by its name or the number of groups. Other errors: nobody can be asked now."""
+        """The share group exists when this returns, with or without members, whichever node coordinates it.
+        POLICY_VIOLATION: it cannot be created, because of its name or the number of groups."""
         await self._cores.ensure_topic()
-        home = self._view.coordinator(group_id).node_id
-        if home == self._node_id or self._rpc is None:
-            await self._begin_here(group_id)
-            return
-        from penstock.node.peers import CallFailed
+        request = BeginShareGroup(group_id)
+        await self._calls.ask(CoordinatorOf(group_id), methods.BEGIN_SHARE_GROUP, request, caller=BROKER)
 
-        try:
-            await self._rpc.call(NodeId(home), BEGIN, group_id.encode(), ANSWER_MS)
-        except CallFailed as failed:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failed)) from failed
-
-    async def _begin_here(self, group_id: str) -> None:
+    async def _begin(self, caller: Caller, request: BeginShareGroup) -> None:
+        group_id = request.group_id
         driver = await self._cores.home(group_id)
         result = await driver.ask(
             ShareHeartbeatResult, lambda now, token: driver.core.begin_share_group(now, token, group_id)
@@ -106,10 +81,6 @@ class ShareGroups:
             raise name_taken(group_id)
         if result.error != ErrorCode.NONE:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"queue {group_id!r}: {result.message}")
-
-    async def _serve_begin(self, sender: NodeId, question: memoryview) -> bytes:
-        await self._begin_here(bytes(question).decode())
-        return b""
 
     # --- administration
 
@@ -126,7 +97,8 @@ class ShareGroups:
             return False
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """First its progress, then the group: a later one of the same name must not go on where this one was."""
+        """Deletes the group's progress first, then the group: a later group of the same name must not begin with this
+        progress."""
         try:
             driver = await self._cores.home(group_id)
             if driver.core.share_group_deletable(group_id) is ErrorCode.NONE:

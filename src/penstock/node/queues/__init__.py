@@ -9,7 +9,7 @@ drivers, `overview` and `desk` those on other nodes too.
 
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.overview import QueueOverview, QueuePicture
+from penstock.node.queues.overview import QueueOverview
 from penstock.node.queues.router import QueueRouter
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.values import Acknowledgement, Consumer, Delivery, NotLeased
@@ -22,7 +22,6 @@ __all__ = [
     "QueueDriver",
     "QueueManager",
     "QueueOverview",
-    "QueuePicture",
     "QueueRouter",
     "ShareSession",
     "ShareSessions",

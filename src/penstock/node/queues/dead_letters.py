@@ -46,9 +46,9 @@ TOLD_MAX = 1_000
 class DeadLetterWriter:
     """Where dead letters go."""
 
-    def __init__(self, courier: RecordForwarder, clock: Clock, events: EventSink = NO_EVENTS) -> None:
+    def __init__(self, forwarder: RecordForwarder, clock: Clock, events: EventSink = NO_EVENTS) -> None:
         self._events = events
-        self._courier = courier
+        self._forwarder = forwarder
         self._clock = clock
         self._told: set[tuple[str, str]] = set()
         """Queues and topics whose letters are dropped, of which people know."""
@@ -60,11 +60,11 @@ class DeadLetterWriter:
         if target == name or (name.endswith(SUFFIX) and not driver.config.dead_letter_topic):
             self._drop(driver, letter, target)
             return
-        topic = await self._courier.topic(target)
+        topic = await self._forwarder.topic(target)
         if topic.internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
         for batch in self._copies(driver, letter):
-            await self._courier.append(topic, index % topic.partitions, batch)
+            await self._forwarder.append(topic, index % topic.partitions, batch)
         self._tell(driver, letter)
 
     def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:

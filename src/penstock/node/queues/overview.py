@@ -1,69 +1,24 @@
-"""Queues as people see and change them, wherever they are: pictures, resets, deletion.
+"""Queues of the whole cluster: descriptions, resets, deletion.
 
-What is stored says which queues there are and where they begin; what is under way only the leaders of their partitions
-know, and are asked for. A leader that cannot be reached leaves that part of the picture blank.
+The stored state says which queues exist and where they begin. Only the leader of a partition knows which of its
+messages are leased or deferred, and is asked for that. If it cannot be reached, these figures are left out.
 """
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from penstock.cluster import ClusterState, Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.calls import BROKER, AtNode, Calls, LeaderOf, methods
+from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueuePicture
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.state_client import WHOLE_TOPIC, Place, QueueStateClient
+from penstock.node.queues.state_client import WHOLE_TOPIC, QueueStateClient
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.queue import QueueKey
-from penstock.types import NO_EVENTS, EventSink, NodeId
-
-if TYPE_CHECKING:
-    from penstock.node.peers import Rpc
-
-LOOK, END = 28, 29
-"""Methods of the inter-node port."""
-
-ANSWER_MS = 5_000
-
-
-class Look(msgspec.Struct, frozen=True, array_like=True):
-    """Asks a leader for what is under way in a queue that begins at `start_offset` by what is stored."""
-
-    place: Place
-    start_offset: int
-    is_opened: bool = False
-    """Whether the queue is to be brought to life, so that it can be counted."""
-
-
-class QueuePicture(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue on one partition. Numbers are None where the partition's leader could not be asked, or nobody has
-    asked it for anything since it leads."""
-
-    group_id: str
-    topic: str
-    partition: int
-    leader: int
-    start_offset: int
-    """Everything before is done."""
-    end_offset: int | None = None
-    undone: int | None = None
-    """Messages that are not done, also those that nobody has looked at."""
-    available: int | None = None
-    leased: int | None = None
-    deferred: int | None = None
-    waiting: int | None = None
-    """For an earlier message of their key."""
-    dying: int | None = None
-    consumers: int | None = None
-    holder: str | None = None
-    """Who has it, of an exclusive queue."""
-    workers: int | None = None
-    """Consumers that are connected to it, whether or not anything is in their hands: of WebSockets only, as Kafka's are
-    members of the group."""
+from penstock.types import NO_EVENTS, Caller, EventSink, GroupId, NodeId
 
 
 class QueueOverview:
@@ -78,7 +33,7 @@ class QueueOverview:
         partitions: PartitionTable,
         store: QueueStateClient,
         queues: QueueManager,
-        rpc: "Rpc | None",
+        calls: Calls,
         events: EventSink = NO_EVENTS,
     ) -> None:
         self._events = events
@@ -88,14 +43,13 @@ class QueueOverview:
         self._partitions = partitions
         self._store = store
         self._queues = queues
-        self._rpc = rpc
-        if rpc is not None:
-            rpc.handle(LOOK, self._serve_look)
-            rpc.handle(END, self._serve_end)
+        self._calls = calls
+        calls.serve(methods.DESCRIBE_QUEUE, self._describe_queue)
+        calls.serve(methods.RELOAD_QUEUE, self._reload_queue)
 
     async def pictures(self, group_id: str | None = None, *, opened: bool = False) -> list[QueuePicture]:
-        """Of one group, or of all; `opened`, complete also where nobody has asked the leader for anything so far.
-        KafkaError if what is stored cannot be read now."""
+        """Of one group, or of all. `opened`: complete also for queues that have not been used since their leader was
+        elected. KafkaError if the stored state cannot be read now."""
         starts = await self._store.starts(group_id)
         asked = [self._picture(queue, start, opened) for queue, start in starts.items()]
         found = await asyncio.gather(*asked)
@@ -105,8 +59,8 @@ class QueueOverview:
         )
 
     async def forget(self, group_id: str, topics: Iterable[str] | None = None) -> list[str]:
-        """Deletes what is stored of a group, of these topics or all; the names of those that there was something of.
-        NON_EMPTY_GROUP while workers are connected: they would only begin it anew."""
+        """Deletes the stored state of a group, of these topics or all; the names of the topics that it had state of.
+        NON_EMPTY_GROUP while workers are connected: they would only begin the queue again."""
         wanted = None if topics is None else frozenset(topics)
         await self._check_unused(group_id, wanted)
         gone: dict[str, int] = {}
@@ -116,7 +70,7 @@ class QueueOverview:
             if wanted is None or name in wanted:
                 await self._store.forget(queue)
                 await self._store.forget(queue._replace(partition=WHOLE_TOPIC))
-                await self._end(queue)
+                await self._reload(queue)
                 gone[name] = gone.get(name, 0) + 1
         for name, count in gone.items():
             self._events.tell("queue.deleted", group=group_id, topic=name or None, partitions=count)
@@ -130,10 +84,10 @@ class QueueOverview:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
 
     async def reset(self, group_id: str, topic: Topic, partition: int, start_offset: int) -> None:
-        """A queue begins there; what was done behind it is to be done again."""
+        """A queue begins at this offset; messages behind it that were done are delivered again."""
         queue = QueueKey(group_id, topic.topic_id, partition)
         await self._store.reset(queue, start_offset, self._view.partition(topic, partition).term)
-        await self._end(queue)
+        await self._reload(queue)
 
     # --- asking the partitions' leaders
 
@@ -149,54 +103,42 @@ class QueueOverview:
             leader=leader,
             start_offset=start_offset,
         )
-        question = msgspec.msgpack.encode(Look(Place.of(queue), start_offset, opened))
-        if leader == self._node_id:
-            answer: bytes | memoryview = await self._serve_look(self._node_id, memoryview(question))
-        elif leader == NO_LEADER or self._rpc is None:
+        if leader == NO_LEADER:
             return blank
-        else:
-            from penstock.node.peers import CallFailed
+        try:
+            request = DescribeQueue(queue, start_offset, opened)
+            found = await self._calls.ask(
+                AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=BROKER
+            )
+        except KafkaError:
+            return blank
+        return found.picture or blank
 
-            try:
-                answer = await self._rpc.call(NodeId(leader), LOOK, question, ANSWER_MS)
-            except (CallFailed, KafkaError):
-                return blank
-        seen = msgspec.msgpack.decode(answer, type=QueuePicture | None)
-        return seen or blank
-
-    async def _end(self, queue: QueueKey) -> None:
-        """Whoever drives it must read what is stored again. One that cannot be told learns it with its next save."""
+    async def _reload(self, queue: QueueKey) -> None:
+        """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
+        out with its next save."""
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return
-        leader = self._view.partition(topic, queue.partition).leader
-        question = msgspec.msgpack.encode(Place.of(queue))
-        if leader == self._node_id:
-            await self._serve_end(self._node_id, memoryview(question))
-        elif leader != NO_LEADER and self._rpc is not None:
-            from penstock.node.peers import CallFailed
-
-            try:
-                await self._rpc.call(NodeId(leader), END, question, ANSWER_MS)
-            except CallFailed as failed:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failed)) from failed
+        if self._view.partition(topic, queue.partition).leader != NO_LEADER:
+            target = LeaderOf(GroupId(queue.topic_id, queue.partition))
+            await self._calls.ask(target, methods.RELOAD_QUEUE, queue, caller=BROKER)
 
     # --- answering
 
-    async def _serve_look(self, sender: NodeId, question: memoryview) -> bytes:
-        wish = msgspec.msgpack.decode(question, type=Look)
-        if wish.is_opened:
+    async def _describe_queue(self, caller: Caller, request: DescribeQueue) -> DescribedQueue:
+        if request.is_opened:
             with suppress(PenstockError):
-                await self._bring_to_life(wish.place.queue)
-        return msgspec.msgpack.encode(self._look(wish.place.queue, wish.start_offset))
+                await self._open(request.queue)
+        return DescribedQueue(self._describe(request.queue, request.start_offset))
 
-    async def _bring_to_life(self, queue: QueueKey) -> None:
+    async def _open(self, queue: QueueKey) -> None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is not None:
             partition = self._partitions.get(topic.name, queue.partition)
             await self._queues.driver(queue.group_id, queue.topic_id, partition, begin=False)
 
-    def _look(self, queue: QueueKey, start_offset: int) -> QueuePicture | None:
+    def _describe(self, queue: QueueKey, start_offset: int) -> QueuePicture | None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None:
             return None
@@ -237,8 +179,7 @@ class QueueOverview:
             workers=driver.worker_count,
         )
 
-    async def _serve_end(self, sender: NodeId, question: memoryview) -> bytes:
-        driver = self._queues.find(msgspec.msgpack.decode(question, type=Place).queue)
+    def _reload_queue(self, caller: Caller, queue: QueueKey) -> None:
+        driver = self._queues.find(queue)
         if driver is not None:
             driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this queue was reset; ask again"))
-        return b""

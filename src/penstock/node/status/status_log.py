@@ -58,7 +58,7 @@ TOPIC_CONFIGS = {
 
 
 class Carrier(Protocol):
-    """Who brings batches to a topic: the node's courier."""
+    """Who brings batches to a topic: the node's RecordForwarder."""
 
     async def topic(
         self, name: str, *, partitions: int = ..., configs: Mapping[str, str] | None = ...

@@ -279,7 +279,7 @@ class DeadLetters:
         if topic is None:
             raise _no_topic(name)
         partition = (letter.number(dead_letter_headers.PARTITION) or 0) % topic.partitions
-        offset = await self._node.courier.append(topic, partition, self._reborn(letter.record))
+        offset = await self._node.record_forwarder.append(topic, partition, self._reborn(letter.record))
         await self._dealt_with(letter.place)
         return SentBack(letter=letter.place, topic=name, partition=partition, offset=offset)
 

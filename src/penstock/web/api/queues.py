@@ -23,8 +23,8 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.node.calls.messages.queues import QueuePicture
 from penstock.node.coordination.share_groups import name_taken
-from penstock.node.queues import QueuePicture
 from penstock.node.queues.messages import Ahead, At, Look, Schedule, Seen
 from penstock.web.api.dead_letters import KEEPER, QueueParams
 from penstock.web.api.groups import Groups
