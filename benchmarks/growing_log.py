@@ -1,6 +1,6 @@
 """Does a large log cost more per byte than a small one? The log against a bare file, growing side by side.
 
-In turns, a stretch each: `Log.append` of 1 MB batches with a flush every 8 MB, and the same with pwrite and
+In turns, a stretch each: `LogWriter.append` of 1 MB batches with a flush every 8 MB, and the same with pwrite and
 fdatasync on a bare file. The system itself charges more once a file outgrows what it keeps clean in memory, so only
 the ratio says something about the log. Reads are from the middle of what is there, after each stretch.
 

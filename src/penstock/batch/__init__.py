@@ -1,4 +1,4 @@
-"""Record batches: the one form in which records travel, are stored and are replicated."""
+"""Record batches: the format in which records are sent, stored and replicated."""
 
 from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns, encode_columns
 from penstock.batch._partition import group_rows, murmur2, partition_of_keys

@@ -1,17 +1,17 @@
-"""The way in: Arrow's columns of keys, values and headers into the bytes that `_scan.py` describes.
+"""Encoding: from Arrow's columns of keys, values and headers to the bytes that `_scan.py` describes.
 
 No object is made per record: the loop reads Arrow's offsets, writes each record's numbers, and copies keys and
-values from buffer to buffer. Short fields go as 8-byte words whose surplus is cut off again (5 ns for 8 bytes,
-where a slice costs 25); from `LONGEST_BY_WORDS` on, one slice is quicker. Measured on one core with
+values from buffer to buffer. Short fields are copied as 8-byte words whose surplus is cut off again (5 ns for 8 bytes,
+where a slice costs 25); above `LONGEST_BY_WORDS`, one slice is quicker. Measured on one core with
 8-byte keys and 100-byte values, CRC included: 7.5 M records/s in batches of 256 KiB, 5 M in batches of 1 MiB, whose
-buffers the system hands out and takes back page by page. Assembling with Arrow's own kernels would need the
-numbers as columns first, and that is the loop already.
+buffers the system allocates and frees page by page. Arrow's own kernels would need the numbers as columns first, and
+computing those takes the same loop.
 
-Which rows, and how many: `rows` is an int32 array of row numbers (the rows of one partition), or empty for all
-rows as they stand. Encoding starts at `start` in it and stops where the batch would pass `max_bytes`, though
-never before its first record; so the caller goes on at `start + rows`.
+`rows` selects the rows: an int32 array of row numbers (the rows of one partition), or empty for all rows in order.
+Encoding starts at `start` in it and stops where the batch would exceed `max_bytes`, though never before its first
+record; so the caller continues at `start + rows`.
 
-mypyc compiles this file; the head of `_scan.py` says what that asks of the code.
+mypyc compiles this file; the head of `_scan.py` explains how that shapes the code.
 """
 
 from typing import Final, NamedTuple
@@ -24,15 +24,15 @@ from penstock.batch._scan import MAX_PAYLOAD
 
 LONGEST_BY_WORDS: Final = 64
 LARGEST_RECORD: Final = MAX_PAYLOAD - 64
-"""Room for the numbers, so that no length leaves 32 bits."""
+"""Leaves space for the numbers, so that no length exceeds 32 bits."""
 
 
 class Column:
     """A column of strings or bytes, as Arrow keeps it, in `bytes` that compiled code can index.
 
-    `offsets` has an int32 more than there are rows; `base` is the place in Arrow's data buffer where `data`
+    `offsets` has an int32 more than there are rows; `base` is the position in Arrow's data buffer where `data`
     begins. `validity` has a bit per row, of which the column's first is `first_bit`; without bits nothing is
-    null. Without offsets everything is.
+    null. Without offsets every field is null.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Column:
 class HeaderColumn:
     """Each row's list of headers: `ends` cuts `names` and `values` as offsets cut bytes.
 
-    A null list is an empty one: its offsets are equal, which Arrow does not promise, so whoever makes this sees to it.
+    A null list must be an empty one, with equal offsets. Arrow does not promise that; the caller must ensure it.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class HeaderColumn:
 
 
 class RowColumns(NamedTuple):
-    """What becomes records: row `i` of each column is record `i`."""
+    """The columns to encode: row `i` of each column becomes record `i`."""
 
     rows: int
     keys: Column
     values: Column
     headers: HeaderColumn | None = None
     times: bytes = b""
-    """int64 per row, ms; without them all records have the time that `encode_columns` is given."""
+    """int64 per row, ms; if empty, all records get the `now_ms` of `encode_columns`."""
 
 
 class EncodedRows(NamedTuple):
-    """The records of one batch, not yet compressed, and what its header says of them."""
+    """The records of one batch, not yet compressed, and the values for its header."""
 
     payload: bytes
     rows: int

@@ -1,11 +1,11 @@
-"""Which record goes to which partition, for a whole column of keys at once.
+"""The partitioner: assigns each record of a column of keys to a partition.
 
-Kafka's rule for records with a key: murmur2 of its bytes, without the sign, modulo the number of partitions. Every
-client must agree on it, or records of one key would not stay in one partition; the numbers below are Kafka's.
+Kafka's rule for records with a key: murmur2 of its bytes, without the sign, modulo the number of partitions. All
+clients must agree on it, or records of one key would not stay in one partition; the constants below are Kafka's.
 
 `group_rows` then collects each partition's rows. It keeps their order, since that is the order of a key's records.
 
-mypyc compiles this file too. Its words have 64 bits and murmur2's 32, so products are cut by a mask.
+mypyc compiles this file too. Its integers have 64 bits and murmur2's 32, so a mask cuts products to 32.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Records as Python objects: into the bytes that `_scan.py` describes, and out of the columns that it gives.
+"""Records as Python objects: encoded to the bytes that `_scan.py` describes, and decoded from the columns it returns.
 
 mypyc compiles this file too.
 """

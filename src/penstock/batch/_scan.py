@@ -1,4 +1,4 @@
-"""The hot loop: one walk over the records of a batch that says where everything is and copies nothing.
+"""The hot loop: one pass over the records of a batch that locates every field and copies nothing.
 
 A record, after the batch was decompressed (varints are zigzag, least significant group first):
 
@@ -13,22 +13,22 @@ A record, after the batch was decompressed (varints are zigzag, least significan
     varint   header count
     each     varint key length, key, varint value length (-1: null), value
 
-`scan` gives columns of little-endian numbers, made for Arrow: `slices` has four int32 per record (key
+`scan` returns columns of little-endian numbers, made for Arrow: `slices` has four int32 per record (key
 start, key end, value start, value end), which rise from first to last. So the whole payload is one
 BinaryArray of 4n - 1 slices with `slices` as its offsets; taking 0, 4, 8 ... gives the keys, 2, 6, 10 ...
 the values, without a Python object per record. Headers have columns of the same form, and `header_ends`
-cuts them into one list per record. Offsets and timestamps are absolute int64, Arrow arrays as they are: an
-addition afterwards would cost more than the walk.
+splits them into one list per record. Offsets and timestamps are absolute int64 and can be used as Arrow arrays
+directly: an addition afterwards would cost more than this pass.
 
 mypyc compiles this file; uncompiled it does the same, about a hundred times slower. It is written for that
 compiler: i64 locals are machine words, an index into `bytes` is one bounds check and one load, BytesWriter
 appends in two nanoseconds (an array.array or a list would box every number; so would a u8 that is not
-declared as one). A varint and the position after it come back in one word, (position << 32) | value, so no
-payload may reach 2 GiB.
+declared as one). A varint and the position after it are returned in one word, (position << 32) | value, so a
+payload must be smaller than 2 GiB.
 
-Trust: every length is checked against the bytes that remain in its record, and the record's own against the
-payload. A varint itself may run over its record's end, though never over the payload's (an index raises);
-the check that each record ends where it said finds that out.
+Checks: every length is compared with the bytes that remain in its record, and the record's own with the payload.
+A varint itself may run over its record's end, though never over the payload's (an index raises); the check that each
+record ends where its length says finds that.
 """
 
 from typing import Final, NamedTuple
@@ -48,7 +48,7 @@ _LOW_32: Final = 0xFFFFFFFF
 
 
 class Columns(NamedTuple):
-    """Where the records' parts are. Positions count from the start of the scanned buffer."""
+    """Where the fields of the records are. Positions count from the start of the scanned buffer."""
 
     rows: int
     slices: bytes
@@ -60,7 +60,7 @@ class Columns(NamedTuple):
     offsets: bytes
     """int64 per record, rising."""
     header_ends: bytes
-    """int32 per record and one more in front: how many headers the records up to here have."""
+    """int32 per record and a 0 in front: the number of headers of all records up to this one."""
     header_slices: bytes
     """int32 x 4 per header, as `slices`."""
     header_nulls: bytes
@@ -76,7 +76,7 @@ def scan(
     last_offset_delta: i64,
     base_timestamp: i64,
 ) -> Columns:
-    """Walks `count` records that fill data[start:end] exactly; BatchError if they do not."""
+    """Parses `count` records that fill data[start:end] exactly; BatchError if they do not."""
     if not 0 <= start <= end <= len(data) or end > MAX_PAYLOAD:
         raise BatchError(f"records at {start}..{end}: expected a range within {len(data)} bytes")
     if not 0 <= count * MIN_RECORD_SIZE <= end - start:
@@ -103,8 +103,8 @@ def _walk(
     last_offset_delta: i64,
     base_timestamp: i64,
 ) -> Columns:
-    # One long function on purpose: a record is five varints and a few writes, and a call per part, even a compiled
-    # one, costs as much as the part itself.
+    # One long function on purpose: a record is five varints and a few writes, and a call per field, even a compiled
+    # one, costs as much as the field itself.
     slices = BytesWriter()
     nulls = BytesWriter()
     timestamps = BytesWriter()
@@ -194,8 +194,8 @@ def _walk(
 def _walk_headers(
     data: bytes, pos: i64, end: i64, raw_count: i64, index: i64, slices: BytesWriter, nulls: BytesWriter
 ) -> i64:
-    """Emits one record's headers; the position after them."""
-    # Two bytes are the least that a header has, so a count cannot promise more than the record holds.
+    """Writes one record's headers to the columns; returns the position after them."""
+    # A header has at least two bytes, so the record's size limits the count.
     if raw_count & 1 or raw_count > end - pos:
         raise _refused(index, "header count", raw_count, 0, (end - pos) >> 1)
     count: i64 = raw_count >> 1

@@ -1,4 +1,4 @@
-"""The five codecs of record batches, by their number in a batch's attributes, and how far each may inflate.
+"""The five codecs of record batches, by their number in a batch's attributes, and limits on decompressed sizes.
 
   0 none     the records as they are
   1 gzip     RFC 1952, one or more members
@@ -8,10 +8,9 @@
   3 lz4      LZ4 frames. Written with independent blocks: Java's reader refuses linked ones.
   4 zstd     RFC 8878 frames
 
-A few compressed bytes can claim to be gigabytes. So nothing is inflated without a ceiling: output goes into
-a buffer that is never larger than `max_bytes`, and a payload that does not fit is refused. Sizes that a
-peer states are used as a first guess and never believed. Untouched pages of such a buffer cost no memory,
-so a lie costs nothing.
+A few compressed bytes can claim to be gigabytes. So every decompression has a limit: output goes into a buffer that is
+never larger than `max_bytes`, and a payload that does not fit is refused. A size that the payload states is only a
+first guess. Untouched pages of such a buffer cost no memory, so a false statement costs nothing.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
-"""The ceiling for one batch's records: as much as Kafka takes in one request (socket.request.max.bytes)."""
+"""The limit for one batch's records: what Kafka accepts in one request (socket.request.max.bytes)."""
 
 SMALLEST_GUESS = 4096
 GROWTH = 4
@@ -62,7 +61,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
-    """What `compress` was given, if it is at most `max_bytes` long; BatchError otherwise."""
+    """The original data, if it is at most `max_bytes` long; BatchError otherwise."""
     if codec == NONE:
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
@@ -79,8 +78,8 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
 
 
 def stated_size(codec: int, data: Buffer) -> int:
-    """What a payload says that it inflates to, or the most that its blocks can hold. It may lie: whoever plans with
-    this inflates with it as the ceiling."""
+    """The decompressed size that a payload states, or the most that its blocks can hold. It may be false: callers
+    that reserve memory by it also decompress with it as the limit."""
     if codec == GZIP:
         return max(_gzip_size(data), SMALLEST_GUESS)
     if codec == SNAPPY:
@@ -95,10 +94,10 @@ def stated_size(codec: int, data: Buffer) -> int:
 def _inflate(
     codec: int, into: Callable[[Buffer, bytearray], int], data: Buffer, stated: int, max_bytes: int
 ) -> bytes:
-    """Inflates into a buffer of the stated or guessed size, and into larger ones while it fails.
+    """Decompresses into a buffer of the stated or guessed size, and into larger ones while that fails.
 
-    A corrupt payload is tried again as well, since only the text of the error tells it from a long one;
-    that is bounded work, and corrupt payloads have passed a CRC, so they are rare.
+    A corrupt payload is retried as well, since only the text of the error distinguishes it from a long one. The work
+    is bounded, and such payloads are rare: they have passed a CRC.
     """
     size = min(max(stated, SMALLEST_GUESS), max_bytes)
     while True:

@@ -1,9 +1,9 @@
-"""A record batch's head: Kafka's format v2, byte by byte, and what may stand in it.
+"""The header of a record batch: Kafka's format v2, byte by byte, and the values it may have.
 
  pos  size  field              (big-endian, signed unless said otherwise)
-   0     8  base_offset        the first record's offset; the producer's guess until the broker stamps it
+   0     8  base_offset        the first record's offset; any value until the leader stamps it
    8     4  batch_length       bytes that follow this field: 49 of this header, then the records
-  12     4  leader_epoch       the term in which the leader wrote it; stamped too
+  12     4  leader_epoch       the term in which the leader wrote the batch; stamped too
   16     1  magic              2
   17     4  crc                unsigned CRC-32C of everything from attributes to the end
   21     2  attributes         bits 0-2 codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd), 3 log append time,
@@ -18,15 +18,15 @@
   61        the records, one by one (records.py), compressed as a whole by the codec
 
 The CRC covers neither base_offset nor leader_epoch, so that a leader may stamp a batch without reading it:
-`stamp` writes these two and nothing else. Whoever stores or fetches batches must check those two fields by
+`stamp` writes these two and nothing else. Code that stores or fetches batches must check those two fields by
 other means.
 
 A *zero-width* batch is Penstock's own: the control bit, no records, last_offset_delta = -1, and an opaque
-payload after the header. It has a place in the log but owns no offset, so clients never notice it.
+payload after the header. It has a position in the log but owns no offset, so clients never notice it.
 
-Everything in a header is a claim of whoever sent it. `read_header` believes what is needed to find the
-batch's end, `check_batch` proves what can be proven without decompressing, `check_produced` adds what a
-client may send.
+The sender may have put anything into a header. `read_header` checks only what is needed to find the batch's end,
+`check_batch` checks everything that can be checked without decompressing, and `check_produced` also applies the rules
+for batches of clients. A header that was checked is passed along with its batch and not read again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
 LENGTH_OVERHEAD = 12
-"""Bytes before those that batch_length counts: base_offset and batch_length itself."""
+"""Bytes that batch_length does not count: base_offset and batch_length itself."""
 MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 MAGIC = 2
 
@@ -61,7 +61,7 @@ MAX_OFFSET = 2**63 - 1
 
 CRC_POSITION = 17
 CRC_START = 21
-"""Where the bytes that the CRC covers begin: attributes."""
+"""The first byte that the CRC covers: attributes."""
 
 HEADER = Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = Struct(">q")
@@ -74,7 +74,7 @@ _MAX_TIMESTAMP_POSITION = 35
 
 
 class BatchHeader(NamedTuple):
-    """The 13 fields in the order of their bytes, and what follows from them."""
+    """The 13 fields in the order of their bytes, and values that follow from them."""
 
     base_offset: int
     batch_length: int
@@ -152,10 +152,10 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def check_batch(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header of a batch that is wholly there, has its checksum and holds only possible values.
+    """The header of a batch that is complete, has its checksum and holds only possible values.
 
     For batches that were stored or replicated: compaction may have dropped records, so last_offset_delta
-    may exceed record_count - 1. Costs one pass of the CRC and no look at the records.
+    may exceed record_count - 1. Costs one pass of the CRC; the records are not parsed.
     """
     header = read_header(buf, pos)
     check_header(buf, pos, header)
@@ -172,9 +172,9 @@ def check_header(buf: Buffer, pos: int, header: BatchHeader) -> None:
 
 
 def check_produced(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """As `check_batch`, and what a client may send: at least one record, none missing, no control batch.
+    """As `check_batch`, with the rules for clients: at least one record, none missing, no control batch.
 
-    base_offset and leader_epoch are not looked at: the broker overwrites them, and Kafka takes any value there.
+    base_offset and leader_epoch are not checked: the broker overwrites them, and Kafka accepts any value there.
     """
     header = read_header(buf, pos)
     _check_covered(buf, pos, header)
@@ -190,16 +190,14 @@ def check_produced(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def stamp(buf: bytearray | memoryview, pos: int, base_offset: int, term: int) -> None:
-    """Writes the two fields that the CRC does not cover: a leader's decision about a batch."""
+    """Writes the two fields that the CRC does not cover, and that the leader decides."""
     _BASE_OFFSET.pack_into(buf, pos, base_offset)
     _LEADER_EPOCH.pack_into(buf, pos + _LEADER_EPOCH_POSITION, term)
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch that is wholly in `buf`; an incomplete tail ends the walk in silence.
-
-    A fetch cuts its last batch anywhere, so a short tail is no error; a wrong length or magic is.
-    """
+    """Position and header of each complete batch in `buf`. An incomplete tail ends the iteration without an error,
+    because a fetch may cut its last batch anywhere; a wrong length or magic is an error."""
     pos, end = 0, len(buf)
     while end - pos >= HEADER_SIZE:
         header = read_header(buf, pos)
@@ -222,7 +220,7 @@ def set_log_append_time(
 
 
 def zero_width_batch(*, offset: int, term: int, payload: bytes) -> bytes:
-    """A control entry that stands before `offset` in the log and owns no offset itself."""
+    """A control entry that comes before `offset` in the log and owns no offset itself."""
     batch = bytearray(HEADER_SIZE + len(payload))
     length = MIN_BATCH_LENGTH + len(payload)
     HEADER.pack_into(batch, 0, offset, length, term, MAGIC, 0, CONTROL_BIT, -1, -1, -1, -1, -1, -1, 0)
@@ -245,15 +243,15 @@ def write_crc(batch: bytearray) -> int:
 
 
 def _check_covered(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """What every batch must satisfy in the bytes that its CRC covers."""
+    """The rules for every batch, about the bytes that its CRC covers."""
     end = pos + LENGTH_OVERHEAD + header.batch_length
     if end > len(buf):
         raise BatchError(
-            f"batch_length={header.batch_length}: expected at most the {len(buf) - pos - 12} bytes here"
+            f"batch_length={header.batch_length}: expected at most {len(buf) - pos - 12}, the bytes that follow"
         )
     crc = crc32c(memoryview(buf)[pos + CRC_START : end])
     if crc != header.crc:
-        raise BatchError(f"crc={header.crc:#010x}: expected {crc:#010x}, the checksum of the bytes that came")
+        raise BatchError(f"crc={header.crc:#010x}: expected {crc:#010x}, the checksum of the bytes received")
     if header.attributes & ~KNOWN_BITS:
         _refuse("attributes", header.attributes, f"no bits but {KNOWN_BITS:#04x}")
     if header.attributes & CODEC_MASK > MAX_CODEC:
@@ -289,7 +287,7 @@ def _check_counts(header: BatchHeader) -> None:
 
 
 def _check_producer(header: BatchHeader) -> None:
-    """Only with a producer id: without one, clients put 0 or -1 into the other two fields as they like."""
+    """Only with a producer id: without one, clients put either 0 or -1 into the other two fields."""
     if header.producer_id < 0:
         _refuse("producer_id", header.producer_id, "0 or more, or -1 in a batch that is not transactional")
     if header.producer_epoch < 0:

@@ -1,7 +1,7 @@
-"""Batches that a producer sends: encoded rows under a header, and the same batch under another sequence number.
+"""Batches that a producer sends: a header for encoded rows, and a batch with other sequence numbers.
 
-The header is made apart from the records and joined to them once, because the records are large and the CRC can be
-carried on from one piece to the next.
+The header is built separately and joined to the records once, because the records are large and the CRC can be
+computed piece by piece.
 """
 
 from struct import Struct
@@ -16,7 +16,7 @@ _NO_TERM = -1
 _CRC = Struct(">I")
 _PRODUCER = Struct(">qhi")
 _PRODUCER_POSITION = 43
-"""producer_id, producer_epoch and base_sequence follow each other from here."""
+"""Here begin producer_id, producer_epoch and base_sequence, one after the other."""
 
 
 def pack_batch(
@@ -52,7 +52,7 @@ def pack_batch(
 
 
 def renumber(batch: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """The same batch of another producer, or of the same one with other sequence numbers."""
+    """The batch with another producer id, epoch and first sequence number."""
     copy = bytearray(batch)
     _PRODUCER.pack_into(copy, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     return seal(copy)

@@ -1,7 +1,7 @@
-"""Records: read out of a batch, built into one, and batches made anew with another codec.
+"""Records: reading them from a batch, building a batch of them, and compressing a batch with another codec.
 
-`_scan.py` has a record's bytes and the loop that finds its parts; here the parts become Python objects and
-back. Consumers that want columns (Arrow) use `scan_batch` and never make an object per record.
+`_scan.py` describes a record's bytes and has the loop that finds its fields; this module converts them to Python
+objects and back. Consumers that want columns (Arrow) use `scan_batch` and never make an object per record.
 """
 
 from collections.abc import Callable, Iterable
@@ -74,12 +74,12 @@ def scan_batch(
 
 
 def validate_records(buf: Buffer, pos: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> BatchHeader:
-    """The deep check: decompresses and walks every record, and makes no object of any."""
+    """The full check: decompresses and parses every record, without creating objects."""
     return scan_batch(buf, pos, max_bytes=max_bytes)[0]
 
 
 def unpacked_bytes(buf: Buffer, pos: int, header: BatchHeader) -> int:
-    """How large the batch's records are by its own word (`stated_size`): before anything is unpacked."""
+    """How large the batch claims its decompressed records to be (`stated_size`). Nothing is decompressed."""
     if header.compression == NONE or header.record_count == 0:
         return header.size
     payload = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
@@ -87,12 +87,12 @@ def unpacked_bytes(buf: Buffer, pos: int, header: BatchHeader) -> int:
 
 
 def unpacked_total(data: bytes) -> int:
-    """The same of all batches in `data`."""
+    """The sum of `unpacked_bytes` over all batches in `data`."""
     return sum(unpacked_bytes(data, position, header) for position, header in iter_headers(data))
 
 
 def first_batches(data: bytes, max_unpacked: int, *, at_least_one: bool) -> bytes:
-    """As many of the batches as unpack to so much together, by their own word."""
+    """The first batches of `data` whose claimed decompressed sizes add up to at most `max_unpacked`."""
     for position, header in iter_headers(data):
         max_unpacked -= unpacked_bytes(data, position, header)
         if max_unpacked < 0 and (position or not at_least_one):

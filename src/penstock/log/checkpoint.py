@@ -1,8 +1,8 @@
-"""The checkpoint: a few numbers that must be found again after a crash, in two slots of one sector each.
+"""The checkpoint: a few numbers that must survive a crash, in two slots of one sector each.
 
-A save writes the slot that is not the newest, so that a torn write leaves the other one, and does not flush: an older
-checkpoint claims less and is still true. Only where an older one would be *wrong* (the log was truncated, or compacted)
-`save_durably` writes both slots and flushes, so that nothing older can come back.
+A save overwrites the older slot, so that a torn write leaves the other one, and does not flush: an older checkpoint
+claims less and is still true. Only where an older one would be *wrong* (the log was truncated, or compacted)
+`save_durably` writes both slots and flushes, so that no older one can come back.
 """
 
 from struct import Struct
@@ -19,7 +19,7 @@ MAGIC = b"PCKP"
 SLOT = Struct(">4sHHqqqqqqqq")
 SLOT_CRC = Struct(">I")
 MORE = Struct(">qqH")
-"""Came later: term, gaps_below and the length of the configuration. A slot without it says nothing of them."""
+"""Added later: term, gaps_below and the length of the configuration. Older slots do not have them."""
 MORE_AT = SLOT.size + SLOT_CRC.size
 MAX_CONFIG_BYTES = SECTOR_SIZE - MORE_AT - MORE.size - SLOT_CRC.size
 
@@ -33,7 +33,7 @@ class FlushPoint(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """The prefix whose segments are being removed, or are gone: what must be known of it although it cannot be read."""
+    """Facts about the prefix whose segments are being removed, or are gone: it can no longer be read."""
 
     base_offset: int = 0
     """Segments before this one are being removed: some may be gone."""
@@ -46,23 +46,23 @@ class Removed(NamedTuple):
 
 
 class CheckpointFacts(NamedTuple):
-    """What a slot holds."""
+    """The content of a slot."""
 
     start_offset: int
     removed: Removed
     flushed: FlushPoint
     cleaned_offset: int
     gaps_below: int
-    """Below it offsets may be missing, because they were where the entries came from."""
+    """Below it offsets may be missing: they were missing in the log that the entries came from."""
     swapping: bool = False
-    """Compacted segments are being put in place: below cleaned_offset some may still be what they were."""
+    """Compacted segments are replacing old ones: below cleaned_offset some may still be the old ones."""
 
 
 NOTHING_KNOWN = CheckpointFacts(0, Removed(), FlushPoint(0, 0, 0), 0, 0)
 
 
 class Checkpoint:
-    """One log's checkpoint file. It is opened for each save: a descriptor per partition would cost more."""
+    """One log's checkpoint file. Each save opens it: a descriptor per partition would cost more."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
@@ -72,7 +72,7 @@ class Checkpoint:
         self.facts = NOTHING_KNOWN
 
     def load(self) -> bool:
-        """Whether there is one. Both slots unreadable is an error, unless the file was never written."""
+        """Whether there is one. If both slots are unreadable, that is an error, unless the file was never written."""
         try:
             data = self._disk.read_file(self.path)
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class Checkpoint:
             file.close()
 
     def save_both(self, facts: CheckpointFacts) -> None:
-        """At the end of a run: either slot will do, should the other one rot. Does nothing if nothing changed."""
+        """When the log is closed: if one slot rots, the other one is enough. Does nothing if nothing changed."""
         if facts != self.facts or self._is_changed:
             self.save(facts)
             self.save(facts)
@@ -159,7 +159,7 @@ def _decode(path: str, slot: bytes) -> tuple[int, CheckpointFacts]:
 
 
 def _decode_more(slot: bytes) -> tuple[int, int, bytes]:
-    """What the first version did not have."""
+    """The fields that the first version did not have."""
     term, gaps_below, length = MORE.unpack_from(slot.ljust(SECTOR_SIZE, b"\0"), MORE_AT)
     end = MORE_AT + MORE.size + length
     if len(slot) < end + SLOT_CRC.size or SLOT_CRC.unpack_from(slot, end)[0] != crc32c(slot[:end]):

@@ -1,22 +1,22 @@
-"""Compaction (`cleanup.policy=compact`): of each key only the last record stays.
+"""Compaction (`cleanup.policy=compact`): keeps only the last record of each key.
 
 A log is a clean part, where compaction has been, and a dirty part behind it. One pass, in a thread:
- 1. Read the dirty part and note the last offset of each key, until it ends or the map is full (MAX_KEYS).
- 2. Rewrite the segments from the log's start: a record stays if the map knows no later one with its key. Offsets,
-    timestamps and the codec stay; a batch keeps its range of offsets, so readers find their way over the gaps.
-    Neighbours that have become small are merged.
- 3. On the event loop again, `swap_in` puts the new segments in the place of the old ones (layout.py: *.swap).
-The active segment is never touched, and neither is one that is not flushed.
+ 1. Read the dirty part and record the last offset of each key, until it ends or the map is full (MAX_KEYS).
+ 2. Rewrite the segments from the log's start: a record stays if the map has no later one with its key. Offsets,
+    timestamps and the codec stay; a batch keeps its range of offsets, so readers can skip the gaps. Adjacent segments
+    that have become small are merged.
+ 3. On the event loop again, `swap_in` replaces the old segments by the new ones (layout.py: *.swap).
+Compaction never touches the active segment, nor one that is not flushed.
 
-What else stays:
-- Control entries, all of them: Raft counts them.
+It also keeps:
+- All control entries: Raft counts them.
 - Of every live producer the last batch in the compacted part, without its records if they are all superseded: a
-  header that says where its sequence ended, from which a restart, or a truncation of what follows, can tell
-  duplicates again.
-- A tombstone (a key with no value) for `delete.retention.ms` after the pass that first met it, so that a reader who is
-  behind can learn of the deletion. The time stands in the head of the segment's index; segments with different times
-  are not merged, else every pass would put it off. If the index is lost, the tombstones just stay for longer.
-A record without a key says nothing to compaction and goes, as in Kafka. A batch that cannot be read stays.
+  header that says where its sequence ended. With it, duplicates are recognised after a restart, or after a truncation
+  of what follows.
+- A tombstone (a key with no value) for `delete.retention.ms` after the first pass that found it, so that a reader that
+  lags can learn of the deletion. The time is in the head of the segment's index; segments with different times are not
+  merged, else every pass would postpone it. If the index is lost, the tombstones only stay longer.
+It removes records without a key, as Kafka does. A batch that cannot be parsed stays.
 
 Memory: the map takes about 200 bytes a key, so 100 MB at most. Keys longer than a digest are stored as one; two keys
 with one digest of 160 bits do not happen.
@@ -41,7 +41,7 @@ DIGEST_SIZE = 20
 
 
 class KeyMap:
-    """The last offset of each key. Says when it is full instead of growing on."""
+    """The last offset of each key, for a bounded number of keys."""
 
     __slots__ = ("_max_keys", "_offsets")
 
@@ -50,7 +50,7 @@ class KeyMap:
         self._max_keys = max_keys
 
     def put(self, key: bytes, offset: int) -> bool:
-        """False, and nothing is noted, if the key is new and there is no room for it."""
+        """False, without storing anything, if the key is new and the map is full."""
         if len(key) >= DIGEST_SIZE:
             key = blake2b(key, digest_size=DIGEST_SIZE).digest()
         if len(self._offsets) >= self._max_keys and key not in self._offsets:
@@ -85,14 +85,14 @@ class Replacement(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What rewriting one segment came to."""
+    """The result of rewriting one segment."""
 
     tombstones: int
     changed: bool
 
 
 class CompactionPlan:
-    """One pass over one log. `run` in a thread, then `Log.finish_compaction`."""
+    """One pass over one log. `run` in a thread, then `Compactor.finish`."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class CompactionPlan:
         """Up to where the log is clean after this pass."""
         self.replacements: list[Replacement] = []
         self.horizons: dict[Segment, int] = {}
-        """Segments that stay as they are, and when their tombstones may go."""
+        """Segments that stay as they are, and when their tombstones may be removed."""
         self.complete = False
         self._cancelled = False
 
     def run(self) -> None:
-        """In a thread. Raises CorruptLog, DiskFull or StorageError; then nothing has changed."""
+        """In a thread. Raises CorruptLog, DiskFull or StorageError; then the log is unchanged."""
         try:
             self._read_producer_ends()
             self.cleaned_offset = self._read_keys()
@@ -138,25 +138,25 @@ class CompactionPlan:
                 self._rewrite(group)
             self.complete = True
         except FileNotFoundError as problem:
-            raise StorageError(f"{self._folder}: a segment went while it was compacted") from problem
+            raise StorageError(f"{self._folder}: a segment was removed while it was compacted") from problem
         finally:
             self._keys = KeyMap(0)
             if not self.complete:
                 self.discard()
 
     def cancel(self) -> None:
-        """From the event loop: the log is going away, and another of its name may come."""
+        """From the event loop: the log is reset or deleted, and a new one may get its name."""
         self._cancelled = True
 
     def discard(self) -> None:
-        """Removes what `run` wrote."""
+        """Removes the files that `run` wrote."""
         for source in self._sources:
             self._disk.remove(self._cleaned_path(source.base_offset))
 
     def _cleaned_path(self, base_offset: int) -> str:
         return sidecar(self._folder, base_offset, CLEANED_SUFFIX)
 
-    # --- the first reading: producers and keys
+    # --- the first pass: producers and keys
 
     def _read_producer_ends(self) -> None:
         if not self._producer_ids:
@@ -183,7 +183,7 @@ class CompactionPlan:
 
     def _batches(self, source: Source) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         if self._cancelled:
-            raise StorageError(f"{self._folder} was deleted while it was compacted")
+            raise StorageError(f"{self._folder} was reset or deleted while it was compacted")
         file = self._disk.open(source.segment.path)
         try:
             yield from scan(file, 0, source.size)
@@ -192,10 +192,10 @@ class CompactionPlan:
         finally:
             file.close()
 
-    # --- the second reading: rewriting
+    # --- the second pass: rewriting
 
     def _groups(self) -> Iterator[list[Source]]:
-        """Neighbours whose bytes fit into one segment and whose tombstones may go at the same time."""
+        """Adjacent segments whose bytes fit into one segment and whose tombstones may be removed at the same time."""
         group: list[Source] = []
         for source in self._sources:
             if source.base_offset >= self.cleaned_offset:
@@ -217,7 +217,7 @@ class CompactionPlan:
         )
 
     def _horizon(self, source: Source) -> int:
-        """When the tombstones of this segment may go, if it has any: -1 says it has none after this pass."""
+        """When the tombstones of this segment may be removed; -1: it has none after this pass."""
         if source.next_offset > self._dirty_from:
             return self._new_horizon_ms
         return -1 if source.delete_horizon_ms <= self._now_ms else source.delete_horizon_ms
@@ -242,7 +242,7 @@ class CompactionPlan:
         self.replacements.append(Replacement(sources, target.path, target.head(), target.index))
 
     def _copy(self, source: Source, target: Segment) -> Copied:
-        """Writes what stays of one segment."""
+        """Writes the batches and records of one segment that stay."""
         dropping = source.next_offset <= self._dirty_from and 0 <= source.delete_horizon_ms <= self._now_ms
         tombstones, changed = 0, False
         for _, header, batch in self._batches(source):
@@ -258,7 +258,7 @@ class CompactionPlan:
     def _clean(
         self, header: BatchHeader, batch: memoryview, drop_tombstones: bool
     ) -> tuple[bytes | memoryview | None, int]:
-        """What stays of a batch, None if nothing does, and the tombstones in it."""
+        """The batch without superseded records (None if nothing of it stays) and the number of tombstones in it."""
         records = None if header.control else _records(batch)
         if records is None:
             return batch, 0
@@ -271,12 +271,12 @@ class CompactionPlan:
         return _rebuild(header, kept), tombstones
 
     def _ends_producer(self, header: BatchHeader) -> bool:
-        """Whether this is, here, the last batch of a producer that the log still knows."""
+        """Whether this is the last batch, in these segments, of a live producer."""
         return self._producer_ends.get(header.producer_id, -1) == header.last_offset
 
     def _stays(self, record: Record, drop_tombstones: bool) -> bool:
         if record.key is None:
-            # Not before it was looked at: the rest of the segment may still be dirty.
+            # Removed only below cleaned_offset: the rest of the segment may still be dirty.
             return record.offset >= self.cleaned_offset
         if drop_tombstones and record.value is None:
             return False
@@ -284,7 +284,7 @@ class CompactionPlan:
 
 
 def swap_in(disk: Disk, folder: str, replacement: Replacement) -> None:
-    """Puts a new segment's file in place. Its `swap` name is the point of no return; recovery finishes the rest."""
+    """Replaces the old files by the new one. The `swap` name is the point of no return; recovery completes the rest."""
     head = replacement.head
     name = swap_name(head.base_offset, head.next_offset)
     disk.rename(replacement.path, f"{folder}/{name}")
@@ -293,7 +293,7 @@ def swap_in(disk: Disk, folder: str, replacement: Replacement) -> None:
 
 
 def _records(batch: memoryview) -> list[Record] | None:
-    """None for a batch whose records cannot be read: its CRC is right, so its producer wrote it so."""
+    """None for a batch whose records cannot be parsed: its CRC is right, so its producer wrote it like this."""
     try:
         return read_records(batch)
     except BatchError:
@@ -301,7 +301,7 @@ def _records(batch: memoryview) -> list[Record] | None:
 
 
 def _rebuild(header: BatchHeader, records: list[Record]) -> bytes:
-    """The same batch with fewer records: offsets, times, codec, producer and term stay."""
+    """The same batch with fewer records: offsets, timestamps, codec, producer and term stay."""
     return build_batch(
         records,
         base_offset=header.base_offset,
@@ -317,7 +317,7 @@ def _rebuild(header: BatchHeader, records: list[Record]) -> bytes:
 
 
 def is_due(segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int, now_ms: int) -> bool:
-    """Whether a pass over these sealed segments is worth it."""
+    """Whether a pass over these sealed segments is due."""
     dirty = [segment for segment in segments if segment.next_offset > cleaned_offset]
     total = sum(segment.size for segment in segments)
     if dirty and total:
@@ -332,7 +332,7 @@ def is_due(segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int
 def cleanable(
     segments: Sequence[Segment], config: TopicConfig, cleaned_offset: int, now_ms: int
 ) -> list[Segment]:
-    """Those that a pass may look at: up to the first whose records are younger than `min.compaction.lag.ms`."""
+    """The segments that a pass may compact: up to the first with records younger than `min.compaction.lag.ms`."""
     result = []
     for segment in segments:
         is_young = segment.max_timestamp > now_ms - config.min_compaction_lag_ms

@@ -98,6 +98,6 @@ class Compactor:
         files.state.swapping = False
 
     def cancel(self) -> None:
-        """The log is reset or goes away: a running pass ends early."""
+        """The log is reset or deleted: a running pass ends early."""
         if self._plan is not None:
             self._plan.cancel()

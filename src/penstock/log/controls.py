@@ -1,19 +1,19 @@
-"""Raft's index over a log: how the control entries stand between the offsets.
+"""Raft's index over a log: the control entries between the offsets.
 
-A *boundary* is a place between two entries. Raft numbers boundaries: a batch of N offsets is N wide, a control entry
-is one wide. So, with all control entries of all time counted, those of the deleted prefix included:
+A *boundary* is a position between two entries. Raft numbers boundaries: a batch of N offsets is N wide, a control entry
+is one wide. So, counting all control entries ever written, those of the deleted prefix included:
 
-    index of a boundary  =  offset of what follows there  +  control entries before it
+    index of a boundary  =  offset of the entry that follows  +  number of control entries before it
 
-Offsets alone do not tell boundaries apart, because several control entries may stand at one offset; indexes do. Since
-every term begins with a control entry, an entry's term is that of the last control entry at or before it: all that
-Raft asks about terms is a bisection in this short list, and no batch is read for it, be it compacted or not.
+Offsets alone do not identify boundaries, because several control entries may have the same offset; indexes do. Since
+every term begins with a control entry, an entry's term is that of the last control entry at or before it: every
+question about terms is a bisection in this short list, and needs no batch, whether the log was compacted or not.
 
 Invariants:
  1. offsets and terms do not fall; index_of(n) rises.
  2. `gone` is the number of control entries before the first segment, `gone_term` the term of the last entry there and
     `gone_config` the payload of the last entry of the caller's own there. None of them can be derived once the prefix
-    is deleted, so all three stand in every snapshot and in the checkpoint.
+    is deleted, so all three are in every snapshot and in the checkpoint.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +22,7 @@ from penstock.types import NO_TERM, Term
 
 
 class Controls:
-    """The control entries in the segments of a log, in order, and what must be known of those that are gone."""
+    """The control entries in the segments of a log, in order, and the facts about those that are deleted."""
 
     __slots__ = ("gone", "gone_config", "gone_term", "offsets", "payloads", "terms")
 
@@ -31,7 +31,7 @@ class Controls:
         self.gone_term = gone_term
         self.gone_config = gone_config
         self.offsets: list[int] = []
-        """Short: one per reign or change of members."""
+        """Short: one per term or change of members."""
         self.terms: list[int] = []
         self.payloads: list[bytes | None] = []
         """Of the caller's own entries; None where a term begins."""
@@ -45,7 +45,7 @@ class Controls:
 
     @property
     def last_term(self) -> Term:
-        """Of the last entry before the log's end, which may have gone with the prefix."""
+        """The term of the log's last entry, which may have been deleted with the prefix."""
         return Term(self.terms[-1] if self.terms else self.gone_term)
 
     @property
@@ -61,12 +61,12 @@ class Controls:
         self.payloads.append(payload)
 
     def truncate(self, kept: int) -> None:
-        """Only the first `kept` of those here have ever been."""
+        """Keeps only the first `kept`."""
         for column in (self.offsets, self.terms, self.payloads):
             del column[kept:]
 
     def drop_first(self, count: int) -> None:
-        """The segment with the first `count` goes."""
+        """The segment with the first `count` is deleted."""
         if not count:
             return
         self.gone_term = self.terms[count - 1]
@@ -79,11 +79,11 @@ class Controls:
     # --- index, offset, term
 
     def index_of(self, number: int) -> int:
-        """The index at which entry `number` of those here stands."""
+        """The index of control entry `number`, counted from the first one here."""
         return self.offsets[number] + self.gone + number
 
     def count_before(self, index: int) -> int:
-        """How many of those here stand before this boundary."""
+        """How many of the control entries here are before this boundary."""
         offsets = self.offsets
         count = len(offsets)
         if not count or offsets[-1] + count - 1 < index - self.gone:
@@ -98,12 +98,12 @@ class Controls:
         return offset + self.gone + bisect_left(self.offsets, offset)
 
     def term_before(self, index: int) -> int:
-        """Of the entry that ends at this boundary."""
+        """The term of the entry that ends at this boundary."""
         count = self.count_before(index)
         return self.terms[count - 1] if count else self.gone_term
 
     def end_of_term(self, term: int, first_index: int, end_index: int) -> int:
-        """Where the first entry of a later term stands."""
+        """The index of the first entry of a later term."""
         if self.gone_term > term:
             return first_index
         number = bisect_right(self.terms, term)
@@ -114,6 +114,6 @@ class Controls:
         return [(self.index_of(n), payload) for n, payload in enumerate(self.payloads) if payload is not None]
 
     def expected_from(self, number: int) -> tuple[int, list[tuple[int, int]]]:
-        """The term that reigns before entry `number`, and (offset, term) of that one and all behind it."""
+        """The term before entry `number`, and (offset, term) of that entry and all after it."""
         term = self.terms[number - 1] if number else self.gone_term
         return term, list(zip(self.offsets[number:], self.terms[number:], strict=True))

@@ -1,4 +1,4 @@
-"""A node's data folder: whose it is, in which format, and who is using it.
+"""A node's data folder: which node and cluster own it, its format, and its lock.
 
 DATA/
   lock             held with flock while a node runs
@@ -6,16 +6,16 @@ DATA/
   meta/identity    one sector: a CRC-32C of 4 bytes and a length of 2, big-endian, then a MessagePack array (Identity):
                    cluster, node, terms used up, incarnation, founders; then zeros
   meta/votes.*     terms and votes of all Raft groups (votes.py)
-  meta/gossip      what gossip must not forget (node/membership/gossip.py); only nodes that have had an inter-node port
+  meta/gossip      the durable state of gossip (node/membership/gossip.py); only nodes that have had an inter-node port
                    have it
-  meta/clean       there is one if the last node that ran here stopped in good order
+  meta/clean       exists if the last node that ran here stopped cleanly
   topics/          one folder per partition (layout.py)
-  topics/*.deleted partitions on their way out: removed on sight
+  topics/*.deleted deleted partitions: opening removes them
 
-The format is checked before anything is written: a folder of a newer Penstock is left as it was.
+The format is checked before anything is written: a folder of a newer Penstock stays unchanged.
 
-A folder belongs to a cluster from the moment that this cluster is founded or joined, once and for ever. A node that
-runs alone founds its own at once; one that is to find others first (`wait_for_cluster`) has no cluster until `found`.
+A folder belongs to a cluster from the moment that this cluster is founded or joined, for good. A node that runs alone
+founds its own at once; a node that must find others first (`wait_for_cluster`) has no cluster until `found`.
 """
 
 import secrets
@@ -45,7 +45,7 @@ TOPICS = "topics"
 CRC_SIZE = 4
 LENGTH_SIZE = 2
 MAX_FOUNDERS = 15
-"""They must fit into the sector, 15 bytes each. Far more than a quorum needs; whoever comes later joins."""
+"""They must fit into the sector, 15 bytes each. Far more than a quorum needs; later nodes join."""
 MAX_CLUSTER_ID_BYTES = 200
 
 Draw = Callable[[int], int]
@@ -53,18 +53,18 @@ Draw = Callable[[int], int]
 
 
 class Identity(msgspec.Struct, array_like=True, kw_only=True):
-    """Who this folder belongs to."""
+    """The owner of this folder."""
 
     cluster_id: str
     """"": not known yet."""
     node_id: int
     last_term: int = -1
-    """The greatest term handed out. A term is never used twice, whatever happened to the one who had it."""
+    """The greatest term issued. A term is never used twice, whatever happened to its leader."""
     incarnation: int = 0
-    """Made with the folder, 63 random bits: a node that has lost its folder comes back as another replica. 0: the
-    folder is older than incarnations are."""
+    """Created with the folder, 63 random bits: a node that has lost its folder comes back as another replica. 0: the
+    folder is from a version before incarnations."""
     founders: list[tuple[int, int]] = []
-    """Node id and incarnation of those who founded the cluster; empty: not known yet."""
+    """Node id and incarnation of the nodes that founded the cluster; empty: not known yet."""
 
 
 class DataFolder:
@@ -77,7 +77,7 @@ class DataFolder:
         self._lock = lock
         self._identity = identity
         self.was_clean = was_clean
-        """Whether the last run stopped in good order. Only to be told to people: every log checks itself."""
+        """Whether the last run stopped cleanly. Only for the operator: every log checks itself."""
 
     @classmethod
     def open(
@@ -89,7 +89,7 @@ class DataFolder:
         wait_for_cluster: bool = False,
         draw: Draw = secrets.randbits,
     ) -> Self:
-        """Locks the folder, or makes it. Raises DataFolderInUse or UnknownFormat.
+        """Locks the folder, and creates it if needed. Raises DataFolderInUse or UnknownFormat.
 
         A folder without a cluster gets one of its own, named `cluster_id` if that is given; with `wait_for_cluster` it
         has none until `found`.
@@ -106,7 +106,7 @@ class DataFolder:
             if _complete(identity, cluster_id, wait_for_cluster, draw) or fresh:
                 _save_identity(disk, identity)
             if fresh:
-                # Last: until it is there, a half-made folder is made anew.
+                # Last: without it, the next start creates the folder again.
                 disk.write_file_atomic(FORMAT_PATH, FORMAT)
             was_clean = fresh or disk.exists(CLEAN_PATH)
             disk.remove(CLEAN_PATH)
@@ -132,12 +132,12 @@ class DataFolder:
 
     @property
     def founders(self) -> tuple[Replica, ...]:
-        """Who founded the cluster; empty as long as it is not known."""
+        """The nodes that founded the cluster; empty while they are not known."""
         return tuple(Replica(NodeId(node), incarnation) for node, incarnation in self._identity.founders)
 
     def found(self, cluster_id: str, founders: Sequence[Replica]) -> None:
-        """This folder belongs to that cluster from now on; on the disk when this returns. Saying it again is fine,
-        saying something else is not."""
+        """This folder belongs to that cluster from now on; on the disk when this returns. A second call must name the
+        same cluster and founders."""
         _check_founding(cluster_id, founders)
         identity = self._identity
         pairs = [(int(founder.node), founder.incarnation) for founder in founders]
@@ -157,35 +157,35 @@ class DataFolder:
         return Term(self._identity.last_term)
 
     def release(self) -> None:
-        """All logs are closed: marks the folder as clean and lets go of it."""
+        """All logs are closed: marks the folder as clean and releases the lock."""
         try:
-            with suppress(StorageError):  # told to people only, so it is not worth an error
+            with suppress(StorageError):  # only for the operator, so it is not worth an error
                 self._disk.write_file_atomic(CLEAN_PATH, b"")
         finally:
             self._lock.release()
 
 
 def _check_format(disk: Disk) -> bool:
-    """True for a folder that is new. A folder with topics and no format is not ours to write into."""
+    """True for a new folder. Penstock does not write into a folder that has topics and no format."""
     try:
         found = disk.read_file(FORMAT_PATH)
     except FileNotFoundError:
         if disk.list_dir(TOPICS):
-            raise UnknownFormat(f"there are topics, but no {FORMAT_PATH} that tells their format") from None
+            raise UnknownFormat(f"there are topics, but no {FORMAT_PATH} with their format") from None
         disk.make_dir(TOPICS)
         disk.sync_dir("")
         return True
     if found != FORMAT:
         shown = found[:40].decode("utf-8", "replace").strip()
         raise UnknownFormat(
-            f"the data folder has format {shown!r} and this Penstock knows {FORMAT.decode().strip()!r} only: "
+            f"the data folder has format {shown!r}, and this Penstock knows only {FORMAT.decode().strip()!r}: "
             "use the version that wrote it, or another folder"
         )
     return False
 
 
 def _complete(identity: Identity, cluster_id: str | None, wait_for_cluster: bool, draw: Draw) -> bool:
-    """Fills in what the identity does not have yet; whether that was anything."""
+    """Fills in the missing fields of the identity; returns whether any was missing."""
     changed = False
     if identity.incarnation == 0:
         identity.incarnation = draw(63) or 1
@@ -195,7 +195,7 @@ def _complete(identity: Identity, cluster_id: str | None, wait_for_cluster: bool
         identity.cluster_id = cluster_id or new_cluster_id
         changed = True
     if identity.cluster_id and not identity.founders:
-        # It founded its own, now or before founders were written down.
+        # It founded its own cluster, now or in a version that did not record founders.
         identity.founders = [(identity.node_id, identity.incarnation)]
         changed = True
     return changed
@@ -228,8 +228,8 @@ def _load_identity(disk: Disk, node_id: NodeId, cluster_id: str | None) -> Ident
 
 
 def _save_identity(disk: Disk, identity: Identity) -> None:
-    """Overwrites in place: one sector changes whole or not at all, and a node must be able to start on a full disk, or
-    it could never make room on it."""
+    """Overwrites in place: one sector is written completely or not at all. And a node must be able to start on a full
+    disk, or it could never free space on it."""
     body = msgspec.msgpack.encode(identity)
     content = (len(body).to_bytes(LENGTH_SIZE, "big") + body).ljust(SECTOR_SIZE - CRC_SIZE, b"\0")
     data = crc32c(content).to_bytes(CRC_SIZE, "big") + content

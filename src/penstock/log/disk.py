@@ -1,16 +1,16 @@
-"""The seam between the log and a disk: all that the log does to files goes through these protocols.
+"""The interface between the log and a disk: every file operation of the log goes through these protocols.
 
-Three implementations of equal standing: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed) and
+There are three implementations: `OsDisk` (files), `MemoryDisk` (nothing survives, nothing is flushed) and
 `sim.SimDisk` (forgets on a power cut what was not flushed, and breaks on request).
 
-What an implementation promises, and no more:
+An implementation promises this, and no more:
  1. A write is seen by later reads at once; after a crash of the machine it may be there in part, in any order of
     512-byte sectors, until `flush` of that file has returned.
- 2. A file's name (created, renamed, removed) may be forgotten by such a crash until `sync_dir` of its folder.
- 3. `append` writes all or raises: a short write is cut off again, so the file never ends in half a batch that this
-    process knows of.
- 4. An error of `flush` is final: the system may have dropped the pages, and a second flush would lie. The caller must
-    not try again.
+ 2. Such a crash may undo the creation, renaming or removal of a file until `sync_dir` of its folder has returned.
+ 3. `append` writes all or raises: a short write is cut off again, so the file never ends with half a batch while this
+    process runs.
+ 4. An error of `flush` is final: the system may have dropped the pages, and a second flush would falsely succeed. The
+    caller must not retry.
  5. No space is `DiskFull`; every other failure of a write, flush or name is `StorageError`.
 
 Paths are strings with forward slashes, relative to the disk's root (or absolute on an OsDisk).
@@ -22,11 +22,11 @@ from typing import Protocol
 from penstock.batch import Buffer
 
 SECTOR_SIZE = 512
-"""The unit that a disk writes whole or not at all. Larger ones (4 KiB) are multiples, so they are safer still."""
+"""The unit that a disk writes completely or not at all. Larger sectors (4 KiB) are multiples of it, and also safe."""
 
 
 class File(Protocol):
-    """An open file that grows at its end. Not for two threads at once, except that any thread may flush."""
+    """An open file that grows at its end. Only one thread may use it at a time, except that any thread may flush."""
 
     size: int
     """Bytes in the file, as this process sees it."""
@@ -40,7 +40,7 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrites in place; extends the file when it is shorter. For files of fixed slots."""
+        """Overwrites in place; extends the file if it is shorter. For files of fixed slots."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -50,7 +50,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Calling it twice is fine."""
+        """May be called twice."""
         ...
 
 
@@ -79,11 +79,11 @@ class Disk(Protocol):
         ...
 
     def make_dir(self, path: str) -> None:
-        """With its parents; a folder that exists is fine."""
+        """Creates it with its parents; it may exist already."""
         ...
 
     def remove(self, path: str) -> None:
-        """A file that is gone already is fine. Whoever has it open keeps reading it."""
+        """The file may be gone already. Open handles can still read it."""
         ...
 
     def remove_tree(self, path: str) -> None: ...
@@ -99,8 +99,8 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Old content or new content, never a mixture. Not `durable`: for what can be rebuilt; after a crash
-        of the machine the file may hold anything, so it must carry a checksum."""
+        """The file has the old content or the new, never a mixture. Not `durable`: for content that can be rebuilt.
+        After a crash of the machine such a file may hold anything, so it must have a checksum."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -110,5 +110,5 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
 
     def sync_all(self) -> None:
-        """Flushes all files and names of this disk at once: cheaper than a few files one by one."""
+        """Flushes all files and names of this disk at once: cheaper than four files one by one."""
         ...

@@ -29,7 +29,7 @@ assert array("I").itemsize == 4, "the index files have columns of 4 bytes"
 
 
 class IndexHead(NamedTuple):
-    """What an index file says about its segment."""
+    """The facts about its segment in an index file."""
 
     base_offset: int
     log_size: int
@@ -60,7 +60,7 @@ class SegmentIndex:
             self.time_offsets.append(offset)
 
     def size_bytes(self) -> int:
-        """Of the larger of both files, without head: what `segment.index.bytes` bounds."""
+        """The size of the larger file, without its head: `segment.index.bytes` bounds it."""
         return max(len(self.offsets) * OFFSET_ENTRY_SIZE, len(self.times) * TIME_ENTRY_SIZE)
 
     def floor(self, offset: int) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class SegmentIndex:
         return (self.offsets[at], self.positions[at]) if at >= 0 else (0, 0)
 
     def first_at(self, offset: int) -> int | None:
-        """The position of the first entry with exactly this offset: a control entry stands before its batch."""
+        """The position of the first entry with exactly this offset: a control entry comes before its batch."""
         at = bisect_left(self.offsets, offset)
         return self.positions[at] if at < len(self.offsets) and self.offsets[at] == offset else None
 
@@ -79,7 +79,7 @@ class SegmentIndex:
         return (self.offsets[at], self.positions[at]) if at >= 0 else (0, 0)
 
     def offset_before_time(self, timestamp: int) -> int:
-        """An offset below which every record is earlier than `timestamp`; as great as the index knows."""
+        """The greatest offset in the index below which every record is earlier than `timestamp`."""
         at = bisect_left(self.times, timestamp) - 1
         return self.time_offsets[at] if at >= 0 else 0
 
@@ -89,7 +89,7 @@ class SegmentIndex:
         return (self.times[at], self.time_offsets[at]) if at >= 0 else (-1, 0)
 
     def truncate(self, position: int) -> None:
-        """Forgets batches that begin at or after `position`."""
+        """Removes batches that begin at or after `position`."""
         keep = bisect_left(self.positions, position)
         end = self.offsets[keep] if keep < len(self.offsets) else None
         del self.offsets[keep:]
@@ -100,7 +100,7 @@ class SegmentIndex:
             del self.time_offsets[keep:]
 
     def copy(self) -> Self:
-        """For a thread that writes it while this one grows."""
+        """For a thread that writes it while the original grows."""
         other = type(self)()
         other.offsets = self.offsets[:]
         other.positions = self.positions[:]

@@ -66,7 +66,8 @@ class Log:
 
     def __init__(self, disk: Disk, path: str, config: TopicConfig) -> None:
         self.cuts: list[str] = []
-        """What opening had to cut off, for the operator: written but never flushed, and torn by a crash."""
+        """The bytes that opening cut off, for the operator: they were written but never flushed, and torn by a
+        crash."""
         files = self.files = LogFiles(disk, path, config)
         self.entries = EntryView(files)
         self.writer = LogWriter(files)
@@ -181,7 +182,7 @@ class Log:
     # --- prefix and reset
 
     def prefix(self) -> Prefix:
-        """What a replica needs to know if it cannot get the entries before `first_index`. Reads a snapshot: rare."""
+        """Facts for a replica that cannot get the entries before `first_index`. Reads a snapshot: rare."""
         controls, first_index = self.files.state.controls, self.files.first_index()
         offset = first_index - controls.gone
         return Prefix(
@@ -195,7 +196,7 @@ class Log:
         )
 
     def _producers_before(self, offset: int) -> ProducerStates:
-        """What producers sent in the deleted prefix."""
+        """The producers' state as of the end of the deleted prefix."""
         segments = self.files.segments.segments
         if not segments:
             return ProducerStates()

@@ -1,8 +1,8 @@
 """The state of one log that its writer, truncation, retention, flushes, compaction and maintenance share.
 
 `LogFiles` owns the segments, the state that follows from their batches, the flushed point and the checkpoint. The other
-objects of a log hold a reference to it and keep only what is their own. `reset` replaces the inner objects, so nobody
-else keeps a reference to those.
+objects of a log hold a reference to it and keep only what is their own. A reset replaces the inner objects, so no other
+object keeps a reference to those.
 
 Not thread-safe, on purpose: every method runs on the event loop. Blocking work is handed out as an object that a thread
 runs (a flush ticket, a maintenance task, a compaction plan, a scrub plan). It touches only what it captured, and the

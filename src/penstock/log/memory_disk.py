@@ -1,7 +1,7 @@
 """A disk in memory: for topics with `penstock.storage=memory`, embedded brokers and tests.
 
-A file is a list of chunks, so that growing never copies what is there and truncation or removal gives the memory back
-at once. Small appends share a chunk until it is CHUNK_SIZE long; a larger one is a chunk of its own.
+A file is a list of chunks, so that growing never copies existing bytes and truncation or removal frees memory at once.
+Small appends share a chunk until it is CHUNK_SIZE long; a larger append gets its own chunk.
 """
 
 import posixpath
@@ -12,9 +12,9 @@ from penstock.batch import Buffer
 from penstock.errors import DataFolderInUse
 
 CHUNK_SIZE = 64 * 1024
-"""Small enough that a topic with one record costs little, large enough that a read seldom joins many."""
+"""Small enough that a topic with one record costs little, large enough that a read seldom joins many chunks."""
 OWN_CHUNK_SIZE = 4 * 1024
-"""From this size on copying into a shared chunk costs more than an object."""
+"""From this size on, copying into a shared chunk costs more than a separate object."""
 
 
 class MemoryFile:
@@ -71,14 +71,14 @@ class MemoryFile:
         self.size = size
 
     def flush(self) -> None:
-        """There is nothing below the memory."""
+        """Memory needs no flush."""
 
     def close(self) -> None:
         """The disk holds the bytes, not the handle."""
 
 
 class MemoryLock:
-    """Names the holder in the disk's table of locks."""
+    """An entry in the disk's set of held locks."""
 
     def __init__(self, held: set[str], path: str) -> None:
         self._held = held
@@ -89,7 +89,7 @@ class MemoryLock:
 
 
 class MemoryFolder:
-    """Its files and the names of its folders."""
+    """The files of a folder and the names of its subfolders."""
 
     __slots__ = ("files", "folders")
 
@@ -99,7 +99,7 @@ class MemoryFolder:
 
 
 class MemoryDisk:
-    """A table of folders by path."""
+    """Folders by path."""
 
     volatile = True
 
@@ -163,7 +163,7 @@ class MemoryDisk:
         self._folders[parent].files[name] = file
 
     def sync_dir(self, path: str) -> None:
-        """Names are as durable as they will ever be."""
+        """Nothing is durable here."""
 
     def read_file(self, path: str) -> bytes:
         file = self.open(path)
@@ -184,11 +184,11 @@ class MemoryDisk:
         return MemoryLock(self._locks, path)
 
     def free_bytes(self) -> int:
-        """Unknown to the disk: the node bounds memory topics by retention."""
+        """The disk does not know: retention bounds topics in memory."""
         return 2**63 - 1
 
     def sync_all(self) -> None:
-        """There is nothing below the memory."""
+        """Memory needs no flush."""
 
     def _rename_folder(self, source: str, target: str) -> None:
         self.make_dir(target)

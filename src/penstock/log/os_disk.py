@@ -1,4 +1,4 @@
-"""Files of the operating system behind the Disk seam. One system call per append and per read."""
+"""The `Disk` of files in the operating system. One system call per append and per read."""
 
 import ctypes
 import errno
@@ -16,7 +16,7 @@ FILE_MODE = 0o644
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _datasync = getattr(os, "fdatasync", os.fsync)
-"""fdatasync leaves out times, but not the size: enough to find the data again. macOS has only fsync."""
+"""fdatasync does not flush timestamps, but the size: enough to find the data again. macOS has only fsync."""
 
 
 class OsFile:
@@ -70,7 +70,7 @@ class OsFile:
         try:
             _datasync(self._fd)
         except OSError as problem:
-            # Never DiskFull, whatever the reason: what a failed flush lost cannot be written again.
+            # Never DiskFull, whatever the reason: bytes that a failed flush lost cannot be written again.
             raise StorageError(f"flush {self.path}: {problem.strerror}") from problem
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class OsFile:
             self._fd = -1
 
     def _write_rest(self, data: Buffer | Sequence[Buffer], start: int, written: int) -> None:
-        """A short write is how a nearly full disk, a quota or a 2 GiB limit of one call shows itself."""
+        """A nearly full disk, a quota or the 2 GiB limit of one call causes a short write."""
         whole = data if isinstance(data, (memoryview, bytearray, bytes)) else b"".join(data)
         rest = memoryview(whole)[written:]
         while rest:
@@ -87,7 +87,7 @@ class OsFile:
             rest = rest[written:]
 
     def _cut_back(self, size: int) -> None:
-        """Without this, half a batch would stay behind the last whole one."""
+        """Without this, half a batch would stay after the last whole one."""
         try:
             os.ftruncate(self._fd, size)
         except OSError as problem:
@@ -95,7 +95,7 @@ class OsFile:
 
 
 class OsLock:
-    """An flock: the system lets go of it when the process ends, however it ends."""
+    """An flock: the system releases it when the process ends, however it ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -136,7 +136,7 @@ class OsDisk:
         except FileNotFoundError:
             raise
         except OSError as problem:
-            _raise(problem, "look at", self.path(path))
+            _raise(problem, "stat", self.path(path))
 
     def list_dir(self, path: str) -> list[str]:
         try:
@@ -230,7 +230,7 @@ class OsDisk:
         try:
             facts = os.statvfs(self.root)
         except OSError as problem:
-            _raise(problem, "look at", self.root)
+            _raise(problem, "stat", self.root)
         return facts.f_bavail * facts.f_frsize
 
     def sync_all(self) -> None:

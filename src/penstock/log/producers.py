@@ -1,17 +1,17 @@
-"""What a log remembers of idempotent producers, so that a retry is never stored twice.
+"""The state of idempotent producers, by which a log never stores a retry twice.
 
 A producer (id, epoch) numbers its records; each batch must begin one after the last. The last REMEMBERED_BATCHES
 batches are kept because a client may have that many requests in flight (max.in.flight is at most 5 with idempotence)
-and may repeat any of them: the repetition is answered with the offsets of the first. Rules, as Kafka has them:
+and may repeat any of them: the answer to a repetition has the offsets of the original. The rules are Kafka's:
 
- epoch lower than known                      INVALID_PRODUCER_EPOCH: somebody newer took this id over
+ epoch lower than known                      INVALID_PRODUCER_EPOCH: a newer producer uses this id
  epoch higher, first sequence not 0          OUT_OF_ORDER_SEQUENCE_NUMBER
  same epoch, one of the remembered batches   a duplicate
  same epoch, not the next sequence           OUT_OF_ORDER_SEQUENCE_NUMBER
- nothing known of the id                     any sequence is taken: retention or expiry may have removed the rest
+ unknown id                                  any sequence is accepted: retention or expiry may have removed the rest
 
-State follows from the log batch by batch, so replaying the log rebuilds it; snapshots shorten the replay and outlive
-the records that retention removed.
+The state follows from the log batch by batch, so replaying the log rebuilds it; snapshots shorten the replay and keep
+the state of records that retention removed.
 """
 
 from collections import deque
@@ -22,13 +22,13 @@ from penstock.errors import ErrorCode, KafkaError
 
 REMEMBERED_BATCHES = 5
 MAX_PRODUCERS = 10_000
-"""Per partition, about 1 KB each. Each client instance takes a new id, so without a bound a crash loop of a
-client would grow this until expiry; past it the one that has been silent longest is forgotten."""
+"""Per partition, about 1 KB each. Each client instance takes a new id, so without a bound a client in a crash loop
+would fill the memory until expiry; past the bound the producer that has been silent longest is forgotten."""
 EXPIRATION_MS = 86_400_000
 """Kafka's producer.id.expiration.ms."""
 SEQUENCE_MASK = 0x7FFFFFFF
 UNSEEN = -1
-"""Last seen before this process started: counts from the first expiry check."""
+"""Last seen before this process started: the time counts from the first expiry check."""
 
 
 class BatchMark(NamedTuple):
@@ -69,7 +69,7 @@ class ProducerStates:
         return len(self._entries)
 
     def check(self, header: BatchHeader) -> BatchMark | None:
-        """None if the batch is the next one, the earlier batch if it is a repetition; raises if it is neither."""
+        """None if the batch is the next one, the original if it is a repetition; raises if it is neither."""
         entry = self._entries.get(header.producer_id)
         if entry is None or header.control:
             return None
@@ -88,7 +88,7 @@ class ProducerStates:
         if epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {epoch}, and {entry.epoch} took over",
+                f"producer {header.producer_id} has epoch {epoch}, and the current epoch is {entry.epoch}",
             )
         if first != 0:
             raise KafkaError(
@@ -127,8 +127,8 @@ class ProducerStates:
         return frozenset(self._entries)
 
     def truncate(self, offset: int, rebuilt: "ProducerStates") -> None:
-        """Takes back what was written from `offset` on. `rebuilt` is what the rest of the log tells: older batches
-        that had been forgotten for the newer ones. Batches of a deleted prefix, which it cannot tell, stay."""
+        """Removes batches from `offset` on. `rebuilt` is the state that the rest of the log gives: it has older batches
+        that newer ones had displaced. It does not have batches of a deleted prefix; these stay."""
         entries: dict[int, ProducerEntry] = {}
         for producer_id in {**self._entries, **rebuilt._entries}:
             known = [other._entries.get(producer_id) for other in (self, rebuilt)]

@@ -1,6 +1,6 @@
-"""Opening a log after whatever happened to it. `layout` has the argument; here is the procedure.
+"""Opening a log after a clean stop or a crash. `layout` explains why it is correct; this is the procedure.
 
-Two kinds of wrong bytes leave this room in two ways: `CorruptLog` for what was flushed, a shorter log for what was not.
+Wrong bytes have one of two results: `CorruptLog` if they were flushed, a shorter log if they were not.
 """
 
 from typing import NoReturn
@@ -43,9 +43,9 @@ class Recovery:
         self.segments: list[Segment] = []
         self.state = LogState()
         self.cuts: list[str] = []
-        """What had to go, in words: a torn tail is no error, but whoever runs the node will want to know."""
+        """The bytes that were cut off, for the operator: a torn tail is no error, but worth a log line."""
         self.scanned_bytes = 0
-        """What the newest snapshot did not cover."""
+        """Bytes that the newest snapshot did not cover."""
         self.deleted: list[Segment] = []
         """Segments of a deleted prefix, to be removed."""
         self.unsaved: list[Segment] = []
@@ -55,7 +55,7 @@ class Recovery:
         self._names = self._disk.list_dir(self._folder)
         self._finish_reset()
         self._finish_swaps()
-        self._remove_leftovers()
+        self._remove_temporary_files()
         self.checkpoint.load()
         if self.checkpoint.facts.swapping:
             self._forget_snapshots(self.checkpoint.facts.cleaned_offset)
@@ -69,7 +69,7 @@ class Recovery:
         state = self.state
         if snapshot is not None:
             state.start_offset = max(state.start_offset, Offset(snapshot.start_offset))
-        self._set_leftovers_aside(snapshot)
+        self._set_deleted_aside(snapshot)
         if self.segments[0].base_offset > state.start_offset:
             self._lose_all(snapshot)
             return
@@ -82,7 +82,7 @@ class Recovery:
                 f"the log ends before offset {self.state.end_offset}, and {self._line.offset} was flushed"
             )
             self._corrupt(self.segments[-1], self.segments[-1].size, reason)
-        # A truncation that was cut short: what comes to stand behind the end will have no gaps.
+        # After an interrupted truncation: entries that will be written behind the end will have no gaps.
         state.cleaned_offset = min(state.cleaned_offset, state.end_offset)
         state.gaps_below = min(state.gaps_below, state.end_offset)
 
@@ -92,23 +92,23 @@ class Recovery:
         return f"{self._folder}/{name}"
 
     def _finish_reset(self) -> None:
-        """The file that announces a reset is whole and flushed before it gets its name: from then on the old log is
-        gone."""
+        """The file that announces a reset is complete and flushed before it gets its name: from then on the old log no
+        longer counts."""
         if RESET_NAME not in self._names:
             return
         if not self._repair:
             raise CorruptLog(
-                self._path(RESET_NAME), 0, "an unfinished reset; opening for writing finishes it"
+                self._path(RESET_NAME), 0, "an unfinished reset; opening for writing completes it"
             )
         finish_reset(self._disk, self._folder)
         self._names = self._disk.list_dir(self._folder)
 
     def _finish_swaps(self) -> None:
-        """A swap file is complete and flushed before it gets its name; all that it replaces may go."""
+        """A swap file is complete and flushed before it gets its name; the segments that it replaces may be removed."""
         swaps = [name for name in self._names if name.endswith(SWAP_SUFFIX)]
         if swaps and not self._repair:
             raise CorruptLog(
-                self._path(swaps[0]), 0, "an unfinished compaction; opening for writing finishes it"
+                self._path(swaps[0]), 0, "an unfinished compaction; opening for writing completes it"
             )
         for name in swaps:
             finish_swap(self._disk, self._folder, name)
@@ -116,8 +116,8 @@ class Recovery:
             self._names = self._disk.list_dir(self._folder)
 
     def _forget_snapshots(self, below: int) -> None:
-        """Those in segments that a compaction was about to replace: once this log is taken for not compacted, nothing
-        would tell them from others."""
+        """Removes snapshots in segments that a compaction was about to replace. Recovery treats this log as not
+        compacted, and would then take them for valid."""
         for offset in offsets_of(self._names, SNAPSHOT_SUFFIX) if self._repair else ():
             snapshot = load_snapshot(self._disk, self._folder, offset)
             if snapshot is None or snapshot.base_offset < below:
@@ -125,16 +125,15 @@ class Recovery:
         self._disk.sync_dir(self._folder)
         self._names = self._disk.list_dir(self._folder)
 
-    def _remove_leftovers(self) -> None:
+    def _remove_temporary_files(self) -> None:
         if self._repair:
             for name in self._names:
                 if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
                     self._disk.remove(self._path(name))
 
-    def _set_leftovers_aside(self, snapshot: Snapshot | None) -> None:
-        """Segments of a deleted prefix that are of no more use: those that the snapshot makes dispensable and,
-        without one, those whose removal may have begun. Others are read once more, for what they say of
-        producers and terms."""
+    def _set_deleted_aside(self, snapshot: Snapshot | None) -> None:
+        """Takes out segments of a deleted prefix: those that the snapshot makes dispensable or, without one, those
+        whose removal may have begun. The others are read once more, for the state of producers and terms."""
         limit = self.checkpoint.facts.removed.base_offset
         if snapshot is not None:
             limit = min(self.state.start_offset, snapshot.base_offset)
@@ -144,18 +143,18 @@ class Recovery:
             self.deleted.append(self.segments.pop(0))
 
     def _may_need_controls_at(self, offset: int, snapshot: Snapshot) -> bool:
-        """Control entries at the log's start may stand at the end of the segment before, and not be committed. Unless
-        that segment had left the log already; the first version, which did not tell, wrote no such entries."""
+        """Control entries at the log's start may be at the end of the segment before, and not be committed; unless that
+        segment had left the log already. The first version did not record that, and wrote no such entries."""
         gone = max(snapshot.first_base, self.checkpoint.facts.removed.base_offset)
-        is_told = snapshot.first_base > 0 or snapshot.start_controls == 0
-        return is_told and offset > gone and offset in snapshot.controls
+        is_recorded = snapshot.first_base > 0 or snapshot.start_controls == 0
+        return is_recorded and offset > gone and offset in snapshot.controls
 
     def _open_empty(self) -> None:
-        """No segment. That is right only for a log that never had a flushed byte."""
+        """There is no segment. That is possible only for a log that never had a flushed byte."""
         facts = self.checkpoint.facts
         if facts.flushed.position > 0 or facts.flushed.offset > facts.start_offset:
             path = self._path(file_name(facts.flushed.base_offset, LOG_SUFFIX))
-            raise CorruptLog(path, 0, f"gone, and it was flushed up to byte {facts.flushed.position}")
+            raise CorruptLog(path, 0, f"is gone, although it was flushed up to byte {facts.flushed.position}")
         self.state.begin_at(self.state.start_offset)
 
     def _lose_all(self, snapshot: Snapshot | None) -> None:
@@ -163,7 +162,7 @@ class Recovery:
         facts, start_offset = self.checkpoint.facts, self.state.start_offset
         if snapshot is not None or facts.flushed > (start_offset, start_offset, 0) or not self._repair:
             path = self._path(file_name(start_offset, LOG_SUFFIX))
-            raise CorruptLog(path, 0, f"gone, and {self.segments[0].path} is the first of the rest")
+            raise CorruptLog(path, 0, f"is gone, and the next segment is {self.segments[0].path}")
         for segment in reversed(self.segments):
             remove_segment(self._disk, self._folder, segment.base_offset)
             self._disk.sync_dir(self._folder)
@@ -175,10 +174,10 @@ class Recovery:
         segment.size = self._file_sizes[segment] = self._disk.size(segment.path)
         return segment
 
-    # --- where to begin, and what was promised
+    # --- where to begin, and the flushed line
 
     def _choose_snapshot(self) -> Snapshot | None:
-        """The newest that is whole. Not one in a segment that went with the prefix, or that compaction has changed."""
+        """The newest valid one whose segment was neither deleted with the prefix nor changed by compaction."""
         bases = {segment.base_offset for segment in self.segments}
         oldest = max(min(bases), self.checkpoint.facts.removed.base_offset)
         for offset in reversed(offsets_of(self._names, SNAPSHOT_SUFFIX)):
@@ -201,22 +200,24 @@ class Recovery:
             line = max(line, known)
         if line.base_offset < first:
             line = FlushPoint(first, first, 0)
-        # A line at position 0 says nothing of that file, whose name may not have been flushed yet.
+        # A line at position 0 does not imply that the file exists: its name may not have been flushed yet.
         sizes = {segment.base_offset: segment.size for segment in self.segments}
         size = sizes.get(line.base_offset, 0)
         if size < line.position:
             path = self._path(file_name(line.base_offset, LOG_SUFFIX))
-            raise CorruptLog(path, size, f"the file ends here, and it was flushed up to byte {line.position}")
+            raise CorruptLog(
+                path, size, f"the file ends here, although it was flushed up to byte {line.position}"
+            )
         self._line = line
 
     def _is_promised(self, segment: Segment, position: int) -> bool:
         return (segment.base_offset, position) < (self._line.base_offset, self._line.position)
 
-    # --- what is known without reading the log
+    # --- restoring a snapshot
 
     def _begin_without(self) -> int:
-        """All is scanned. An older snapshot, whose positions compaction has changed, may know more of producers than
-        what compaction has left: then it is believed about those."""
+        """Everything will be scanned. An older snapshot, whose positions compaction has changed, may have producers
+        that the compacted log no longer shows: recovery takes only those from it."""
         first = self.segments[0].base_offset
         self.state.begin_at(first)
         older = newest_snapshot(self._disk, self._folder, first, self._line.offset)
@@ -226,7 +227,7 @@ class Recovery:
         return 0
 
     def _restore(self, snapshot: Snapshot) -> int:
-        """The state as of the snapshot; returns the number of its segment."""
+        """Restores the state as of the snapshot; returns the number of its segment."""
         number = next(i for i, s in enumerate(self.segments) if s.base_offset == snapshot.base_offset)
         for at in range(number):
             self._restore_sealed(self.segments[at], self.segments[at + 1].base_offset)
@@ -242,9 +243,7 @@ class Recovery:
         else:
             self._index_only(segment, segment.size)
             if not self.state.may_follow(segment.next_offset, next_base):
-                reason = (
-                    f"ends before offset {segment.next_offset}, and the next segment begins at {next_base}"
-                )
+                reason = f"the segment ends before offset {segment.next_offset}, and the next one begins at {next_base}"
                 self._corrupt(segment, segment.size, reason)
             segment.next_offset = next_base
 
@@ -263,7 +262,7 @@ class Recovery:
         self.unsaved.append(segment)
 
     def _index_only(self, segment: Segment, end: int) -> None:
-        """Rebuilds the books of a segment, or its first part, whose effect on the state is known."""
+        """Rebuilds the index and facts of a segment, or of its first part, whose batches are already in the state."""
         segment.index = SegmentIndex()
         term = NO_TERM
         try:
@@ -280,7 +279,7 @@ class Recovery:
             self._corrupt(segment, problem.position, problem.reason)
         self.unsaved.append(segment)
 
-    # --- reading the rest
+    # --- scanning the rest
 
     def _scan_from(self, number: int, position: int) -> None:
         for at in range(number, len(self.segments)):
@@ -296,7 +295,7 @@ class Recovery:
                 return
 
     def _scan_segment(self, segment: Segment, at: int, position: int, end: int) -> bool:
-        """False if the log was found to end in this segment."""
+        """False if the log ends in this segment."""
         if position == 0 and not self._enter_segment(segment, at):
             return False
         try:
@@ -315,7 +314,7 @@ class Recovery:
         return True
 
     def _enter_segment(self, segment: Segment, at: int) -> bool:
-        """Whether this segment may follow on what was read so far; if not, the log ended before it."""
+        """Whether this segment may follow the entries read so far; if not, the log ended before it."""
         end_offset, base_offset = self.state.end_offset, segment.base_offset
         previous = self.segments[at - 1] if at > 0 else None
         if self.state.may_follow(end_offset, base_offset):
@@ -325,7 +324,7 @@ class Recovery:
                 segment.base_snapshot = self._base_snapshot(base_offset)
             return True
         assert previous is not None
-        reason = f"offset {base_offset} is next, where {end_offset} must follow"
+        reason = f"the next segment begins at offset {base_offset}, where {end_offset} must follow"
         self._end_here(previous, at - 1, previous.size, reason)
         return False
 
@@ -343,7 +342,7 @@ class Recovery:
             self._corrupt(segment, position, reason)
         lost = segment.file.size - position + sum(later.file.size for later in self.segments[at + 1 :])
         self.cuts.append(
-            f"{segment.path} at byte {position}: {lost} bytes that were never flushed are cut ({reason})"
+            f"{segment.path} at byte {position}: {lost} bytes that were never flushed are cut off ({reason})"
         )
         for later in reversed(self.segments[at + 1 :]):
             later.close()
@@ -359,5 +358,5 @@ class Recovery:
         raise CorruptLog(segment.path, position, reason)
 
     def unflushed(self) -> list[Segment]:
-        """Segments with bytes above the line: read back, but perhaps from memory only."""
+        """Segments with bytes above the line: recovery has read them, but perhaps from the page cache only."""
         return [s for s in self.segments if s.size and not self._is_promised(s, s.size - 1)]

@@ -1,4 +1,4 @@
-"""What producers had sent before some offset, told by the newest snapshot below it and the batches from there on."""
+"""The producers' state as of an offset, from the newest snapshot below it and the batches that follow."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from penstock.log.snapshot import Snapshot, newest_snapshot
 def replay_producers(
     disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int
 ) -> tuple[ProducerStates, bool]:
-    """What producers had sent before `end_offset`, and whether that is all. It is not, when the prefix was deleted and
-    no snapshot speaks of it: there was no room for one. By offsets: positions in a snapshot that is older than a
-    compaction are no longer true."""
+    """The producers' state as of `end_offset`, and whether it is complete. It is not, if the prefix was deleted and no
+    snapshot covers it, because there was no space for one. It goes by offsets: positions in a snapshot that is older
+    than a compaction are no longer valid."""
     producers, start = ProducerStates(), segments[0].base_offset
     snapshot = _newest(disk, folder, segments, end_offset)
     if snapshot is not None:
@@ -30,7 +30,7 @@ def replay_producers(
 
 
 def _newest(disk: Disk, folder: str, segments: Sequence[Segment], end_offset: int) -> Snapshot | None:
-    """On the disk, or not saved yet."""
+    """The newest snapshot, on the disk or not saved yet."""
     unsaved = [
         s.base_snapshot for s in segments if s.base_snapshot is not None and s.base_offset <= end_offset
     ]

@@ -1,11 +1,11 @@
-"""Beginning anew behind a prefix that other replicas have deleted.
+"""Replacing a log by an empty one that begins behind a prefix that other replicas have deleted.
 
-A replica that needs entries which nobody has any more is given the *prefix*: where the log begins now, and what cannot
-be derived from the entries that are left. Its own log goes, whatever it holds, and an empty one takes its place.
+A replica that needs deleted entries receives the *prefix*: where the log begins now, and the facts that cannot be
+derived from the entries that are left. It discards its own log, whatever that holds, and begins an empty one.
 
-A crash must leave the old log whole or the new one, and the next opening must be able to tell. So:
+A crash must leave either the old log or the new one, and the next opening must know which. So:
  1. The file `reset` is written: the whole of the new state, flushed before it gets its name. Its name is the point of
-    no return; an opening that finds it goes on here.
+    no return; an opening that finds it continues here.
  2. Everything else in the folder is removed, and the removal is flushed.
  3. The new log is written: an empty segment, its checkpoint, the snapshot of its beginning. All flushed.
  4. `reset` is removed, and that is flushed.
@@ -27,19 +27,19 @@ CRC_SIZE = 4
 
 
 class Prefix(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What is before the first entry of a log. It travels between replicas, so its fields are claims of another."""
+    """Facts about the entries before a log's first one. Another replica sends it, so its fields are checked."""
 
     offset: int
     """Of the first entry."""
     index: int
-    """Of the first entry, counted in Raft's way."""
+    """Of the first entry: Raft's index."""
     term: int
     """Of the last entry of the prefix; -1: there was none."""
     start_offset: int
-    """The first that readers may see, where this prefix was made: not before `offset`. To be set here, too, once this
-    log reaches it."""
+    """The first offset that readers of the sender may see, not before `offset`. This replica follows once its log
+    reaches it."""
     producers: list[ProducerRow]
-    """As of `offset`: what follows from the entries behind it does not stand here."""
+    """The producers' state as of `offset`, without the entries behind it."""
     gaps_below: int
     """Below it offsets may be missing."""
     config: bytes
@@ -48,16 +48,16 @@ class Prefix(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     def validate(self) -> None:
         if not 0 <= self.offset <= self.index or self.start_offset < self.offset:
             raise ValueError(
-                f"a prefix up to offset {self.offset}, index {self.index}, with start {self.start_offset}"
+                f"an impossible prefix: offset {self.offset}, index {self.index}, start {self.start_offset}"
             )
         if (self.index > 0) != (self.term != NO_TERM) or self.term < NO_TERM:
-            raise ValueError(f"a prefix of {self.index} whose last term is {self.term}")
+            raise ValueError(f"an impossible prefix: index {self.index}, last term {self.term}")
         if len(self.config) > MAX_CONFIG_BYTES:
             raise ValueError(f"a configuration of {len(self.config)} bytes: at most {MAX_CONFIG_BYTES}")
 
 
 def announce_reset(disk: Disk, folder: str, prefix: Prefix) -> None:
-    """Step 1. When this raises, nothing has happened."""
+    """Step 1. If this raises, nothing has changed."""
     body = msgspec.msgpack.encode(prefix)
     disk.write_file_atomic(f"{folder}/{RESET_NAME}", crc32c(body).to_bytes(CRC_SIZE, "big") + body)
 

@@ -49,7 +49,7 @@ class Retention:
         files.save_checkpoint()
 
     def drop_segments(self, limit: int | None = None) -> None:
-        """Takes segments wholly below the start out of the log, which goes on in the last one. Control entries from
+        """Takes segments wholly below the start out of the log, which continues in the last one. Control entries from
         index `limit` on stay, with their segments: they may still be truncated."""
         files, segments, state = self._files, self._files.segments, self._files.state
         limit = files.stable_index() if limit is None else limit
@@ -92,7 +92,7 @@ class Retention:
 
 
 def expired(segments: list[Segment], config: TopicConfig, limit: int, now_ms: int) -> list[Segment]:
-    """Segments to drop: a prefix of `segments`, all of whose records are below `limit`."""
+    """Segments to drop: the first ones of `segments`, with all records below `limit`."""
     if not config.cleanup_delete:
         return []
     droppable = _below(segments, limit)
@@ -110,7 +110,7 @@ def _below(segments: list[Segment], limit: int) -> list[Segment]:
 
 
 def _count_by_age(segments: list[Segment], retention_ms: int, now_ms: int) -> int:
-    """Records without a time have no age: they never expire by it."""
+    """Records without a timestamp have no age: they never expire by it."""
     if retention_ms == UNLIMITED:
         return 0
     for count, segment in enumerate(segments):
@@ -120,7 +120,7 @@ def _count_by_age(segments: list[Segment], retention_ms: int, now_ms: int) -> in
 
 
 def _count_by_size(segments: list[Segment], config: TopicConfig) -> int:
-    """As many as can go with at least `retention.bytes` left. The active one stays: it is still being filled."""
+    """As many as can be dropped with at least `retention.bytes` left. The active one stays: it is being written."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

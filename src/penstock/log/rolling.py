@@ -1,5 +1,5 @@
-"""When a segment is full. The rules look at batches only, never at a clock, so that all replicas roll at the same
-offsets and retention by age, which drops whole segments, later drops the same on each.
+"""When a segment is full. The rules depend on batches only, never on a clock. So all replicas roll at the same offsets,
+and retention by age, which drops whole segments, drops the same on each.
 """
 
 import zlib
@@ -8,12 +8,12 @@ from penstock.config import TopicConfig
 from penstock.log.segment import Segment
 
 ACKED_MEMORY_SEGMENT_BYTES = 1024 * 1024
-"""Of a topic in memory that forgets what is acked: a segment goes when all of it is acked, so this is about what a
-partition holds on to beyond what somebody still wants. It costs a kilobyte or so of bookkeeping each: a thousandth."""
+"""Of a topic in memory that deletes acked messages: a segment is removed when all of it is acked, so this is about how
+much a partition keeps beyond its unacked messages. Each segment costs about a kilobyte of bookkeeping: a thousandth."""
 
 
 def set_limits(segment: Segment, config: TopicConfig, folder: str) -> None:
-    """What `Segment.has_room` goes by."""
+    """Sets the limits that `Segment.has_room` checks."""
     segment.interval = config.index_interval_bytes
     segment.max_size = config.segment_bytes
     if config.memory and config.cleanup_acked:
@@ -23,7 +23,7 @@ def set_limits(segment: Segment, config: TopicConfig, folder: str) -> None:
 
 
 def _roll_ms(config: TopicConfig, folder: str, base_offset: int) -> int:
-    """segment.ms less a jitter that every replica finds alike, from the partition's name and the offset."""
+    """segment.ms less a jitter that is equal on all replicas: it depends on the partition's name and the offset."""
     span = config.segment_ms
     if config.cleanup_compact:
         # Only a sealed segment can be compacted.

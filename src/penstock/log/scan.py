@@ -1,4 +1,4 @@
-"""Reading a segment's file batch by batch, believing nothing: for recovery and compaction."""
+"""Reading a segment's file batch by batch, checking everything: for recovery, compaction and scrubbing."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from penstock.log.disk import File
 from penstock.log.segment import Segment, newest_timestamp
 
 SCAN_WINDOW = 1024 * 1024
-"""Read at once; a larger batch is read whole."""
+"""Bytes per read; a larger batch is read whole."""
 
 
 class BadBatch(Exception):
-    """The bytes at `position` are not the batch that must stand there."""
+    """The bytes at `position` are not a valid batch, or not the one that must follow."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -22,7 +22,7 @@ class BadBatch(Exception):
 
 
 def scan(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and bytes of every batch in a range of a file. Raises BadBatch where it stops making sense."""
+    """Position, header and bytes of every batch in a range of a file. Raises BadBatch at the first wrong one."""
     window, window_start = memoryview(b""), position
     while position < end:
         at = position - window_start
@@ -53,7 +53,7 @@ def _read_window(file: File, position: int, end: int) -> memoryview:
 
 
 def note(segment: Segment, position: int, header: BatchHeader) -> None:
-    """Enters a batch that was read into the segment's books."""
+    """Enters a batch that was read into the segment's index and facts."""
     if header.is_zero_width:
         segment.note_control(position, header.size, header.base_offset)
     else:

@@ -57,8 +57,8 @@ class Scrubber:
         )
 
     def finish(self, plan: "ScrubPlan") -> CorruptLog | None:
-        """What the scrub found wrong in segments that are still part of this log. The log goes on: its owner decides
-        about the rest of it."""
+        """The damage that the scrub found, if the segment is still part of this log. The log stays in use: its owner
+        decides about the rest of it."""
         if plan.wrong is None:
             return None
         source, problem = plan.wrong
@@ -67,7 +67,7 @@ class Scrubber:
         return problem if is_unchanged else None
 
     def check_entries(self, index: int, max_bytes: int) -> CorruptLog | None:
-        """What is wrong with the entries that `read_entries` returns from this boundary on; None if they are whole."""
+        """The damage in the entries that `read_entries` returns from this boundary on; None if they are whole."""
         files, state = self._files, self._files.state
         if not files.first_index() <= index < state.end_index:
             return None

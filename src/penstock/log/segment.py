@@ -68,7 +68,8 @@ class Segment:
         self.base_snapshot: Snapshot | None = None
         """The log's state before the first entry here, until that is saved. On a volatile disk it stays."""
         self.removed_before: Removed | None = None
-        """For a segment that waits for its removal: what must be recorded if it stays and all before it are removed."""
+        """For a segment that waits for its removal: the facts to record if all segments before it are removed and it is
+        not."""
         self.next_offset = base_offset
         """The offset after the last; for a compacted segment, the next segment's base."""
         self.size = 0

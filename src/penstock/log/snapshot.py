@@ -1,11 +1,11 @@
-"""Snapshots: what the log knows besides its bytes, as of one offset, so that recovery need not read it all.
+"""Snapshots: the state of the log as of one offset, so that recovery need not read the whole log.
 
-A snapshot is taken on the event loop when a flush begins, and written by a thread after that flush has returned:
-everything below its offset is then on the disk. Retention waits for it before it removes segments, because what it
-says of producers, terms and controls cannot be derived from records that are gone. Two are kept, because truncation may
-go below the newest, and one for the beginning of each segment (its *base snapshot*), which goes with the segment: after
-a deletion of the prefix it tells what producers had sent there, whatever is truncated behind it, and a replica that
-starts behind the prefix is given that.
+The event loop takes a snapshot when a flush begins, and a thread writes it after that flush has returned: everything
+below its offset is then on the disk. Maintenance waits for it before it removes segments, because the state of
+producers, terms and controls cannot be derived from deleted records. Two are kept, because a truncation may go below
+the newest, and one for the beginning of each segment (its *base snapshot*), which is removed with the segment: after a
+deletion of the prefix it has what producers had sent there, whatever is truncated behind it. A replica that starts
+behind the prefix receives that.
 """
 
 from struct import Struct
@@ -24,8 +24,8 @@ MAGIC = b"PSNP"
 HEAD = Struct(">4sHHII")
 KEPT_SNAPSHOTS = 2
 MAX_SNAPSHOTS = 6
-"""Closing a log writes one more without flushing it. Then an older one that was flushed must stay, unless there are
-that many."""
+"""Closing a log writes one more without flushing it. An older one that was flushed must then stay, until there are
+this many."""
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -37,27 +37,28 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     position: int
     """... and where in it."""
     start_offset: int
-    """As in the checkpoint: if that one is lost, it must not bring back what terms and controls no longer cover."""
+    """As in the checkpoint: if the checkpoint is lost, deleted records that terms and controls no longer cover must not
+    come back."""
     start_controls: int
     """Control entries before those in `controls`."""
     last_term: int
     gone_term: int
-    """Of the last entry before the first segment of that time."""
+    """Of the last entry before the first segment at that time."""
     terms: list[tuple[int, int]]
     controls: list[int]
-    """Offsets of the control entries in all segments of that time, this one included up to `position`."""
+    """Offsets of the control entries in all segments at that time, in this one up to `position`."""
     control_count: int
     """Control entries in this segment before `position`."""
     producers: list[ProducerRow]
     control_terms: list[int] = []
-    """Of `controls`, one each. Snapshots of the first version have none."""
+    """One for each of `controls`. Snapshots of the first version have none."""
     control_payloads: list[bytes | None] = []
-    """Of `controls`, one each; None where a term begins."""
+    """One for each of `controls`; None where a term begins."""
     gone_config: bytes = b""
-    """The last payload of the caller's own before the first segment of that time."""
+    """The last payload of the caller's own before the first segment at that time."""
     gaps_below: int = 0
     first_base: int = 0
-    """Of the first segment of that time."""
+    """Of the first segment at that time."""
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(self)
@@ -80,7 +81,7 @@ def snapshot_path(folder: str, offset: int) -> str:
 
 
 def load_snapshot(disk: Disk, folder: str, offset: int) -> Snapshot | None:
-    """None if it is not whole: it can be rebuilt, so a bad one is as good as none."""
+    """None if it is damaged: it can be rebuilt, so a bad one is treated as missing."""
     path = snapshot_path(folder, offset)
     try:
         return Snapshot.decode(path, disk.read_file(path))
@@ -89,12 +90,15 @@ def load_snapshot(disk: Disk, folder: str, offset: int) -> Snapshot | None:
 
 
 def remove_snapshots_above(disk: Disk, folder: str, offset: int, base_offset: int, position: int) -> None:
-    """Durably: those that speak of what is behind this place are about to be wrong."""
+    """Durably. Snapshots of positions behind this one are about to become wrong."""
     removed = False
     for found in offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX):
         snapshot = load_snapshot(disk, folder, found)
-        place = (snapshot.offset, snapshot.base_offset, snapshot.position) if snapshot is not None else None
-        if place is None or place > (offset, base_offset, position):
+        if snapshot is None or (snapshot.offset, snapshot.base_offset, snapshot.position) > (
+            offset,
+            base_offset,
+            position,
+        ):
             disk.remove(snapshot_path(folder, found))
             removed = True
     if removed:
@@ -110,7 +114,7 @@ def remove_snapshots_in_segments_before(disk: Disk, folder: str, base_offset: in
 
 
 def newest_snapshot(disk: Disk, folder: str, start: int, end: int) -> Snapshot | None:
-    """The newest that is whole and of an offset in [start, end]."""
+    """The newest valid one of an offset in [start, end]."""
     for offset in reversed(offsets_of(disk.list_dir(folder), SNAPSHOT_SUFFIX)):
         snapshot = load_snapshot(disk, folder, offset) if start <= offset <= end else None
         if snapshot is not None:
@@ -119,8 +123,8 @@ def newest_snapshot(disk: Disk, folder: str, start: int, end: int) -> Snapshot |
 
 
 def control_columns(snapshot: Snapshot) -> tuple[list[int], list[bytes | None]]:
-    """Terms and payloads of the snapshot's control entries. The first version did not have them; it wrote an entry
-    when a term began and no other, so the last terms are those of the last entries."""
+    """Terms and payloads of the snapshot's control entries. The first version did not have them; it wrote control
+    entries only when a term began, so the last terms are those of the last entries."""
     if len(snapshot.control_terms) == len(snapshot.controls):
         return snapshot.control_terms, snapshot.control_payloads
     known = [term for term, _ in snapshot.terms][-len(snapshot.controls) :]

@@ -1,8 +1,8 @@
-"""What a log knows besides its bytes.
+"""The state of a log: offsets, terms, control entries, producers.
 
-All of it follows from the batches, one after the other (`replay`), except what speaks of batches that are gone:
-where the log starts, what the control entries were that went, up to where compaction has been. Snapshots hold the
-whole of it as of one offset, checkpoints that rest.
+It follows from the batches, one after the other (`replay`), except for facts about batches that are gone: where the log
+starts, the control entries of the deleted prefix, up to where compaction has been. Snapshots hold the whole state as of
+one offset, checkpoints hold those facts.
 """
 
 from penstock.batch import HEADER_SIZE, BatchHeader
@@ -16,7 +16,7 @@ from penstock.types import NO_TERM, Offset, Term
 
 
 class LogState:
-    """Recovery fills it; then the log keeps it up."""
+    """Recovery fills it; then the writer and the other objects of the log update it."""
 
     __slots__ = (
         "believes_first_term",
@@ -38,31 +38,31 @@ class LogState:
         self.end_offset = Offset(0)
         self.last_term = NO_TERM
         self.believes_first_term = False
-        """The replay begins behind a deleted prefix, with which the beginning of the term may have gone."""
+        """The replay begins behind a deleted prefix, which may have contained the beginning of the first term."""
         self.terms = TermCache()
         self.controls = Controls()
         self.producers = ProducerStates()
         self.producers_from = 0
-        """Batches below this offset are known to `producers` already, when they are replayed."""
+        """`producers` already includes the batches below this offset when they are replayed."""
         self.cleaned_offset = 0
-        """Below it, offsets may be missing: compaction has been there."""
+        """Below it, offsets may be missing: compaction has removed them."""
         self.gaps_below = 0
-        """Below it, offsets may be missing: they were in the log that these entries came from."""
+        """Below it, offsets may be missing: they were missing in the log that these entries came from."""
         self.swapping = False
-        """Compacted segments are being put in place."""
+        """Compacted segments are replacing old ones."""
         self.removed = Removed()
         """The part of the prefix whose removal has begun."""
 
     @property
     def start_controls(self) -> int:
-        """Control entries that went with the deleted prefix."""
+        """The number of control entries in the deleted prefix."""
         return self.controls.gone
 
     @property
     def end_index(self) -> int:
         return self.end_offset + self.controls.total
 
-    # --- from the disk and to it
+    # --- checkpoint and snapshot
 
     def adopt(self, facts: CheckpointFacts) -> None:
         self.start_offset = Offset(facts.start_offset)
@@ -71,12 +71,12 @@ class LogState:
         self.cleaned_offset = facts.cleaned_offset
         self.gaps_below = facts.gaps_below
         if facts.swapping:
-            # Some segments may be as they were before the pass. Were they taken for clean, the next pass would not
-            # look for what their tombstones delete, and in time drop the tombstones alone.
+            # Some segments may be as they were before the pass. If they counted as clean, the next pass would not look
+            # for records that their tombstones delete, and would later drop only the tombstones.
             self.cleaned_offset, self.gaps_below = 0, max(facts.cleaned_offset, facts.gaps_below)
 
     def begin_at(self, base_offset: int) -> None:
-        """The first segment begins here, and all that is known of what was before is what the checkpoint says."""
+        """The first segment begins here; about entries before it, only the checkpoint's facts are known."""
         term = Term(self.controls.gone_term)
         self.end_offset = Offset(base_offset)
         self.last_term = term
@@ -85,7 +85,8 @@ class LogState:
             self.terms.begin(term, base_offset)
 
     def removed_before(self, base_offset: int) -> Removed:
-        """What the checkpoint will have to say, once all before the first segment, which begins here, is removed."""
+        """Facts that the checkpoint must record once everything before the first segment, which begins here, is
+        removed."""
         controls = self.controls
         return Removed(base_offset, controls.gone, controls.gone_term, controls.gone_config)
 
@@ -95,7 +96,7 @@ class LogState:
         )
 
     def restore(self, snapshot: Snapshot, present_controls: int) -> None:
-        """As of the snapshot, of whose control entries only the last few are still in segments that are there."""
+        """Takes over the snapshot. Only the last `present_controls` of its control entries are still in segments."""
         self.end_offset = Offset(snapshot.offset)
         self.last_term = Term(snapshot.last_term)
         self.terms = TermCache(snapshot.terms)
@@ -109,7 +110,7 @@ class LogState:
         self.producers.restore(snapshot.producers)
 
     def snapshot_at(self, point: FlushPoint, control_count: int, first_base: int) -> Snapshot:
-        """Of what is known now, which must be what is before this point."""
+        """A snapshot of the current state, which must be the state at this point."""
         controls = self.controls
         return Snapshot(
             offset=point.offset,
@@ -133,13 +134,13 @@ class LogState:
     # --- from the batches
 
     def may_follow(self, end_offset: int, base_offset: int) -> bool:
-        """Offsets go on without a gap, except where compaction has been."""
+        """Whether offsets continue without a gap; gaps are allowed where compaction has been."""
         return end_offset == base_offset or end_offset < base_offset <= max(
             self.cleaned_offset, self.gaps_below
         )
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Takes the next batch of the log into account; raises ValueError if it cannot be the next one."""
+        """Applies the next batch of the log; raises ValueError if it cannot be the next one."""
         if not self.may_follow(self.end_offset, header.base_offset):
             raise ValueError(f"offset {header.base_offset} where {self.end_offset} must follow")
         if header.is_zero_width:
@@ -168,23 +169,22 @@ class LogState:
             self.terms.begin(term, offset)
         self.controls.add(offset, term, payload)
 
-    # --- forgetting
+    # --- truncation
 
     def truncate(self, end_offset: int, kept_controls: int) -> None:
-        """The log ends here, behind so many of its control entries. Producers are another matter: they need the
-        log."""
+        """The log ends here, after its first `kept_controls` control entries. `Truncation` restores the producers."""
         self.controls.truncate(kept_controls)
         self.last_term = self.controls.last_term
         self.terms.truncate(end_offset, self.last_term)
         self.end_offset = Offset(end_offset)
-        # The batch that goes may have been the one in whose middle the log began.
+        # The log may have begun in the middle of a batch that is removed.
         self.start_offset = min(self.start_offset, self.end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
         self.gaps_below = min(self.gaps_below, end_offset)
 
 
 def read_control(header: BatchHeader, payload: memoryview) -> tuple[int, int]:
-    """Kind and term of a control entry; raises ValueError if its payload and its header do not say the same."""
+    """Kind and term of a control entry; raises ValueError if its payload contradicts its header."""
     if len(payload) < CONTROL_HEAD.size:
         raise ValueError("a control entry without term and offset")
     kind, term, offset = CONTROL_HEAD.unpack_from(payload)

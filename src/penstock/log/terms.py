@@ -1,8 +1,7 @@
-"""Who led when: the terms of a log with the offset at which each began (Kafka's leader epoch cache).
+"""The terms of a log with the offset at which each began (Kafka's leader epoch cache).
 
-It follows from the control entries in the log and is kept in snapshots only so that it need not be read from there.
-`OffsetForLeaderEpoch` is answered from it, and a batch's term is looked up here and not in the batch once compaction
-may have removed that.
+It follows from the control entries in the log; snapshots keep it so that recovery need not read those. The broker
+answers `OffsetForLeaderEpoch` from it, and looks up a record's term in it: compaction may have removed the batch.
 """
 
 from bisect import bisect_right
@@ -10,11 +9,11 @@ from bisect import bisect_right
 from penstock.types import NO_TERM, Offset, Term
 
 UNDEFINED = (NO_TERM, Offset(-1))
-"""What Kafka answers about a term that has not been."""
+"""Kafka's answer for a term that is not known."""
 
 
 class TermCache:
-    """Terms, rising, and their first offsets, not falling: a reign may end before its first record."""
+    """Terms, rising, and their first offsets, not falling: a term may end before its first record."""
 
     __slots__ = ("_starts", "_terms")
 
@@ -43,8 +42,8 @@ class TermCache:
     def end_of(self, term: int, end_offset: int) -> tuple[Term, Offset]:
         """The last term that is not after `term`, and the offset at which it ended.
 
-        The latest ends at the log's end; one before all that are known ended where the first of those begins;
-        one after the latest is undefined.
+        The latest ends at the log's end. A term before all known ones ended where the first of those begins. A term
+        after the latest is undefined.
         """
         if not self._terms or term > self._terms[-1] or term < 0:
             return UNDEFINED
@@ -55,8 +54,8 @@ class TermCache:
         return Term(self._terms[at]), Offset(end)
 
     def truncate(self, offset: int, last_term: int) -> None:
-        """The log ends at `offset`, with an entry of `last_term`. Terms after that one have never been. Should the
-        cache know that one no longer, because it began with a prefix that is deleted, then it begins here."""
+        """The log ends at `offset`, with an entry of `last_term`. Later terms are removed. If the cache no longer has
+        `last_term`, because it began in the deleted prefix, then it begins here."""
         while self._terms and self._terms[-1] > last_term:
             self._starts.pop()
             self._terms.pop()
@@ -67,7 +66,7 @@ class TermCache:
             self._starts[-1] = offset
 
     def delete_prefix(self, offset: int) -> None:
-        """Forgets terms that ended at or before `offset`; the one that reigned there now begins there."""
+        """Removes terms that ended at or before `offset`; the term of that offset now begins there."""
         keep = max(bisect_right(self._starts, offset) - 1, 0)
         del self._starts[:keep]
         del self._terms[:keep]

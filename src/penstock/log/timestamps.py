@@ -1,7 +1,7 @@
-"""Finding records by time. The time index says where to begin; then batches are opened until one fits.
+"""Finding records by timestamp. The time index says where to begin; then batches are read until one fits.
 
-Timestamps are the producers' and need not rise, so "the first record at or after T" is the first in the order
-of offsets whose timestamp is T or later, as Kafka has it.
+Producers set the timestamps, which need not rise, so "the first record at or after T" is the first in the order of
+offsets whose timestamp is T or later, as in Kafka.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, start: int, l
 
 
 def greatest_timestamp(segments: Sequence[Segment], start: int, limit: int) -> int:
-    """Of all batches with offsets in [start, limit); -1 if there is none with a time."""
+    """Of all batches with offsets in [start, limit); -1 if none has a timestamp."""
     greatest = -1
     for segment in segments:
         if segment.base_offset >= limit:
@@ -54,7 +54,7 @@ def _greatest_in(segment: Segment, start: int, limit: int) -> int:
         return segment.max_timestamp
     index = segment.load_index()
     if start > segment.base_offset:
-        # The index knows maxima from the segment's beginning only. A prefix that ends within one is rare.
+        # The index has maxima from the segment's beginning only. A prefix that ends within a segment is rare.
         greatest, begin = -1, segment.locate(start)
     else:
         greatest, known_offset = index.max_time_before(limit - segment.base_offset)

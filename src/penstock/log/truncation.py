@@ -137,7 +137,7 @@ class Truncation:
             # The file with the segment's base snapshot may have been replaced by one of a later position.
             segments[-1].base_snapshot = snapshot
         if state.removed.base_offset and not disk.volatile:
-            # What producers sent in the deleted prefix might be known only here, were the power cut now.
+            # If the power were cut now, nothing on the disk might have what producers sent in the deleted prefix.
             for segment in segments:
                 if segment.base_offset >= files.flushed.point.base_offset:
                     segment.file.flush()

@@ -1,35 +1,35 @@
-"""Terms and votes of all Raft groups of a node: one small store, so that an election storm costs one flush.
+"""Terms and votes of all Raft groups of a node: one small store, so that many simultaneous elections cost one flush.
 
-Raft forgives a replica that has lost anything but this: one that forgets its vote may vote twice in a term, and two
-leaders of one term lose data. So what is flushed here is never lost, a rotten byte is named and not skipped, and a full
-disk does not stop elections: the files have their size from the beginning, and are written in place.
+A replica may lose everything but this: one that forgets its vote may vote twice in a term, and two leaders of one term
+lose data. So flushed votes are never lost, a damaged byte is reported and not skipped, and a full disk does not stop
+elections: the files have their size from the beginning, and are overwritten in place.
 
 Two files, NAME.0 and NAME.1, big-endian. The one with the higher generation counts.
   head, in a sector of its own
       0   4  "PVOT"          4   2  version, 1        6   2  zero
-      8   8  generation: 0 and 1 when the store is made, then one more with each rewriting
-     16   4  records that were there when this file was written
+      8   8  generation: 0 and 1 when the store is created, then one more with each rewrite
+     16   4  number of records when this file was written
      20   4  CRC-32C of the 20 bytes before
-  from 512 on, records of 64 bytes (8 to a sector, so a torn write tears between records), then zeros to the end
+  from 512 on, records of 64 bytes (8 to a sector, so a torn write never splits a record), then zeros to the end
       0   4  CRC-32C of the 60 bytes that follow
-      4   4  place in its batch: the records of one flush are numbered from 0
+      4   4  number in its batch: the records of one flush are numbered from 0
       8   8  generation of the file
      16  16  topic id        32   4  partition
      36   8  term            44   4  node that got the vote
      48   8  ... and its incarnation
      56   1  flags: 1 a vote was given, 2 there is a log of this group here, 4 the group is forgotten
-     57   2  life: how often this replica was made anew, because its log was lost or damaged
+     57   2  life: how often this replica was rebuilt because its log was lost or damaged
      59   5  zero
 
-A flush writes its records behind the last ones and flushes the file once. Of several records of one group the last one
-counts. When there is no room left, all that counts is written to the other file, flushed, and after it that file's
-head, flushed too: a head is never there without its records.
+A flush writes its records after the last ones and flushes the file once. Of several records of one group the last one
+counts. When the file is full, all current records are written to the other file and flushed, and then that file's head
+is written and flushed: a head never exists without its records.
 
-How it is read. Both heads must have their checksums, because a sector is written whole; only a store that was not yet
-used may lack a file. Records up to the first that has no checksum or another generation count. That one is the end, or
-a torn tail, or rot. A batch is begun only after the one before it was flushed, so rot it is if a good record follows
-whose batch began behind it, or if the head counts more records: CorruptLog. Else nobody was promised what is behind,
-and the store is rewritten without it. What was read is flushed before anybody acts on it.
+How it is read. Both heads must have their checksums, because a sector is written completely or not at all; only a store
+that was never used may lack a file. Records count up to the first one with a wrong checksum or another generation. That
+one is the end, a torn tail, or bit rot. A batch is written only after the one before it was flushed. So it is bit rot
+if a good record follows whose batch began behind it, or if the head counts more records: CorruptLog. Else the rest was
+never flushed, and the store is rewritten without it. Everything that was read is flushed before the node uses it.
 """
 
 import threading
@@ -52,9 +52,9 @@ RECORD = Struct(">IQ16siqiQBH5x")
 RECORD_SIZE = CRC.size + RECORD.size
 FIRST_RECORD = SECTOR_SIZE
 MIN_FILE_SIZE = 64 * 1024
-"""About a thousand records: some hundred elections of a small node between two rewritings."""
+"""About a thousand records: some hundred elections of a small node between two rewrites."""
 SPARE_FACTOR = 4
-"""A rewritten file has room for this many times the records that it holds."""
+"""A rewritten file has space for this many times its records."""
 
 VOTED = 1
 HAS_LOG = 2
@@ -64,7 +64,7 @@ MAX_LIFE = 2**16 - 1
 
 
 class Hard(Protocol):
-    """What Raft must not forget."""
+    """The hard state of a Raft group: term and vote."""
 
     @property
     def term(self) -> int: ...
@@ -74,15 +74,15 @@ class Hard(Protocol):
 
 
 class SavedVote(NamedTuple):
-    """One group's state."""
+    """The hard state of one group, and facts about its log."""
 
     term: Term
     voted_for: Replica | None
     has_log: bool
-    """There was a log of this group here. If it is gone, this replica has lost what it acknowledged."""
+    """There was a log of this group here. If it is gone, this replica has lost entries that it acknowledged."""
     life: int = 0
-    """Each life is another member of its group (`Replica.in_life`): what an earlier one acknowledged, none answers
-    for."""
+    """Each life is another member of its group (`Replica.in_life`): acknowledgements of an earlier life do not count
+    for a later one."""
 
 
 NEVER_VOTED = SavedVote(NO_TERM, None, False)
@@ -92,7 +92,7 @@ class VoteStore:
     """`get`, `put` and `forget` on the event loop, `flush` in any thread."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Reads what is there. Raises CorruptLog."""
+        """Reads the files, or creates them. Raises CorruptLog."""
         self._disk = disk
         self._paths = (f"{path}.0", f"{path}.1")
         self._votes: dict[GroupId, SavedVote] = {}
@@ -101,12 +101,12 @@ class VoteStore:
         self._pending_lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._flushed: dict[GroupId, SavedVote] = {}
-        """What is on the disk, for rewriting. Touched only with the flush lock."""
+        """The records on the disk, for rewriting. Guarded by the flush lock."""
         self._generation = 0
         self._end = FIRST_RECORD
         self._size = 0
         self.failed: StorageError | None = None
-        """Why nothing can be saved any more: after a failed flush nobody knows what is on the disk."""
+        """Why nothing can be saved any more: after a failed flush it is unknown what is on the disk."""
         self._open()
 
     # --- on the loop
@@ -118,12 +118,12 @@ class VoteStore:
         return list(self._votes)
 
     def put(self, group: GroupId, hard: Hard, has_log: bool) -> None:
-        """Known at once, and on the disk when the next `flush` has returned."""
+        """`get` returns it at once; it is on the disk when the next `flush` has returned."""
         self._put(group, SavedVote(Term(hard.term), hard.voted_for, has_log, self.get(group).life))
 
     def renew(self, group: GroupId, life: int) -> None:
-        """The replica begins another life, without a log. Term and vote stay: they bind nobody that came later, and a
-        vote that is not forgotten cannot be given twice."""
+        """The replica begins another life, without a log. Term and vote stay: they do not restrict the new member, and
+        a vote that is not forgotten cannot be given twice."""
         kept = self.get(group)
         if not kept.life < life <= MAX_LIFE:
             raise StorageError(f"{group}: no life {life} after {kept.life}")
@@ -135,7 +135,7 @@ class VoteStore:
             self._pending[group] = vote
 
     def forget(self, group: GroupId) -> None:
-        """For a group that was deleted by decision, or that this replica has left for good."""
+        """For a group that was deleted, or that this replica has left for good."""
         if self._votes.pop(group, None) is not None:
             with self._pending_lock:
                 self._pending[group] = None
@@ -147,8 +147,8 @@ class VoteStore:
     # --- in a thread
 
     def flush(self) -> None:
-        """Returns when all that was put before is on the disk. Raises DiskFull, after which it can be tried again, or
-        StorageError, after which it cannot."""
+        """Returns when everything that was put before is on the disk. Raises DiskFull, after which the caller may
+        retry, or StorageError, after which it may not."""
         with self._flush_lock:
             if self.failed is not None:
                 raise StorageError(f"{self._paths[0]} takes no votes: {self.failed}")
@@ -185,7 +185,7 @@ class VoteStore:
         self._end += len(data)
 
     def _rewrite(self) -> None:
-        """All that counts goes into the other file."""
+        """Writes all current records to the other file."""
         generation = self._generation + 1
         data = _encode(self._flushed.items(), generation)
         file = self._disk.open(self._paths[generation % 2], create=True)
@@ -194,7 +194,7 @@ class VoteStore:
             try:
                 file.write_at(FIRST_RECORD, data.ljust(size - FIRST_RECORD, b"\0"))
             except DiskFull:
-                # No room to grow: what is needed may still fit into what is there.
+                # No space to grow: the records may still fit into the existing file.
                 size = file.size
                 if FIRST_RECORD + len(data) > size:
                     raise
@@ -234,7 +234,7 @@ class VoteStore:
             return None
 
     def _make(self, found: list[bytes]) -> None:
-        """Each file is whole or not there; the first generation comes first, and no vote before both are there."""
+        """Each file is complete or missing; generation 1 is written first, and no vote before both exist."""
         if found and found[0].rstrip(b"\0") != _head(1, 0).rstrip(b"\0"):
             raise CorruptLog(self._paths[0], 0, "one of the two files of votes is gone")
         for generation in (1, 0):
@@ -243,7 +243,7 @@ class VoteStore:
         self._generation, self._size = 1, MIN_FILE_SIZE
 
     def _read_records(self, path: str, data: bytes, generation: int, count: int) -> tuple[int, bool]:
-        """Where the records end, and whether there is anything behind."""
+        """Where the records end, and whether other bytes follow."""
         end = len(data)
         for position, record in _records(data, FIRST_RECORD, generation):
             if record is None:
@@ -296,22 +296,23 @@ def _read_head(path: str, data: bytes | None) -> tuple[int, int] | None:
 def _encode(votes: Iterable[tuple[GroupId, SavedVote | None]], generation: int) -> bytes:
     """The records of one batch."""
     parts = []
-    for place, (group, vote) in enumerate(votes):
+    for number, (group, vote) in enumerate(votes):
         term, voted_for, has_log, life = vote or NEVER_VOTED
         node, incarnation = voted_for or (0, 0)
         flags = (VOTED if voted_for else 0) | (HAS_LOG if has_log else 0) | (FORGOTTEN if vote is None else 0)
         topic, partition = group.topic_id.bytes, group.partition
-        body = RECORD.pack(place, generation, topic, partition, term, node, incarnation, flags, life)
+        body = RECORD.pack(number, generation, topic, partition, term, node, incarnation, flags, life)
         parts.append(CRC.pack(crc32c(body)) + body)
     return b"".join(parts)
 
 
 _Record = tuple[GroupId, SavedVote | None, int]
-"""Group, its state or None if it is forgotten, and the record's place in its batch."""
+"""Group, its state or None if it is forgotten, and the record's number in its batch."""
 
 
 def _records(data: bytes, position: int, generation: int) -> Iterator[tuple[int, _Record | None]]:
-    """Position and content of each record from `position` on; None for one that is not whole, or of another time."""
+    """Position and content of each record from `position` on; None for one that is damaged, or of another
+    generation."""
     while position + RECORD_SIZE <= len(data):
         yield position, _decode(data[position : position + RECORD_SIZE], generation)
         position += RECORD_SIZE
@@ -319,11 +320,11 @@ def _records(data: bytes, position: int, generation: int) -> Iterator[tuple[int,
 
 def _decode(record: bytes, generation: int) -> _Record | None:
     body = record[CRC.size :]
-    place, found, topic, partition, term, node, incarnation, flags, life = RECORD.unpack(body)
+    number, found, topic, partition, term, node, incarnation, flags, life = RECORD.unpack(body)
     if found != generation or CRC.unpack_from(record)[0] != crc32c(body):
         return None
     group = GroupId(UUID(bytes=topic), partition)
     if flags & FORGOTTEN:
-        return group, None, place
+        return group, None, number
     voted_for = Replica(NodeId(node), incarnation) if flags & VOTED else None
-    return group, SavedVote(Term(term), voted_for, bool(flags & HAS_LOG), life), place
+    return group, SavedVote(Term(term), voted_for, bool(flags & HAS_LOG), life), number
