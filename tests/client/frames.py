@@ -7,13 +7,13 @@ from typing import Any
 
 from penstock.batch import Record, build_batch
 from penstock.client.errors import ClientError
-from penstock.client.received import Received
-from penstock.client.session import Dial, Effect, Resolve, Send, Session
+from penstock.client.received_record import ReceivedRecord
+from penstock.client.session import Connect, Effect, Resolve, Send, Session
 
 A, B = "http://a:8080", "http://b:8080"
 
 
-class Token:
+class Promise:
     """Keeps what became of it."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def messages(*offsets: int, **more: Any) -> bytes:
 
 
 def dialled(effects: list[Effect]) -> list[tuple[int, str]]:
-    return [(effect.link, effect.url) for effect in effects if isinstance(effect, Dial)]
+    return [(effect.connection_id, effect.url) for effect in effects if isinstance(effect, Connect)]
 
 
 def said(effects: list[Effect], kind: str | None = None) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def settle_all(effects: list[Effect]) -> None:
     """Does what a driver does with answers."""
     for effect in effects:
         if isinstance(effect, Resolve):
-            effect.token.resolve(effect.error)
+            effect.promise.resolve(effect.error)
 
 
 def step(session: Session[Any], now: float) -> list[Effect]:
@@ -87,7 +87,7 @@ def step(session: Session[Any], now: float) -> list[Effect]:
     return effects
 
 
-def offsets(items: list[Received]) -> list[int]:
+def offsets(items: list[ReceivedRecord]) -> list[int]:
     return [item.offset for item in items]
 
 

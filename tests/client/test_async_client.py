@@ -296,8 +296,8 @@ def test_what_cannot_work_says_why(broker: Broker, group: str) -> None:
         with pytest.raises(Closed):
             await client.publish("orders", b"x")
         [port] = free_ports(1)
-        nobody = f"127.0.0.1:{port}"
-        async with AsyncClient(nobody, http=f"http://{nobody}", patience_s=0.3) as client:
+        servers = f"127.0.0.1:{port}"
+        async with AsyncClient(servers, http=f"http://{servers}", reconnect_timeout_s=0.3) as client:
             with pytest.raises(Unreachable):
                 await client.queue("orders", group=group).receive(SOON)
 

@@ -247,7 +247,7 @@ def test_what_is_said_of_a_job_first_counts_on_a_loop_as_well(broker: Broker, to
                 assert job is not None
                 await job.ack()
                 await job.ack()
-                with pytest.raises(LeaseLost, match="accept was said before reject"):
+                with pytest.raises(LeaseLost, match="settled it already: accept counts, reject does not"):
                     await job.reject()
 
     asyncio.run(settle_twice())

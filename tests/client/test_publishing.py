@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock import Broker
 from penstock.client import Client, ClientError, Closed, PublishFailed, publishing
-from penstock.client.amounts import record_headers
+from penstock.client.arguments import record_headers
 from tests.client.ports import free_ports
 
 SOON = 15.0
@@ -112,11 +112,11 @@ def test_a_partition_that_is_not_there_is_named(client: Client, topic: str) -> N
 
 def test_an_unreachable_broker_is_an_error_that_names_what_to_check() -> None:
     [port] = free_ports(1)
-    nobody = f"127.0.0.1:{port}"
+    servers = f"127.0.0.1:{port}"
     impatient = {"message.timeout.ms": 1_000}
     with (
-        Client(nobody, kafka=impatient) as client,
-        pytest.raises(PublishFailed, match=rf"no broker answers at {nobody}"),
+        Client(servers, kafka=impatient) as client,
+        pytest.raises(PublishFailed, match=rf"no broker answers at {servers}"),
     ):
         client.publish("orders", b"x", timeout=SOON)
 

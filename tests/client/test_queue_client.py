@@ -255,7 +255,7 @@ def test_iterating_over_a_queue_for_one_consumer_keeps_order_when_a_job_fails(
 
 def test_nobody_there_is_an_error_after_a_while() -> None:
     [port] = free_ports(1)
-    with Client(f"127.0.0.1:{port}", http=f"http://127.0.0.1:{port}", patience_s=0.5) as client:
+    with Client(f"127.0.0.1:{port}", http=f"http://127.0.0.1:{port}", reconnect_timeout_s=0.5) as client:
         queue = client.queue("orders", group="g")
         with pytest.raises(Unreachable, match="no node was reached"):
             queue.receive(SOON)
@@ -340,5 +340,5 @@ def test_what_is_said_of_a_job_first_counts(client: Client, topic: str, group: s
         first = job.ack()
         first.wait(SOON)
         assert job.ack() is first
-        with pytest.raises(LeaseLost, match="accept was said before retry"):
+        with pytest.raises(LeaseLost, match="settled it already: accept counts, retry does not"):
             job.retry().wait(SOON)

@@ -79,8 +79,8 @@ def test_many_topics_come_in_one_subscription(client: Client, unique: Unique) ->
     with client.subscribe(topics, name=unique("all"), read_old=True) as subscription:
         messages = take(subscription, 20)
     assert {message.topic for message in messages} == set(topics)
-    for place in {message.place for message in messages}:
-        offsets = [message.offset for message in messages if message.place == place]
+    for topic_partition in {message.topic_partition for message in messages}:
+        offsets = [message.offset for message in messages if message.topic_partition == topic_partition]
         assert offsets == list(range(len(offsets)))
 
 

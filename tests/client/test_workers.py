@@ -45,9 +45,9 @@ def test_chance_shortens_a_delay_by_no_more_than_the_jitter() -> None:
 
 def test_the_last_attempt_rejects() -> None:
     policy = WorkerPolicy(max_attempts=3)
-    verdicts = [policy.decide(attempt, ValueError(), Random(0)).verdict for attempt in (1, 2, 3, 4)]
-    assert verdicts == ["retry", "retry", "reject", "reject"]
-    assert policy.decide(3, None, Random(0)).verdict == "accept"
+    actions = [policy.decide(attempt, ValueError(), Random(0)).action for attempt in (1, 2, 3, 4)]
+    assert actions == ["retry", "retry", "reject", "reject"]
+    assert policy.decide(3, None, Random(0)).action == "accept"
 
 
 def test_a_handler_can_say_what_it_wants() -> None:

@@ -20,7 +20,7 @@ import msgspec
 from penstock.cli.connection import CONNECTION_OPTIONS, Command, Connection, hand_over
 from penstock.cli.problem import Problem
 from penstock.client.errors import ClientError, Denied
-from penstock.client.finding import http_urls
+from penstock.client.http_discovery import http_urls
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.errors import ConfigError

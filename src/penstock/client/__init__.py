@@ -5,8 +5,8 @@
         for job in client.queue("orders", group="workers"):
             with job: ...
 
-`Client` is in sync.py, `AsyncClient` in aio. Their sessions with a broker (session.py, work_session.py,
-feed_session.py) decide without a socket; threads.py and aio/driver.py do the network I/O.
+`Client` is in sync.py, `AsyncClient` in aio. Their sessions with a broker (session.py, queue_session.py,
+subscription_session.py) decide without a socket; thread_driver.py and aio/driver.py do the network I/O.
 
 `penstock.client.wire` is another client, for whole record batches. Spark's executors import it, and must not load
 librdkafka, WebSockets or an event loop for it: so this package imports only its errors at once, and everything else
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.client.publishing import Stored
     from penstock.client.streams import Job, Message, Queue, Subscription
     from penstock.client.sync import Client
-    from penstock.client.threads import Settlement
+    from penstock.client.thread_driver import Settlement
     from penstock.client.worker_policy import Reject, Retry
 
 __all__ = [
@@ -77,7 +77,7 @@ _MODULES = {
     "publishing": ("Stored",),
     "streams": ("Job", "Message", "Queue", "Subscription"),
     "sync": ("Client",),
-    "threads": ("Settlement",),
+    "thread_driver": ("Settlement",),
     "worker_policy": ("Reject", "Retry"),
 }
 

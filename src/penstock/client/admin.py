@@ -1,6 +1,6 @@
-"""Topics, queues and groups: made, changed, looked at, deleted. Usable from several threads.
+"""Creates, alters, describes and deletes topics, queues and groups. Usable from several threads.
 
-Topics, configs and groups go over Kafka's protocol and work on any Kafka; queues are made and asked about over HTTP.
+Topics, configs and groups use Kafka's protocol and work with any Kafka; queues use the HTTP API.
 """
 
 import time
@@ -21,23 +21,23 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.client.amounts import Seconds, as_ms
+from penstock.client.arguments import Seconds, as_ms
 from penstock.client.dead_letters import DeadLetter, dead_letters, send_back
-from penstock.client.destinations import FIRST_SECONDS
 from penstock.client.errors import ClientError, Denied, Garbled, Refused, Unreachable
-from penstock.client.http_port import REQUEST_SECONDS, HttpPort
-from penstock.client.kafka_trouble import WAITED, nobody, translate
+from penstock.client.http_api import REQUEST_SECONDS, HttpApi
+from penstock.client.kafka_errors import UNREACHABLE_CODES, client_error, no_broker_answers
+from penstock.client.topic_cache import FIRST_SECONDS
 
 ASK_AGAIN_SECONDS: Final = 15.0
 ASK_AGAIN_PAUSE_SECONDS: Final = 0.3
-"""A cluster between two controllers is asked again for so long: librdkafka does not repeat what only one can do."""
+"""How long the client retries while a cluster has no controller: librdkafka does not retry these requests."""
 NO_OFFSET: Final = -1001
 """librdkafka's mark for "this group has committed nothing here"."""
 
-PASSING: Final = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE})
+RETRIABLE: Final = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE})
 
 HINTS: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "there is no such topic: client.admin.topics() lists those that there are"
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "there is no such topic: client.admin.topics() lists all topics"
 }
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group, or the place of a subscription, which is kept in the same way."""
+    """A consumer group, or the offsets of a subscription, which are stored in the same way."""
 
     name: str
     state: str
@@ -66,7 +66,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of jobs; None while the partition's leader does not tell."""
+    """Numbers of jobs; None while the partition's leader does not answer."""
 
     topic: str
     partition: int
@@ -77,14 +77,14 @@ class QueuePartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     available: int | None = None
     leased: int | None = None
     deferred: int | None = None
-    """Wait for their time, or for their next attempt."""
+    """Jobs that wait for their delivery time, or for their next attempt."""
     waiting: int | None = None
-    """For an earlier job of their key."""
+    """Jobs that wait for an earlier job of their key."""
     dying: int | None = None
-    """On their way to the dead-letter topic."""
+    """Jobs on their way to the dead-letter topic."""
     consumers: int | None = None
     holder: str | None = None
-    """Who has a queue that is for one consumer at a time."""
+    """The consumer of an exclusive queue."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,21 +94,21 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def undone(self) -> int:
-        """Jobs that are not done, as far as leaders tell."""
+        """Jobs that are not done, in the partitions whose leaders answered."""
         return sum(one.undone or 0 for one in self.partitions)
 
 
 class Admin:
-    """What a client has as `client.admin`."""
+    """A blocking client's `client.admin`."""
 
     def __init__(
         self, kafka: Callable[[], AdminClient], find_urls: Callable[[], list[str]], servers: str
     ) -> None:
         self._kafka_client = kafka
-        self._http = HttpPort(find_urls)
+        self._http = HttpApi(find_urls)
         self._servers = servers
         self._is_reached = False
-        """Whether a broker has ever answered: if not, that is said soon, and where nobody was."""
+        """Whether a broker has ever answered. If not, requests fail early, with the address that does not answer."""
 
     # --- topics
 
@@ -121,32 +121,22 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> bool:
-        """Whether it was made; False with `exist_ok` if there is one. -1: as many as the broker's settings say."""
+        """Returns whether it was created; False if it exists and `exist_ok` is set. -1: the broker's default."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(configs or {}))
-        try:
-            self._ask(lambda kafka: kafka.create_topics([topic])[name], f"creating topic {name}")
-        except ClientError as refused:
-            if exist_ok and _is(refused, KafkaError.TOPIC_ALREADY_EXISTS):
-                return False
-            raise
-        return True
+        tolerated = KafkaError.TOPIC_ALREADY_EXISTS if exist_ok else None
+        return self._do(lambda kafka: kafka.create_topics([topic])[name], f"creating topic {name}", tolerated)
 
     def delete_topic(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Whether there was one."""
-        try:
-            self._ask(lambda kafka: kafka.delete_topics([name])[name], f"deleting topic {name}")
-        except ClientError as refused:
-            if missing_ok and _is(refused, KafkaError.UNKNOWN_TOPIC_OR_PART):
-                return False
-            raise
-        return True
+        """Returns whether it was deleted; False if it does not exist and `missing_ok` is set."""
+        tolerated = KafkaError.UNKNOWN_TOPIC_OR_PART if missing_ok else None
+        return self._do(lambda kafka: kafka.delete_topics([name])[name], f"deleting topic {name}", tolerated)
 
     def topics(self, *, internal: bool = False) -> list[TopicInfo]:
-        """Without the broker's own, unless asked for."""
+        """All topics; without the broker's internal ones, unless asked for."""
         try:
             found = self._kafka("listing topics").list_topics(timeout=REQUEST_SECONDS).topics
         except KafkaException as problem:
-            raise translate(problem.args[0], "listing topics") from None
+            raise client_error(problem.args[0], "listing topics") from None
         return [
             _topic_info(topic)
             for name, topic in sorted(found.items())
@@ -154,11 +144,11 @@ class Admin:
         ]
 
     def topic_configs(self, name: str) -> dict[str, str]:
-        """All configs of a topic, also those that have their default, as text."""
+        """All configs of a topic, defaults included, as text."""
         return self._configs(ResourceType.TOPIC, name)
 
     def alter_topic(self, name: str, configs: Mapping[str, str | None]) -> None:
-        """Sets configs; None goes back to the default."""
+        """Sets configs; None resets one to its default."""
         self._alter(ResourceType.TOPIC, name, configs)
 
     # --- queues
@@ -178,14 +168,14 @@ class Admin:
         max_backoff: Seconds | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> bool:
-        """Begins a queue on a topic, which is made if there is none, and says how it works. Whether it has begun now:
-        one that is there stays where it is, and gets the settings that are given; what is None stays as it is.
+        """Creates a queue on a topic, which is created if it does not exist. Returns whether the queue was created: one
+        that exists keeps its position and gets the given settings; those that are None stay as they are.
 
-        Without `topic`, on the topic of its own name, if there is one. If there is none either, the settings are kept
-        for the first consumer, who says on which topics the queue is; nobody lists it before.
+        Without `topic`, the queue is on the topic of its own name, if there is one. Otherwise the settings are stored,
+        and the queue begins with its first consumer, which names the topics; until then it is in no list.
 
-        `read_old`: begins with what is in the topic already, and not with what comes from now on."""
-        wishes: dict[str, str | None] = {
+        `read_old`: the queue begins with the oldest message of the topic, and not with the next one."""
+        settings: dict[str, str | None] = {
             "share.auto.offset.reset": "earliest" if read_old else "latest",
             "share.record.lock.duration.ms": _ms_text("lease", lease),
             "share.delivery.count.limit": None if max_deliveries is None else str(max_deliveries),
@@ -195,7 +185,7 @@ class Admin:
             "penstock.retry.backoff.ms": _ms_text("backoff", backoff),
             "penstock.retry.backoff.max.ms": _ms_text("max_backoff", max_backoff),
         }
-        given = {name: value for name, value in wishes.items() if value is not None} | dict(configs or {})
+        given = {name: value for name, value in settings.items() if value is not None} | dict(configs or {})
         if topic is None and any(one.name == group for one in self.topics()):
             topic = group
         if topic is not None and self._begin_queue(group, topic, given):
@@ -204,7 +194,8 @@ class Admin:
         return False
 
     def delete_queue(self, group: str, *, missing_ok: bool = False) -> bool:
-        """Whether there was one. It must have no consumers. Messages stay in their topics."""
+        """Returns whether it was deleted; False if it does not exist and `missing_ok` is set. The queue must have no
+        consumers. Its messages stay in their topics."""
         try:
             self._http.ask("DELETE", _queue_path(group))
         except Denied as refused:
@@ -214,62 +205,62 @@ class Admin:
         return True
 
     def purge_queue(self, group: str, *, topics: Sequence[str] | None = None) -> int:
-        """Everything that is in the queue now is done, unseen: of these topics, or of all that it is on. How many, as
-        far as leaders tell. Other queues and groups keep it."""
-        told = self._http.ask("POST", f"{_queue_path(group)}/purge", {"topics": topics and list(topics)})
-        return sum(one["purged"] or 0 for one in told["partitions"])
+        """Marks all jobs that are in the queue now as done: those of these topics, or of all. Returns how many, in the
+        partitions whose leaders answered. Other queues and groups still get the messages."""
+        purged = self._http.ask("POST", f"{_queue_path(group)}/purge", {"topics": topics and list(topics)})
+        return sum(one["purged"] or 0 for one in purged["partitions"])
 
     def dead_letters(self, group: str, *, limit: int = 1_000) -> list[DeadLetter]:
-        """What died in the queue and was not sent back, so many at most."""
+        """Up to `limit` dead letters of the queue that were not sent back."""
         return list(dead_letters(self._http, group, limit))
 
     def send_back(self, group: str, letters: Sequence[DeadLetter] | None = None) -> int:
-        """Publishes dead letters to where they came from, to be tried again: these, or all that there are. How many."""
+        """Publishes dead letters (these, or all) to the topic that they came from. Returns how many."""
         return send_back(self._http, group, letters)
 
     def queue_configs(self, group: str) -> dict[str, str]:
-        """All configs of a queue, also those that have their default, as text."""
+        """All configs of a queue, defaults included, as text."""
         return self._configs(ResourceType.GROUP, group)
 
     def alter_queue(self, group: str, configs: Mapping[str, str | None]) -> None:
-        """Sets configs, before the queue's first consumer comes or later; None goes back to the default."""
+        """Sets configs, before the queue's first consumer comes or later; None resets one to its default."""
         self._alter(ResourceType.GROUP, group, configs)
 
     def queues(self) -> list[str]:
-        """Those that have begun on some topic, by name."""
+        """The names of all queues that have begun on some topic."""
         return sorted(str(one["queue"]) for one in self._http.ask("GET", "/v1/queues")["queues"])
 
     def queue(self, group: str) -> QueueInfo:
-        """What it holds, partition by partition, and its configs. Denied (`code` unknown_queue) if it has not begun:
-        queues begin with `create_queue`, or with their first consumer."""
-        told = self._http.ask("GET", _queue_path(group))
+        """The queue's state, partition by partition, and its configs. Raises Denied (`code` unknown_queue) if it has
+        not begun: queues begin with `create_queue`, or with their first consumer."""
+        found = self._http.ask("GET", _queue_path(group))
         try:
-            partitions = msgspec.convert(told["partitions"], list[QueuePartitionInfo])
+            partitions = msgspec.convert(found["partitions"], list[QueuePartitionInfo])
         except (msgspec.ValidationError, KeyError, TypeError) as problem:
             raise Garbled(
-                f"the description of queue {group}: {problem}: is the broker of another version?"
+                f"the description of queue {group}: {problem}: does the broker have another version?"
             ) from None
         return QueueInfo(name=group, partitions=partitions, configs=self.queue_configs(group))
 
     # --- groups
 
     def groups(self) -> list[str]:
-        """Consumer groups, subscriptions, and share groups with members, by name."""
+        """The names of consumer groups, subscriptions, and share groups with members."""
         answer = self._ask(lambda kafka: kafka.list_consumer_groups(), "listing groups")
         if answer.errors:
-            raise translate(answer.errors[0].args[0], "listing groups")
+            raise client_error(answer.errors[0].args[0], "listing groups")
         return sorted(group.group_id for group in answer.valid)
 
     def group(self, name: str) -> GroupInfo:
-        """Members, committed offsets and lag. Denied (`code` unknown_group) if there is none."""
+        """Members, committed offsets and lag. Raises Denied (`code` unknown_group) if there is no such group."""
         asked = f"describing group {name}"
         found = self._ask(lambda kafka: kafka.describe_consumer_groups([name])[name], asked)
-        wish = ConsumerGroupTopicPartitions(name)
-        committed = self._ask(lambda kafka: kafka.list_consumer_group_offsets([wish])[name], asked)
+        wanted = ConsumerGroupTopicPartitions(name)
+        committed = self._ask(lambda kafka: kafka.list_consumer_group_offsets([wanted])[name], asked)
         offsets = {
-            (place.topic, place.partition): place.offset
-            for place in committed.topic_partitions or []
-            if place.offset != NO_OFFSET
+            (tp.topic, tp.partition): tp.offset
+            for tp in committed.topic_partitions or []
+            if tp.offset != NO_OFFSET
         }
         members = [f"{member.client_id}@{member.host}" for member in found.members]
         if found.state.name == "DEAD" and not offsets and not members:
@@ -278,38 +269,33 @@ class Admin:
         return GroupInfo(name=name, state=found.state.name.lower(), members=members, offsets=offsets, lag=lag)
 
     def delete_group(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Whether there was one. It must have no members."""
-        try:
-            self._ask(lambda kafka: kafka.delete_consumer_groups([name])[name], f"deleting group {name}")
-        except ClientError as refused:
-            if missing_ok and _is(refused, KafkaError.GROUP_ID_NOT_FOUND):
-                return False
-            raise
-        return True
+        """Returns whether it was deleted; False if it does not exist and `missing_ok` is set. The group must have no
+        members."""
+        tolerated = KafkaError.GROUP_ID_NOT_FOUND if missing_ok else None
+        asked = f"deleting group {name}"
+        return self._do(lambda kafka: kafka.delete_consumer_groups([name])[name], asked, tolerated)
 
     # --- inside
 
     def _begin_queue(self, group: str, topic: str, configs: Mapping[str, str]) -> bool:
-        """False: it has begun there before."""
+        """False if the queue exists."""
         start = configs["share.auto.offset.reset"]
-        wish = {"queue": group, "topic": topic, "start": start, "configs": dict(configs)}
+        request = {"queue": group, "topic": topic, "start": start, "configs": dict(configs)}
         try:
-            self._http.ask("POST", "/v1/queues", wish)
+            self._http.ask("POST", "/v1/queues", request)
         except Denied as refused:
             if refused.code != "queue_exists":
                 raise
             return False
         return True
 
-    def _ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        if not places:
+    def _ends(self, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        if not partitions:
             return {}
-        wish = {TopicPartition(topic, partition): OffsetSpec.latest() for topic, partition in places}
-        ends: dict[tuple[str, int], int] = {}
+        wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for topic, partition in partitions}
         asked = "reading the ends of partitions"
-        for place, future in self._kafka(asked).list_offsets(wish, request_timeout=REQUEST_SECONDS).items():
-            ends[place.topic, place.partition] = self._result(future, asked).offset
-        return ends
+        found = self._kafka(asked).list_offsets(wanted, request_timeout=REQUEST_SECONDS)
+        return {(tp.topic, tp.partition): self._result(one, asked).offset for tp, one in found.items()}
 
     def _configs(self, kind: ResourceType, name: str) -> dict[str, str]:
         resource = ConfigResource(kind, name)
@@ -327,13 +313,23 @@ class Admin:
         asked = f"setting configs of {name}"
         self._ask(lambda kafka: kafka.incremental_alter_configs([resource])[resource], asked)
 
+    def _do(self, ask: "Callable[[AdminClient], Future[Any]]", asked: str, tolerated: int | None) -> bool:
+        """False if it failed with the tolerated code."""
+        try:
+            self._ask(ask, asked)
+        except ClientError as refused:
+            if tolerated is None or not _is(refused, tolerated):
+                raise
+            return False
+        return True
+
     def _ask(self, ask: "Callable[[AdminClient], Future[Any]]", asked: str) -> Any:
         deadline = time.monotonic() + ASK_AGAIN_SECONDS
         while True:
             try:
                 return self._result(ask(self._kafka(asked)), asked)
             except ClientError as refused:
-                if not any(_is(refused, code) for code in PASSING) or time.monotonic() > deadline:
+                if not any(_is(refused, code) for code in RETRIABLE) or time.monotonic() > deadline:
                     raise
                 time.sleep(ASK_AGAIN_PAUSE_SECONDS)
 
@@ -344,8 +340,8 @@ class Admin:
             try:
                 kafka.list_topics(timeout=FIRST_SECONDS)
             except KafkaException as problem:
-                if problem.args[0].code() in WAITED:
-                    raise nobody(asked, self._servers) from None
+                if problem.args[0].code() in UNREACHABLE_CODES:
+                    raise no_broker_answers(asked, self._servers) from None
             self._is_reached = True
         return kafka
 
@@ -377,11 +373,11 @@ def _topic_info(topic: Any) -> TopicInfo:
 
 
 def _refusal(error: KafkaError, asked: str) -> ClientError:
-    """The controller knows all topics: one that it does not know will not turn up."""
-    refusal = translate(error, asked, HINTS)
-    if isinstance(refusal, Refused):
-        refusal.is_final = error.code() in HINTS
-    return refusal
+    """An unknown topic is final here: the controller knows all topics."""
+    refused = client_error(error, asked, HINTS)
+    if isinstance(refused, Refused):
+        refused.is_final = error.code() in HINTS
+    return refused
 
 
 def _config_text(name: str, value: str | None) -> str:

@@ -1,17 +1,17 @@
-"""What a client can run into.
+"""The errors of the clients.
 
 ClientError
- ├── Unreachable     nobody answers there, or stopped answering: names the address and the reason
- ├── Garbled         what came back is not Kafka's protocol; also a ProtocolViolation
+ ├── Unreachable     a connection could not be made, broke, or timed out: has the address and the reason
+ ├── Garbled         the answer is not Kafka's protocol; also a ProtocolViolation
  ├── Refused         a broker answered with an error code
- ├── Denied          a broker's HTTP port said no: `code` is its word for why
- ├── PublishFailed   a message is not stored, or nobody knows whether it is
- ├── LeaseLost       a job is no longer this client's: it may come again, here or elsewhere
- ├── Closed          what was closed was used
- └── OffsetGone      records that were asked for are no longer there, or not yet (fetch.py)
+ ├── Denied          a broker's HTTP API refused a request: `code` is the reason
+ ├── PublishFailed   a message is not stored, or the client does not know whether it is
+ ├── LeaseLost       this client no longer holds a job: it may come again, here or at another consumer
+ ├── Closed          a closed client, queue or subscription was used
+ └── OffsetGone      records that were asked for are no longer there, or not yet (wire/fetch.py)
 
-`retriable` says whether trying again can help; what was tried, and for how long, is added to the message by whoever
-gives up (retry.py).
+`retriable` says whether another try can help. The code that gives up (wire/retry.py) adds to the message how often and
+for how long it has tried.
 """
 
 from penstock.client.retriable_codes import RETRIABLE_CODES, code_of, retry_for_ms
@@ -19,23 +19,26 @@ from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 
 
 class ClientError(PenstockError):
-    """The root of what a client raises."""
+    """The root of all errors that clients raise."""
 
-    def __init__(self, message: str) -> None:
+    retriable_by_default = False
+
+    def __init__(self, message: str, *, retriable: bool | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self._retriable = self.retriable_by_default if retriable is None else retriable
 
     @property
     def retriable(self) -> bool:
-        return False
+        return self._retriable
 
     @property
     def retry_for_ms(self) -> int | None:
         """The longest time for which this problem is retried; None: as long as the settings say."""
         return None
 
-    def tell_effort(self, effort: str) -> None:
-        """Adds what was tried."""
+    def add_effort(self, effort: str) -> None:
+        """Adds to the message what was tried."""
         self.args = (f"{self.message} ({effort})",)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -49,26 +52,20 @@ class ClientError(PenstockError):
 class Unreachable(ClientError):
     """A connection could not be made, broke, or was silent for too long."""
 
-    def __init__(self, message: str, *, retriable: bool = True) -> None:
-        super().__init__(message)
-        self._retriable = retriable
-
-    @property
-    def retriable(self) -> bool:
-        return self._retriable
+    retriable_by_default = True
 
 
 class Garbled(ClientError, ProtocolViolation):
-    """The peer does not speak Kafka's protocol, or not as it should."""
+    """The peer does not speak Kafka's protocol, or violates it."""
 
 
 class Refused(ClientError):
-    """A broker said no."""
+    """A broker answered with an error code."""
 
     def __init__(self, code: int, asked: str, detail: str | None = None) -> None:
         self.code: ErrorCode = code_of(code)
         self.is_final = False
-        """Whether the code, which may pass elsewhere, does not in answer to what was asked."""
+        """Whether another try is useless although the code is retriable in general."""
         self.asked = asked
         name = self.code.name if self.code == code else f"error code {code}, unknown to this client"
         super().__init__(f"{asked}: {name}" + (f", {detail}" if detail else ""))
@@ -83,37 +80,24 @@ class Refused(ClientError):
 
 
 class Denied(ClientError):
-    """The web side of a broker said no."""
+    """A broker's HTTP API refused a request."""
 
     def __init__(self, code: str, message: str, *, retriable: bool = False) -> None:
-        super().__init__(f"{message} ({code})" if message else code)
+        super().__init__(f"{message} ({code})" if message else code, retriable=retriable)
         self.code = code
-        self._retriable = retriable
-
-    @property
-    def retriable(self) -> bool:
-        return self._retriable
 
 
 class PublishFailed(ClientError):
     """A message was not acknowledged. With a message id it can be published again without being stored twice."""
 
-    def __init__(self, message: str, *, retriable: bool = False) -> None:
-        super().__init__(message)
-        self._retriable = retriable
-
-    @property
-    def retriable(self) -> bool:
-        return self._retriable
-
 
 class LeaseLost(ClientError):
-    """What was said of a job was not taken, or nobody knows whether it was. If it was not, another consumer will get
-    the job, or has it."""
+    """The broker did not accept an ack, or the client does not know whether it did. If it did not, another consumer has
+    the job or will get it."""
 
 
 class Closed(ClientError):
-    """Something was used after it was closed."""
+    """A closed client, queue or subscription was used."""
 
 
 def _restore(cls: type[ClientError], args: tuple[object, ...], state: dict[str, object]) -> ClientError:

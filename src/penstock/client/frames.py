@@ -1,7 +1,6 @@
-"""Frames of /v1/push and /v1/work: what a broker says, typed, and what it is told. docs/push.md and docs/queues.md have
-the protocols.
+"""The frames of /v1/push and /v1/work. docs/push.md and docs/queues.md describe the protocols.
 
-A frame of a kind that is not known here is left alone: a newer broker may say more.
+The client ignores frames of a type that it does not know: a newer broker may send them.
 """
 
 from struct import Struct
@@ -10,30 +9,30 @@ from typing import Final
 import msgspec
 
 from penstock.client.errors import Garbled
-from penstock.client.received import Runs
+from penstock.client.received_record import OffsetRanges
 
 PUSH_PATH: Final = "/v1/push"
 WORK_PATH: Final = "/v1/work"
 MAX_FRAME_BYTES: Final = 128 << 20
-"""The largest message that is taken from a broker: its largest batch, and a head."""
+"""The largest frame that the client accepts: a broker's largest batch, and a head."""
 
 _LENGTH: Final = Struct(">I")
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far one partition is: everything below the offset is done, and these runs above it."""
+    """The progress in one partition: everything below the offset is done, and these ranges above it."""
 
     topic: str
     partition: int
     offset: int
-    done: Runs = []
+    done: OffsetRanges = []
 
     def covers(self, offset: int) -> bool:
         return offset < self.offset or any(first <= offset <= last for first, last in self.done)
 
 
-class Lead(msgspec.Struct, frozen=True):
-    """A partition, and where it is served if not here; no url while nobody knows."""
+class PartitionUrl(msgspec.Struct, frozen=True):
+    """A partition, and the node that serves it; no url while its leader is unknown."""
 
     topic: str
     partition: int
@@ -61,48 +60,48 @@ class Inactive(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class ErrorFrame(msgspec.Struct, frozen=True):
     code: str
     message: str = ""
-    refused: Runs = []
-    """Of what was settled: the runs, as they were sent, that were not taken. The others are durable."""
+    refused: OffsetRanges = []
+    """Of a settle frame: the ranges, as they were sent, that were refused. The others are durable."""
 
 
 class Working(msgspec.Struct, frozen=True):
     lease_ms: int
     exclusive: bool | None = None
-    """Whether the queue is for one consumer at a time; None: an older broker does not say."""
+    """Whether the queue is for one consumer at a time; None: an older broker, which does not send this."""
     consumer: str = ""
-    partitions: list[Lead] = []
-    elsewhere: list[Lead] = []
+    partitions: list[PartitionUrl] = []
+    elsewhere: list[PartitionUrl] = []
 
 
 class Settled(msgspec.Struct, frozen=True):
     number: int
-    error: Trouble | None = None
+    error: ErrorFrame | None = None
 
 
 class Pong(msgspec.Struct, frozen=True):
     pass
 
 
-class Head(msgspec.Struct, frozen=True):
-    """What stands before the batches of a binary frame: of a queue `acquired`, of a subscription `offsets`."""
+class BatchesHead(msgspec.Struct, frozen=True):
+    """The head of a binary frame, before the batches: a queue's has `acquired`, a subscription's `offsets`."""
 
     topic: str
     partition: int
     acquired: list[tuple[int, int, int]] = []
     """First, last, deliveries."""
-    offsets: Runs = []
+    offsets: OffsetRanges = []
 
 
 class Batches(msgspec.Struct, frozen=True):
-    head: Head
+    head: BatchesHead
     data: bytes
 
 
 Frame = (
-    Subscribed | Acked | Unsubscribed | Elsewhere | Inactive | Trouble | Working | Settled | Pong | Batches
+    Subscribed | Acked | Unsubscribed | Elsewhere | Inactive | ErrorFrame | Working | Settled | Pong | Batches
 )
 
 _KINDS: Final[dict[str, msgspec.json.Decoder[Frame]]] = {
@@ -111,7 +110,7 @@ _KINDS: Final[dict[str, msgspec.json.Decoder[Frame]]] = {
     "unsubscribed": msgspec.json.Decoder(Unsubscribed),
     "elsewhere": msgspec.json.Decoder(Elsewhere),
     "inactive": msgspec.json.Decoder(Inactive),
-    "error": msgspec.json.Decoder(Trouble),
+    "error": msgspec.json.Decoder(ErrorFrame),
     "working": msgspec.json.Decoder(Working),
     "settled": msgspec.json.Decoder(Settled),
     "pong": msgspec.json.Decoder(Pong),
@@ -123,11 +122,11 @@ class _Tag(msgspec.Struct):
 
 
 _tag: Final = msgspec.json.Decoder(_Tag)
-_head: Final = msgspec.json.Decoder(Head)
+_head: Final = msgspec.json.Decoder(BatchesHead)
 
 
 def parse(frame: str | bytes) -> Frame | None:
-    """None for what is not known; Garbled for what is no frame at all."""
+    """None if the type is unknown; raises Garbled if it is not a frame."""
     try:
         if isinstance(frame, bytes):
             return _parse_batches(frame)

@@ -1,7 +1,7 @@
-"""Publishing through librdkafka: idempotent, acknowledged by all, batched in the background.
+"""Publishing through librdkafka: idempotent, acknowledged by all in-sync replicas, batched in the background.
 
-One thread serves delivery reports; it and librdkafka's own are all that a publisher has. The blocking client and the
-asynchronous one share this file: a message's future is a concurrent.futures.Future, which either can wait for.
+One thread polls for delivery reports; librdkafka has its own. The blocking and the asyncio client share this module: a
+message's future is a concurrent.futures.Future, and either client can wait for it.
 """
 
 import threading
@@ -13,18 +13,23 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from penstock.client.amounts import MESSAGE_ID, RecordHeaders, as_bytes
-from penstock.client.destinations import REACH_SECONDS, Destinations
+from penstock.client.arguments import MESSAGE_ID, RecordHeaders, as_bytes
 from penstock.client.errors import ClientError, Closed, PublishFailed
-from penstock.client.kafka_trouble import NOWHERE, PUBLISHING_HINTS, SILENCE, translate
+from penstock.client.kafka_errors import (
+    LIBRDKAFKA_LOG,
+    PUBLISHING_HINTS,
+    UNKNOWN_TOPIC_CODES,
+    client_error,
+)
+from penstock.client.topic_cache import REACH_SECONDS, TopicCache
 
 POLL_SECONDS: Final = 0.1
-ROOM_PAUSE_SECONDS: Final = 0.005
-"""Between looks for room when librdkafka's queue is full (100,000 messages or a gigabyte, by default)."""
+FULL_PAUSE_SECONDS: Final = 0.005
+"""Between two tries while librdkafka's queue is full (100,000 messages or a gigabyte, by default)."""
 
 
 class Stored(NamedTuple):
-    """Where a published message is. Of a message id that is known already: where the first one is."""
+    """Where a published message is stored. For a message id that the topic knows: where the first one is."""
 
     topic: str
     partition: int
@@ -32,8 +37,8 @@ class Stored(NamedTuple):
     timestamp_ms: int
 
 
-class Outgoing(NamedTuple):
-    """A message on its way."""
+class OutgoingMessage(NamedTuple):
+    """A message to publish."""
 
     topic: str
     value: bytes | None
@@ -42,52 +47,57 @@ class Outgoing(NamedTuple):
     partition: int | None
 
     @property
-    def placing_id(self) -> bytes | None:
-        """The message id, if that is what says where the message goes."""
+    def partitioning_id(self) -> bytes | None:
+        """The message id, if it chooses the partition."""
         if self.partition is not None or self.key is not None:
             return None
         ids = [as_bytes(name, value) for name, value in self.headers if name == MESSAGE_ID]
         return ids[-1] if ids else None
 
 
-class NoRoom(Exception):
-    """Too much is under way; try again in a moment."""
+class QueueFull(Exception):
+    """librdkafka's queue is full: try again in a moment."""
 
 
 class Publisher:
     """Made with the first message. Usable from all threads."""
 
     def __init__(self, servers: str, settings: Mapping[str, Any]) -> None:
-        # Keys by the hash of Java's clients and of publishing over HTTP, so that a key has one partition.
+        # The same hash as Java's clients and publishing over HTTP, so that a key always has the same partition.
         defaults = {"linger.ms": 1, "client.id": "penstock", "partitioner": "murmur2_random"}
-        ours = {"bootstrap.servers": servers, "enable.idempotence": True, "acks": "all", "logger": SILENCE}
+        ours = {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "acks": "all",
+            "logger": LIBRDKAFKA_LOG,
+        }
         try:
             self._producer = Producer({**defaults, **settings, **ours})
         except KafkaException as problem:
             raise ClientError(f"librdkafka does not take these settings: {problem.args[0].str()}") from None
-        self._destinations = Destinations(self._producer, servers)
+        self._topics = TopicCache(self._producer, servers)
         self._is_closed = False
         self._thread = threading.Thread(target=self._poll, name="penstock-publisher", daemon=True)
         self._thread.start()
 
-    def knows(self, message: Outgoing) -> bool:
-        """Whether it may be offered; else its topic has to be looked up before."""
-        return self._destinations.knows(message.topic, counted=message.placing_id is not None)
+    def knows(self, message: OutgoingMessage) -> bool:
+        """Whether the message may be offered; otherwise its topic has to be looked up first."""
+        return self._topics.knows(message.topic, counted=message.partitioning_id is not None)
 
-    def look_up(self, message: Outgoing, patience_s: float = REACH_SECONDS) -> None:
-        """Waits until its topic is there. PublishFailed: it is not, and nothing was sent."""
+    def look_up(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> None:
+        """Waits until the message's topic is known. Raises PublishFailed if it does not exist."""
         self._check_open()
-        counted = message.placing_id is not None
-        self._destinations.look_up(message.topic, counted=counted, patience_s=patience_s)
+        counted = message.partitioning_id is not None
+        self._topics.look_up(message.topic, counted=counted, timeout_s=timeout_s)
 
-    def offer(self, message: Outgoing) -> "Future[Stored]":
-        """NoRoom if it has to wait."""
+    def offer(self, message: OutgoingMessage) -> "Future[Stored]":
+        """Raises QueueFull if it has to wait."""
         self._check_open()
         future: Future[Stored] = Future()
-        future.set_running_or_notify_cancel()  # what is under way cannot be called back
+        future.set_running_or_notify_cancel()  # librdkafka cannot cancel a message
         report = partial(self._report, future)
         partition = self._partition_of(message)
-        place: dict[str, Any] = {} if partition is None else {"partition": partition}
+        chosen: dict[str, Any] = {} if partition is None else {"partition": partition}
         try:
             self._producer.produce(
                 message.topic,
@@ -95,30 +105,30 @@ class Publisher:
                 message.key,
                 headers=message.headers,
                 on_delivery=report,
-                **place,
+                **chosen,
             )
         except BufferError:
-            raise NoRoom from None
+            raise QueueFull from None
         except KafkaException as problem:
             raise _failed(message.topic, problem.args[0]) from None
         return future
 
-    def put(self, message: Outgoing, patience_s: float = REACH_SECONDS) -> "Future[Stored]":
-        """Looks its topic up, if that is new, and waits for room."""
+    def put(self, message: OutgoingMessage, timeout_s: float = REACH_SECONDS) -> "Future[Stored]":
+        """Looks up the topic if it is new, and waits while the queue is full."""
         if not self.knows(message):
-            self.look_up(message, patience_s)
+            self.look_up(message, timeout_s)
         while True:
             try:
                 return self.offer(message)
-            except NoRoom:
-                time.sleep(ROOM_PAUSE_SECONDS)
+            except QueueFull:
+                time.sleep(FULL_PAUSE_SECONDS)
 
     def flush(self, timeout_s: float) -> int:
-        """How many messages are still under way."""
+        """The number of messages that are not acknowledged yet."""
         return int(self._producer.flush(timeout_s))
 
     def close(self, timeout_s: float) -> None:
-        """Waits for what is under way; what is left after that fails."""
+        """Waits for acknowledgements; after that, the remaining messages fail."""
         if not self._is_closed:
             self._is_closed = True
             self.flush(timeout_s)
@@ -130,11 +140,11 @@ class Publisher:
         if self._is_closed:
             raise Closed("the client was closed")
 
-    def _partition_of(self, message: Outgoing) -> int | None:
-        placing_id = message.placing_id
-        if placing_id is None:
+    def _partition_of(self, message: OutgoingMessage) -> int | None:
+        partitioning_id = message.partitioning_id
+        if partitioning_id is None:
             return message.partition
-        return self._destinations.partition_of(message.topic, placing_id)
+        return self._topics.partition_of(message.topic, partitioning_id)
 
     def _poll(self) -> None:
         while not self._is_closed:
@@ -143,17 +153,27 @@ class Publisher:
     def _report(self, future: "Future[Stored]", error: KafkaError | None, message: Message) -> None:
         topic = message.topic() or ""
         if error is None:
-            place = (topic, message.partition() or 0, message.offset() or 0)
-            future.set_result(Stored(*place, timestamp_ms=message.timestamp()[1]))
+            stored = (topic, message.partition() or 0, message.offset() or 0)
+            future.set_result(Stored(*stored, timestamp_ms=message.timestamp()[1]))
             return
-        if error.code() in NOWHERE:
-            self._destinations.forget(topic)
+        if error.code() in UNKNOWN_TOPIC_CODES:
+            self._topics.forget(topic)
         future.set_exception(_failed(topic, error))
 
 
+def publish_timed_out(topic: str, timeout: float) -> PublishFailed:
+    doubt = "it is still under way and may be stored; publish it again only with a message_id"
+    return PublishFailed(f"publishing to {topic}: no answer within {timeout} s: {doubt}")
+
+
+def check_flushed(left: int, timeout: float) -> None:
+    if left:
+        raise PublishFailed(f"{left} messages are not acknowledged after {timeout} s: flush again, or close")
+
+
 def _failed(topic: str, error: KafkaError) -> PublishFailed:
-    cause = translate(error, f"publishing to {topic}", PUBLISHING_HINTS)
-    is_doubtful = cause.retriable and error.code() not in NOWHERE
+    cause = client_error(error, f"publishing to {topic}", PUBLISHING_HINTS)
+    is_doubtful = cause.retriable and error.code() not in UNKNOWN_TOPIC_CODES
     doubt = (
         " It may be stored all the same: publish it again with the same message_id." if is_doubtful else ""
     )

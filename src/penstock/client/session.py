@@ -1,19 +1,19 @@
-"""What a session with a broker's WebSockets is made of, without the sockets: sessions decide, drivers do.
+"""A client's session with the broker's WebSockets, without the sockets: sessions decide, drivers do the I/O.
 
-A *session* is what `queue` or `subscribe` opened: some connections ("links"), what came over them and waits to be
-taken, what was said and is not answered. A driver (threads.py, aio/driver.py) tells a session what happened and does
-what it asks for:
+`queue` and `subscribe` each open a *session*: some connections, received records that nobody has taken yet, and
+requests that the broker has not answered. A driver (thread_driver.py, aio/driver.py) reports events to the session and
+carries out the effects that the session returns:
 
-    the driver tells    found, not_found (where the HTTP ports are), connected, received, lost
-    the session asks    Find, Dial, Send, HangUp, Resolve (an ack that somebody may wait for)
+    events     found, not_found (the nodes' HTTP addresses), connected, received, disconnected
+    effects    FindNodes, Connect, Send, Disconnect, Resolve (the answer to an ack that a caller may wait for)
 
-Neither clock nor chance is in here: the time comes with each call (seconds, monotonic), Random is given. So the
-blocking client and the asynchronous one have the same behaviour, and tests need no network.
+A session has neither a clock nor randomness of its own: the time comes with each call (seconds, monotonic), Random is
+an argument. So the blocking and the asyncio client behave the same, and tests need no network.
 
 Invariants:
- 1. A link has one number, never used again; what is told of a link that is gone changes nothing.
- 2. After `ended` is set, nothing is dialled, and every ack that anybody may wait for has been resolved.
- 3. What waits in `ready` came over a link that is open: what a broker has taken back is not handed out.
+ 1. Connection ids are never reused; an event of a connection that is gone changes nothing.
+ 2. Once `ended` is set, the session opens no connection, and every promise has been resolved.
+ 3. Records in `ready` came over a connection that is open: when a connection breaks, the broker takes them back.
 """
 
 from abc import abstractmethod
@@ -24,56 +24,56 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.client.errors import ClientError, Closed, Denied, Unreachable
-from penstock.client.frames import Frame, Trouble, parse
-from penstock.client.received import Received
+from penstock.client.frames import ErrorFrame, Frame, parse
+from penstock.client.received_record import ReceivedRecord
 
-FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 5.0
-"""Between attempts to reach the same node. A failover takes one to two seconds: it should be noticed soon after."""
-HOPS_MAX: Final = 5
-"""Redirects without a pause between them; more is a cluster that has not agreed yet who is in charge."""
+FIRST_BACKOFF_S: Final = 0.05
+MAX_BACKOFF_S: Final = 5.0
+"""Between attempts to reach the same node. A failover takes one to two seconds: the client should notice it soon."""
+REDIRECTS_MAX: Final = 5
+"""Redirects that are followed without a pause. After more, the nodes have not agreed yet on who is in charge."""
 
-FATAL_CLOSES: Final = range(4400, 4500)
-PASSING_CLOSES: Final = frozenset({4408, 4421})
-"""Brokers close with 44xx where asking again would be answered in the same way; too slow and elsewhere would not."""
+FATAL_CLOSE_CODES: Final = range(4400, 4500)
+RETRIABLE_CLOSE_CODES: Final = frozenset({4408, 4421})
+"""A broker closes with 44xx when a retry would get the same answer, except 4408 (too slow) and 4421 (wrong node)."""
 
-Item = TypeVar("Item", bound=Received)
+Item = TypeVar("Item", bound=ReceivedRecord)
 
 
-class Token(Protocol):
-    """Somebody may wait for it."""
+class Promise(Protocol):
+    """A caller may wait until it is resolved."""
 
     def resolve(self, error: ClientError | None) -> None: ...
 
 
-class Find(NamedTuple):
-    """Ask the cluster where its HTTP ports are."""
+class FindNodes(NamedTuple):
+    """Ask the cluster for the nodes' HTTP addresses."""
 
 
-class Dial(NamedTuple):
-    link: int
+class Connect(NamedTuple):
+    connection_id: int
     url: str
 
 
 class Send(NamedTuple):
-    link: int
+    connection_id: int
     text: str
 
 
-class HangUp(NamedTuple):
-    link: int
+class Disconnect(NamedTuple):
+    connection_id: int
 
 
 class Resolve(NamedTuple):
-    token: Token
+    promise: Promise
     error: ClientError | None
 
 
-Effect = Find | Dial | Send | HangUp | Resolve
+Effect = FindNodes | Connect | Send | Disconnect | Resolve
 
 
-class Loss(NamedTuple):
-    """Why a link is gone, or never was."""
+class ConnectionLoss(NamedTuple):
+    """Why a connection broke, or could not be made."""
 
     reason: str
     close_code: int | None = None
@@ -81,223 +81,226 @@ class Loss(NamedTuple):
     denied: Denied | None = None
 
 
-class Link:
-    """One connection of a session, from the moment it is dialled."""
+class SessionConnection:
+    """One connection of a session, from the moment the session asks for it."""
 
-    def __init__(self, number: int, base: str) -> None:
-        self.number = number
-        self.base = base
+    def __init__(self, connection_id: int, node_url: str) -> None:
+        self.connection_id = connection_id
+        self.node_url = node_url
         self.is_open = False
-        self.trouble: Trouble | None = None
-        """What the broker said before it closed."""
+        self.error: ErrorFrame | None = None
+        """The error that the broker sent before it closed the connection."""
 
 
 class Session(Generic[Item]):
-    """What queues and subscriptions share: reaching a node, again and again, and giving up."""
+    """Common to queues and subscriptions: connecting to a node, reconnecting, and giving up."""
 
     path: str
 
-    def __init__(self, *, random: Random, patience_s: float | None) -> None:
-        """`patience_s`: how long it may be without any link before it ends; None: for ever."""
+    def __init__(self, *, random: Random, reconnect_timeout_s: float | None, last_problem: str) -> None:
+        """`reconnect_timeout_s`: the session ends after this time without any open connection; None: never.
+        `last_problem`: the text of that error if no node ever answers."""
         self.ready: deque[Item] = deque()
         self.ended: ClientError | None = None
         self.reconnects = 0
         self._random = random
-        self._patience_s = patience_s
+        self._reconnect_timeout_s = reconnect_timeout_s
         self._effects: list[Effect] = []
-        self._links: dict[int, Link] = {}
-        self._numbers = 0
+        self._connections: dict[int, SessionConnection] = {}
+        self._last_connection_id = 0
         self._received = 0
-        self._bases: deque[str] = deque()
-        """Nodes to try when no link is left, in this order."""
+        self._node_urls: deque[str] = deque()
+        """Nodes to try, in this order, when no connection is left."""
         self._failures: dict[str, int] = {}
-        """Attempts in vain since the node was last reached; "" counts for the search itself."""
+        """Failed attempts since the node was last reached; "" counts the requests for the list of nodes."""
         self._not_before: dict[str, float] = {}
-        self._finding = False
-        self._alone_since: float | None = None
-        self._last_reason = "nobody has answered yet"
+        self._is_finding = False
+        self._disconnected_since: float | None = None
+        self._last_problem = last_problem
 
-    def seek(self, otherwise: str) -> None:
-        """What to say if nobody ever answers."""
-        self._last_reason = otherwise
-
-    # --- what the driver tells
+    # --- events
 
     def found(self, urls: Sequence[str], now: float) -> None:
-        self._finding = False
-        self._bases = deque(map(base_of, urls))
-        if not self._bases:
-            self._last_reason = "no node has an HTTP port (penstock serve --http)"
+        self._is_finding = False
+        self._node_urls = deque(map(websocket_url, urls))
+        if not self._node_urls:
+            self._last_problem = "no node has an HTTP port (penstock serve --http)"
 
     def not_found(self, error: ClientError, now: float) -> None:
-        self._finding = False
+        self._is_finding = False
         if error.retriable:
-            self._last_reason = str(error)
+            self._last_problem = str(error)
         else:
             self._end(error)
 
-    def connected(self, number: int, now: float) -> None:
-        link = self._links.get(number)
-        if link is None:
-            self._effects.append(HangUp(number))  # (1)
+    def connected(self, connection_id: int, now: float) -> None:
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            self._effects.append(Disconnect(connection_id))  # (1)
             return
-        link.is_open = True
-        self._send(link, self._opening(link))
+        connection.is_open = True
+        self._send(connection, self._first_frame(connection))
 
-    def received(self, number: int, frame: str | bytes, now: float) -> None:
-        link = self._links.get(number)
-        if link is None or self.ended is not None:
+    def received(self, connection_id: int, data: str | bytes, now: float) -> None:
+        connection = self._connections.get(connection_id)
+        if connection is None or self.ended is not None:
             return
         try:
-            said = parse(frame)
+            frame = parse(data)
         except ClientError as garbled:
             self._end(garbled)
             return
-        if isinstance(said, Trouble):
-            link.trouble = said
-        elif said is not None:
-            self._hear(link, said, now)
+        if isinstance(frame, ErrorFrame):
+            connection.error = frame
+        elif frame is not None:
+            self._handle(connection, frame, now)
 
-    def lost(self, number: int, loss: Loss, now: float) -> None:
-        link = self._links.pop(number, None)
-        if link is None or self.ended is not None:
+    def disconnected(self, connection_id: int, loss: ConnectionLoss, now: float) -> None:
+        connection = self._connections.pop(connection_id, None)
+        if connection is None or self.ended is not None:
             return
-        self._forget(link, loss)
-        self.ready = deque(item for item in self.ready if item.link != number)  # (3)
-        refusal = refusal_of(link, loss)
-        if refusal is not None:
-            self._end(refusal)
+        self._drop(connection, loss)
+        self.ready = deque(item for item in self.ready if item.connection_id != connection_id)  # (3)
+        error = final_error(connection, loss)
+        if error is not None:
+            self._end(error)
             return
-        self.reconnects += link.is_open
-        self._last_reason = f"{link.base}: {link.trouble.message if link.trouble else loss.reason}"
-        self._reroute(link, loss, now)
+        self.reconnects += connection.is_open
+        reason = connection.error.message if connection.error else loss.reason
+        self._last_problem = f"{connection.node_url}: {reason}"
+        self._plan_reconnect(connection, loss, now)
 
-    # --- what the driver asks
+    # --- for the driver
 
     def take(self) -> Item | None:
-        """The next one, if there is one."""
+        """The next record, if there is one."""
         return self.ready.popleft() if self.ready else None
 
     def take_effects(self, now: float) -> list[Effect]:
         if self.ended is None:
-            self._not_before = {base: due for base, due in self._not_before.items() if due > now}
-            self._keep_linked(now)
-            self._speak(now)
+            self._not_before = {url: due for url, due in self._not_before.items() if due > now}
+            self._keep_connected(now)
+            self._send_pending(now)
         effects, self._effects = self._effects, []
         return effects
 
     def wake_at(self) -> float | None:
-        """When `take_effects` may have something although nothing happened."""
+        """When `take_effects` may return something although no event has happened."""
         times = list(self._not_before.values())
-        if self._alone_since is not None and self._patience_s is not None:
-            times.append(self._alone_since + self._patience_s)
+        if self._disconnected_since is not None and self._reconnect_timeout_s is not None:
+            times.append(self._disconnected_since + self._reconnect_timeout_s)
         return min(times, default=None)
 
     @property
-    def has_words(self) -> bool:
-        """Whether `take_effects` has something to be done at once."""
+    def has_effects(self) -> bool:
+        """Whether `take_effects` would return something now."""
         return bool(self._effects)
 
     @property
     @abstractmethod
     def is_served(self) -> bool:
-        """Whether a node hands out to it at the moment: without one, that nothing comes means nothing."""
+        """Whether a node delivers to this session now. Only then an idle session means an empty queue."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether all that was said has been answered."""
+        """Whether the broker has answered everything that was sent."""
 
     @abstractmethod
     def drain(self) -> None:
-        """No more is to be handed out."""
+        """Hands out no more records."""
 
     def fail(self, error: ClientError) -> None:
-        """Ends it because something is wrong on this side."""
+        """Ends the session because of an error in this process."""
         self._end(error)
 
     def end(self) -> None:
-        """Hangs up. What was not answered is resolved with an error."""
+        """Closes all connections. Promises that are not resolved get an error."""
         self._end(Closed("it was closed"))
 
-    # --- for queues and subscriptions
+    # --- for subclasses
 
     @abstractmethod
-    def _opening(self, link: Link) -> str:
-        """The first frame."""
+    def _first_frame(self, connection: SessionConnection) -> str: ...
 
     @abstractmethod
-    def _hear(self, link: Link, said: Frame, now: float) -> None: ...
+    def _handle(self, connection: SessionConnection, frame: Frame, now: float) -> None: ...
 
     @abstractmethod
-    def _speak(self, now: float) -> None:
-        """Puts what waits to be said into frames."""
+    def _send_pending(self, now: float) -> None:
+        """Turns pending requests into frames."""
 
     @abstractmethod
-    def _forget(self, link: Link, loss: Loss | None) -> None:
-        """What was held or said over a link that is gone (None: because the session has ended)."""
+    def _drop(self, connection: SessionConnection, loss: ConnectionLoss | None) -> None:
+        """Forgets what was received and sent over a connection that is gone (None: because the session has ended)."""
 
     @abstractmethod
-    def _reroute(self, link: Link, loss: Loss, now: float) -> None:
-        """Where to go now."""
+    def _plan_reconnect(self, connection: SessionConnection, loss: ConnectionLoss, now: float) -> None:
+        """Decides which node to try next, and when."""
 
-    def _send(self, link: Link, text: str) -> None:
-        self._effects.append(Send(link.number, text))
+    def _send(self, connection: SessionConnection, text: str) -> None:
+        self._effects.append(Send(connection.connection_id, text))
+
+    def _resolve(self, promise: Promise | None, error: ClientError | None) -> None:
+        if promise is not None:
+            self._effects.append(Resolve(promise, error))
 
     def _next_order(self) -> int:
         self._received += 1
         return self._received
 
-    def _welcomed(self, link: Link) -> None:
-        """The node serves: it is not to be waited for the next time."""
-        self._failures.pop(link.base, None)
+    def _reset_backoff(self, connection: SessionConnection) -> None:
+        """The node serves this session: the next attempt to reach it starts with the shortest pause."""
+        self._failures.pop(connection.node_url, None)
         self._failures.pop("", None)
 
     def _query(self) -> str:
         return ""
 
-    def _new_link(self, number: int, base: str) -> Link:
-        return Link(number, base)
+    def _new_connection(self, connection_id: int, node_url: str) -> SessionConnection:
+        return SessionConnection(connection_id, node_url)
 
-    def _dial(self, base: str) -> None:
-        self._numbers += 1
-        self._links[self._numbers] = self._new_link(self._numbers, base)
-        self._not_before.pop(base, None)
-        self._effects.append(Dial(self._numbers, f"{base}{self.path}{self._query()}"))
+    def _connect(self, node_url: str) -> None:
+        self._last_connection_id += 1
+        connection_id = self._last_connection_id
+        self._connections[connection_id] = self._new_connection(connection_id, node_url)
+        self._not_before.pop(node_url, None)
+        self._effects.append(Connect(connection_id, f"{node_url}{self.path}{self._query()}"))
 
-    def _pause(self, base: str, now: float) -> None:
-        """Not at once again; half of the time is by chance, so that a thousand clients do not come together."""
-        failures = self._failures[base] = self._failures.get(base, 0) + 1
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 16))
-        self._not_before[base] = now + pause_s * self._random.uniform(0.5, 1.0)
+    def _back_off(self, node_url: str, now: float) -> None:
+        """Half of the pause is random, so that a thousand clients do not reconnect at the same moment."""
+        failures = self._failures[node_url] = self._failures.get(node_url, 0) + 1
+        pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16))
+        self._not_before[node_url] = now + pause_s * self._random.uniform(0.5, 1.0)
 
-    def _may_dial(self, base: str) -> bool:
-        return base not in self._not_before
+    def _may_connect(self, node_url: str) -> bool:
+        return node_url not in self._not_before
 
-    def _keep_linked(self, now: float) -> None:
-        if any(link.is_open for link in self._links.values()):
-            self._alone_since = None
+    def _keep_connected(self, now: float) -> None:
+        if any(connection.is_open for connection in self._connections.values()):
+            self._disconnected_since = None
             return
-        if self._alone_since is None:
-            self._alone_since = now
-        elif self._patience_s is not None and now - self._alone_since >= self._patience_s:
-            self._end(Unreachable(f"{self._last_reason}; no node was reached for {self._patience_s:.0f} s"))
+        timeout_s = self._reconnect_timeout_s
+        if self._disconnected_since is None:
+            self._disconnected_since = now
+        elif timeout_s is not None and now - self._disconnected_since >= timeout_s:
+            self._end(Unreachable(f"{self._last_problem}; no node was reached for {timeout_s:.0f} s"))
             return
-        if not self._links and not self._finding:
-            self._try_somebody(now)
+        if not self._connections and not self._is_finding:
+            self._connect_to_next_node(now)
 
-    def _try_somebody(self, now: float) -> None:
-        """The next node of the list; at its end the list is asked for anew."""
-        while self._bases:
-            base = self._bases.popleft()
-            if self._may_dial(base):
-                self._dial(base)
+    def _connect_to_next_node(self, now: float) -> None:
+        """At the end of the list, the session asks for the list again."""
+        while self._node_urls:
+            node_url = self._node_urls.popleft()
+            if self._may_connect(node_url):
+                self._connect(node_url)
                 return
-        if self._may_dial(""):
-            self._not_before.clear()  # the pause between laps replaces those of the nodes
-            self._finding = True
-            self._pause("", now)
-            self._effects.append(Find())
+        if self._may_connect(""):
+            self._not_before.clear()  # the pause between two lists replaces the pauses of the nodes
+            self._is_finding = True
+            self._back_off("", now)
+            self._effects.append(FindNodes())
 
     def _end(self, error: ClientError) -> None:
         if self.ended is not None:
@@ -305,25 +308,25 @@ class Session(Generic[Item]):
         self.ended = error
         self.ready.clear()
         self._not_before.clear()
-        self._alone_since = None
-        for link in self._links.values():
-            self._forget(link, None)
-            self._effects.append(HangUp(link.number))
-        self._links.clear()
+        self._disconnected_since = None
+        for connection in self._connections.values():
+            self._drop(connection, None)
+            self._effects.append(Disconnect(connection.connection_id))
+        self._connections.clear()
 
 
-def refusal_of(link: Link, loss: Loss) -> ClientError | None:
-    """What ends a session for good; None for what may be better the next time."""
+def final_error(connection: SessionConnection, loss: ConnectionLoss) -> ClientError | None:
+    """The error that ends the session; None if another try may succeed."""
     if loss.denied is not None:
         return None if loss.denied.retriable else loss.denied
-    if loss.close_code in FATAL_CLOSES and loss.close_code not in PASSING_CLOSES:
-        said = link.trouble or Trouble(loss.reason)
-        return Denied(said.code, said.message)
+    if loss.close_code in FATAL_CLOSE_CODES and loss.close_code not in RETRIABLE_CLOSE_CODES:
+        error = connection.error or ErrorFrame(loss.reason)
+        return Denied(error.code, error.message)
     return None
 
 
-def base_of(url: str) -> str:
-    """`ws://host:port` of any address of a node, be it given as http or as ws."""
+def websocket_url(url: str) -> str:
+    """`ws://host:port` of a node, from any of its addresses, http or ws."""
     parts = urlsplit(url if "//" in url else f"//{url}")
     scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
     return f"{scheme}://{parts.netloc}"

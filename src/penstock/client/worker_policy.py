@@ -1,33 +1,35 @@
-"""What workers do with a job when its handler has ended: the decision, for threads and for coroutines alike."""
+"""What workers do with a job when its handler has ended, in threads and in tasks alike."""
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from penstock.client.amounts import RETRY_SECONDS_MAX, Seconds, as_seconds, retry_seconds
+from penstock.client.arguments import RETRY_SECONDS_MAX, Seconds, as_seconds, retry_seconds
 from penstock.client.errors import ClientError
-from penstock.client.work_session import Credit, Verdict
+from penstock.client.queue_session import Credit, SettleAction
+
+log = logging.getLogger("penstock.client.workers")
 
 STUCK_MAX: Final = 100
-"""Handlers of one worker that hang in threads nobody can interrupt. Each has been given a successor; more of them would
-sooner or later take all memory, so the worker ends, and whoever supervises the process begins a new one."""
+"""Handlers of one worker that hang in threads, which cannot be interrupted. Another thread has replaced each of them;
+more of them would sooner or later take all memory. So the worker ends, and the process manager should restart it."""
 TIMEOUT_SECONDS_MAX: Final = 365 * 24 * 3600.0
-"""Far less than what threads can wait for."""
+"""Far below the longest time that a thread can wait."""
 
 
 class Retry(Exception):
-    """Raise it in a handler: the job is to come again, after so many seconds (None: as the worker's backoff says).
-    Less than 0 counts as 0, more than seven days as seven days. It is an attempt like any other: past max_attempts the
-    job is rejected."""
+    """Raise it in a handler: the job comes again after so many seconds (None: after the worker's backoff), clipped to 0
+    to seven days. It counts as an attempt: past max_attempts the job is rejected."""
 
     def __init__(self, message: str = "", *, delay: Seconds | None = None) -> None:
         if isinstance(message, (int, float, timedelta)):
-            raise TypeError(f"Retry({message!r}): expected a message; say Retry(delay={message!r})")
+            raise TypeError(f"Retry({message!r}): expected a message; use Retry(delay={message!r})")
         if delay is not None:
             as_seconds("delay", delay)
         super().__init__(message)
@@ -35,26 +37,26 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raise it in a handler: the job can never be done, and goes to the dead-letter topic at once."""
+    """Raise it in a handler: the job can never be done and goes to the dead-letter topic at once."""
 
 
 class Decision(NamedTuple):
-    verdict: Verdict
+    action: SettleAction
     delay_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerPolicy:
-    """How often, and how soon, a job is tried again."""
+    """How often, and how soon, a job is retried."""
 
     max_attempts: int | None = None
-    """None: as often as the queue's own limit lets it (share.delivery.count.limit, 5 by default)."""
+    """None: up to the queue's own limit (share.delivery.count.limit, 5 by default)."""
     backoff_s: float = 1.0
-    """After the first attempt; then `backoff_factor` times as long after each one."""
+    """The delay after the first attempt; `backoff_factor` times as long after each further one."""
     backoff_factor: float = 2.0
     max_backoff_s: float = 300.0
     jitter: float = 0.2
-    """By how much of itself a delay is shortened at most, by chance: what failed together should not come together."""
+    """The largest part of a delay that is cut off at random, so that jobs that failed together do not come together."""
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -70,7 +72,7 @@ class WorkerPolicy:
             )
 
     def decide(self, deliveries: int, problem: BaseException | None, random: Random) -> Decision:
-        """What becomes of a job of which this was the `deliveries`th attempt."""
+        """The action for a job after attempt number `deliveries`."""
         if problem is None:
             return Decision("accept")
         if isinstance(problem, Reject):
@@ -78,9 +80,7 @@ class WorkerPolicy:
         if self.max_attempts is not None and deliveries >= self.max_attempts:
             return Decision("reject")
         if isinstance(problem, Retry) and problem.delay is not None:
-            with suppress(
-                TypeError, ValueError
-            ):  # checked when it was made, but a subclass can do as it likes
+            with suppress(TypeError, ValueError):  # checked when it was made, but a subclass may change it
                 return Decision("retry", retry_seconds(problem.delay))
         return Decision("retry", self._delay_s(deliveries, random))
 
@@ -93,13 +93,57 @@ class WorkerPolicy:
         return min(grown, longest_s) * (1 - self.jitter * random.random())
 
 
+class WorkerJob(Protocol):
+    """A job of threads or of tasks."""
+
+    deliveries: int
+
+    @property
+    def settled(self) -> bool: ...
+    def ack(self) -> object: ...
+    def retry(self, delay: Seconds | None = None) -> object: ...
+    def reject(self) -> object: ...
+
+
+def conclude(job: WorkerJob, problem: Exception | None, policy: WorkerPolicy, random: Random) -> None:
+    """Settles a job whose handler has ended, unless the handler has settled it."""
+    if job.settled:
+        return
+    decision = policy.decide(job.deliveries, problem, random)
+    if problem is not None:
+        _log_failure(job, problem, decision)
+    match decision.action:
+        case "accept":
+            job.ack()
+        case "reject":
+            job.reject()
+        case _:
+            job.retry(delay=decision.delay_s)
+
+
+def _log_failure(job: WorkerJob, problem: Exception, decision: Decision) -> None:
+    """One line; with a traceback only for errors that were not raised on purpose."""
+    then = "rejected" if decision.action == "reject" else f"again in {decision.delay_s or 0:.1f} s"
+    has_trace = problem.__traceback__ is not None or problem.__cause__ is not None
+    is_planned = isinstance(problem, (Retry, Reject)) or not has_trace
+    log.warning(
+        "%r, attempt %d: %s: %s; %s",
+        job,
+        job.deliveries,
+        type(problem).__name__,
+        problem,
+        then,
+        exc_info=None if is_planned else problem,
+    )
+
+
 def too_many_stuck(plan: "WorkerPlan") -> ClientError:
     return ClientError(f"{STUCK_MAX} handlers of {plan.group!r} hang in threads: restart the process")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerPlan:
-    """A handler, and what it is for."""
+    """A handler, and the queue that it works on."""
 
     topics: tuple[str, ...]
     group: str
@@ -109,10 +153,10 @@ class WorkerPlan:
     policy: WorkerPolicy
     standby: bool = False
     timeout_s: float | None = None
-    """How long a handler may take; None: as long as it likes."""
+    """How long a handler may take; None: no limit."""
 
-    def late(self) -> TimeoutError:
-        """What is the matter with a job whose handler took longer."""
+    def timeout_error(self) -> TimeoutError:
+        """For a job whose handler took longer."""
         goes_on = "" if is_coroutine_function(self.handler) else "; its thread goes on"
         return TimeoutError(f"the handler was not done within {self.timeout_s:g} s{goes_on}")
 
@@ -129,8 +173,9 @@ def plan_worker(
     timeout: Seconds | None = None,
     may_await: bool = False,
 ) -> WorkerPlan:
-    """By default with a job in reserve for each that is worked on: the next one is there when a handler is done, and
-    little is kept from other workers. Without, in a queue for one consumer: it would overtake one that fails."""
+    """By default a worker fetches one job ahead for each running handler: the next one is there when a handler ends,
+    and few jobs are kept from other workers. In an exclusive queue it fetches none ahead: it could overtake a job that
+    fails."""
     _check_handler(handler, may_await)
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: expected at least 1")
@@ -153,18 +198,17 @@ def plan_worker(
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
-    """Also of objects that are called, and of what functools.partial has wrapped."""
+    """Also for callable objects and functools.partial."""
     return any(inspect.iscoroutinefunction(one) for one in _bodies(handler))
 
 
 def discarded(result: object) -> TypeError | None:
-    """What is wrong with a handler of which nothing has run: its result would have to be awaited, or iterated over.
-    Nobody will, so it is closed."""
+    """An error if the handler returned a coroutine or generator, of which nothing has run. Closes it."""
     if isinstance(result, Coroutine):
         result.close()
-        return TypeError(f"the handler returned a coroutine, which nobody awaits: {USE_ASYNC}")
+        return TypeError(f"the handler returned a coroutine, which Client does not await: {USE_ASYNC}")
     if inspect.isawaitable(result):
-        return TypeError(f"the handler returned {result!r}, which nobody awaits: {USE_ASYNC}")
+        return TypeError(f"the handler returned {result!r}, which Client does not await: {USE_ASYNC}")
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         return TypeError("the handler returned a generator, of which nothing has run: it must not yield")
     return None
@@ -174,16 +218,16 @@ USE_ASYNC: Final = "use penstock.client.AsyncClient for coroutines"
 
 
 def _bodies(handler: Callable[..., object]) -> tuple[Callable[..., object], ...]:
-    """What is run when it is called: itself, or its `__call__`."""
+    """The function that runs when it is called: itself, or its `__call__`."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     return handler, type(handler).__call__
 
 
 def _check_handler(handler: Callable[..., object], may_await: bool) -> None:
-    """TypeError for one that would never run, although its jobs would be acked."""
+    """TypeError for a handler that would never run although its jobs would be acked."""
     if not callable(handler):
-        raise TypeError(f"{handler!r} is no handler: expected a function that takes a job")
+        raise TypeError(f"{handler!r} is not a handler: expected a function that takes a job")
     if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _bodies(handler)):
         raise TypeError(f"{handler!r} is a generator function, of which nothing would run: it must not yield")
     if not may_await and is_coroutine_function(handler):

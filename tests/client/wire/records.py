@@ -21,23 +21,27 @@ def make_batch(values: Iterable[bytes], *, compression: int = 0, timestamp: int 
     return build_batch(records, compression=compression)
 
 
-def append(cluster: Cluster, place: TopicPartition, *batches: bytes) -> None:
+def append(cluster: Cluster, tp: TopicPartition, *batches: bytes) -> None:
     """Each batch in a request of its own, acked by all."""
-    connection = cluster.connection_to(cluster.leader_of(place))
+    connection = cluster.connection_to(cluster.leader_of(tp))
     version = connection.version_of(ApiKey.PRODUCE, at_most=PRODUCE_VERSION_BY_NAME_MAX)
     for batch in batches:
-        data = PartitionProduceData(index=place.partition, records=batch)
-        topic = TopicProduceData(name=place.topic, partition_data=[data])
+        data = PartitionProduceData(index=tp.partition, records=batch)
+        topic = TopicProduceData(name=tp.topic, partition_data=[data])
         request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
         answer = connection.call(ApiKey.PRODUCE, request, version=version)
         assert isinstance(answer, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
-def append_numbers(cluster: Cluster, place: TopicPartition, count: int, *, per_batch: int = 10) -> None:
+def append_numbers(cluster: Cluster, tp: TopicPartition, count: int, *, per_batch: int = 10) -> None:
     """Values 0, 1, 2, ... which are also the offsets of a fresh partition."""
     for first in range(0, count, per_batch):
-        append(cluster, place, make_batch(b"%d" % n for n in range(first, min(first + per_batch, count))))
+        append(
+            cluster,
+            tp,
+            make_batch(b"%d" % n for n in range(first, min(first + per_batch, count))),
+        )
 
 
 def records_of(chunks: Iterable[bytes]) -> Iterator[Record]:

@@ -51,14 +51,14 @@ def test_a_created_topic_has_its_configs(cluster: Cluster, unique: Unique) -> No
 
 
 def test_a_partition_has_a_leader_with_a_connection(cluster: Cluster, unique: Unique) -> None:
-    place = TopicPartition(unique("orders"), 0)
-    cluster.create_topic(place.topic)
-    leader = cluster.leader_of(place)
+    tp = TopicPartition(unique("orders"), 0)
+    cluster.create_topic(tp.topic)
+    leader = cluster.leader_of(tp)
     assert cluster.connection_to(leader) is cluster.connection_to(leader)
     cluster.connection_to(leader).close()
     assert not cluster.connection_to(leader).closed
-    cluster.refresh([place.topic])
-    assert cluster.leader_of(place) == leader
+    cluster.refresh([tp.topic])
+    assert cluster.leader_of(tp) == leader
 
 
 @pytest.mark.parametrize("name", ["missing", "existing"])
@@ -77,14 +77,14 @@ def test_a_place_that_does_not_exist_is_told_soon(broker: Broker, connect: Conne
 def test_a_broker_number_that_nobody_knows_is_told(broker: Broker, connect: Connect) -> None:
     cluster = connect(broker.bootstrap_servers, retry_for_ms=0)
     assert not cluster.connection_to(1).closed, "one that was not heard of before is asked for"
-    with pytest.raises(Refused, match=r"broker 99.*address"):
+    with pytest.raises(Refused, match=r"broker 99.*not in the cluster"):
         cluster.connection_to(99)
 
 
 def test_offsets_are_found_by_end_and_by_time(cluster: Cluster, unique: Unique) -> None:
     full, empty = (TopicPartition(unique(name), 0) for name in ("full", "empty"))
-    for place in (full, empty):
-        cluster.create_topic(place.topic)
+    for tp in (full, empty):
+        cluster.create_topic(tp.topic)
     append_numbers(cluster, full, 25)
     append(cluster, full, make_batch([b"late"], timestamp=9_000))
     assert cluster.offsets({full: EARLIEST, empty: EARLIEST})[full].offset == 0
@@ -97,12 +97,12 @@ def test_offsets_are_found_by_end_and_by_time(cluster: Cluster, unique: Unique) 
 
 
 def test_many_topics_are_searched_at_once(cluster: Cluster, unique: Unique) -> None:
-    places = [TopicPartition(unique("many"), 0) for _ in range(5)]
-    for place in places:
-        cluster.create_topic(place.topic)
+    partitions = [TopicPartition(unique("many"), 0) for _ in range(5)]
+    for tp in partitions:
+        cluster.create_topic(tp.topic)
     fresh = Cluster(cluster.settings)
     with fresh:
-        assert set(fresh.offsets(dict.fromkeys(places, LATEST))) == set(places)
+        assert set(fresh.offsets(dict.fromkeys(partitions, LATEST))) == set(partitions)
 
 
 def test_what_was_committed_is_read_back(cluster: Cluster, unique: Unique) -> None:
@@ -139,7 +139,7 @@ def test_wrong_settings_are_told_before_anything_is_tried() -> None:
 
 def test_errors_survive_the_way_between_processes() -> None:
     refused = Refused(6, "the leader of t-0")
-    refused.tell_effort("tried once")
+    refused.add_effort("tried once")
     copy = pickle.loads(pickle.dumps(refused))
     assert str(copy) == str(refused)
     assert copy.code == ErrorCode.NOT_LEADER_OR_FOLLOWER

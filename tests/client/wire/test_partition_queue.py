@@ -46,9 +46,9 @@ def test_what_came_back_goes_again_first_and_only_when_all_are_back() -> None:
     queue = queue_of(1, 1, 1, 1)
     for _ in range(3):
         queue.take(1)
-    queue.come_back()
+    queue.failed()
     assert not queue.has_work()
-    queue.come_back()
+    queue.failed()
     assert not queue.has_work()
     queue.acked()  # written after all: the answer to the one before it was lost
     assert sequences(queue) == [0, 1, 3]
@@ -66,7 +66,7 @@ def test_another_broker_gets_none_while_the_old_one_has_some() -> None:
 def test_a_restart_counts_everything_anew_from_zero() -> None:
     queue = queue_of(2, 3, 1, start=77)
     queue.take(1)
-    queue.come_back()
+    queue.failed()
     queue.restart(SECOND)
     assert read_header(queue.head.data).producer_id == SECOND.producer_id
     assert sequences(queue) == [0, 2, 5]
@@ -75,7 +75,7 @@ def test_a_restart_counts_everything_anew_from_zero() -> None:
 def test_halves_carry_the_numbers_and_records_of_the_whole() -> None:
     queue = queue_of(5, 1, start=LAST_SEQUENCE)
     whole = queue.take(1)
-    grown = queue.come_back_in_halves()
+    grown = queue.failed_too_large()
     first = queue.take(1)
     second = queue.take(1)
     assert (first.sequence, second.sequence) == (LAST_SEQUENCE, 1)

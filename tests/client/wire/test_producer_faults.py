@@ -231,5 +231,5 @@ def test_a_problem_that_does_not_pass_in_time_is_named_with_the_limit() -> None:
 def test_an_answer_about_other_partitions_is_an_error() -> None:
     log = FakeLog()
     log.produce = lambda _: ProduceResponse(responses=[])  # type: ignore[method-assign]
-    with pytest.raises(ClientError, match=r"says nothing of .*fake"), producing(log) as producer:
+    with pytest.raises(ClientError, match=r"the answer lacks .*fake"), producing(log) as producer:
         send(producer, values(1))

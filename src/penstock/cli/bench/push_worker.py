@@ -35,7 +35,7 @@ from penstock.client.frames import (
     compose,
     parse,
 )
-from penstock.client.received import records_within
+from penstock.client.received_record import records_within
 
 CONNECT_AT_ONCE: Final = 32
 """Subscribers that are on their way in at a time: fewer than a listener's backlog holds."""

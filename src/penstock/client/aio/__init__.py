@@ -1,4 +1,4 @@
-"""The asynchronous client: `AsyncClient`, and what it hands out. Only this part of the room has an event loop."""
+"""The asyncio client: `AsyncClient` and its types. No other part of `penstock.client` uses an event loop."""
 
 from penstock.client.aio.admin import AsyncAdmin
 from penstock.client.aio.client import AsyncClient

@@ -1,65 +1,56 @@
-"""A session driven by tasks of an event loop: one that acts ("pilot"), and one for each connection.
+"""A session driven by tasks of an event loop: a driver task, and one task for each connection.
 
-Everything of it runs on the loop on which it was made, so nothing needs a lock. Frames are sent by the pilot alone, in
+Everything runs on the loop on which the driver was made, so nothing needs a lock. Only the driver task sends frames, in
 the order in which the session made them.
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from penstock.client.errors import ClientError, Closed
-from penstock.client.frames import MAX_FRAME_BYTES
-from penstock.client.losses import DIAL_SETTINGS, loss_of
-from penstock.client.session import Dial, Effect, Find, HangUp, Item, Resolve, Send, Session
-
-log = logging.getLogger("penstock.client")
-
-FindUrls = Callable[[], Awaitable[list[str]]]
+from penstock.client.connection_loss import CONNECT_SETTINGS
+from penstock.client.errors import ClientError
+from penstock.client.session import Connect, Disconnect, Effect, FindNodes, Item, Resolve, Send, Session
+from penstock.client.session_driver import FindUrls, SessionDriver, log
 
 
 class Settlement(asyncio.Future[None]):
-    """What becomes of an ack. Nobody has to await it; awaited, it is done when the broker has it on disk, and raises
-    LeaseLost if it was not taken."""
+    """The outcome of an ack. You may ignore it; awaited, it returns when the ack is durable, and raises LeaseLost if
+    the broker refused it."""
 
     def resolve(self, error: ClientError | None) -> None:
         if self.done():
-            return  # whoever waited was cancelled
+            return  # the task that waited for it was cancelled
         if error is None:
             self.set_result(None)
         else:
             self.set_exception(error)
-            self.exception()  # looked at: nobody is warned of an ack that nobody waited for
+            self.exception()  # marks it as retrieved: asyncio shall not warn of an ack that no task awaits
 
 
-class TaskDriver(Generic[Item]):
-    """Runs a session until it ends or is closed."""
+class TaskDriver(SessionDriver[Item, Settlement, ClientConnection]):
+    """Runs a session in tasks."""
 
     def __init__(self, session: Session[Item], find_urls: FindUrls, name: str) -> None:
-        self.session = session
-        self._find_urls = find_urls
-        self._name = name
+        super().__init__(session, find_urls, name)
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._takers: deque[asyncio.Future[None]] = deque()
-        """Each waits for an item, first come, first served."""
+        """Each waits for a record, first come, first served."""
         self._watchers: list[asyncio.Future[None]] = []
-        """Wait for any news."""
-        self._sockets: dict[int, ClientConnection] = {}
+        """Wait until the driver task has looked again."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_draining = False
-        self._pilot = self._loop.create_task(self._fly(), name=f"penstock-{name}")
+        self._task = self._loop.create_task(self._run(), name=f"penstock-{name}")
 
     # --- for callers
 
     async def receive(self, timeout: float | None) -> Item | None:
-        """None when nothing came in time, or no more is to come. Raises what ended the session."""
+        """None after the timeout, or when the session drains. Raises the error that ended the session."""
         try:
             async with asyncio.timeout(timeout):
                 while not self._is_draining:
@@ -71,36 +62,34 @@ class TaskDriver(Generic[Item]):
                     await self._wait_for_item()
         except TimeoutError:
             return None
-        if self.session.ended is not None and not isinstance(self.session.ended, Closed):
-            raise self.session.ended
+        self._check_ended()
         return None
 
     async def receive_unless_idle(self, idle_s: float | None) -> Item | None:
-        """As `receive`, but only the time counts in which a node was there to hand something out."""
+        """As `receive`, but the time counts only while a node serves the session."""
         if idle_s is not None:
-            while not self.session.is_served and self.session.ended is None and not self._is_draining:
+            while self._is_waiting_for_node:
                 await self._watch()
         return await self.receive(idle_s)
 
     def take(self) -> Item | None:
-        """What is there already."""
+        """A record that is there already."""
         item = self.session.take()
-        if self.session.has_words:
+        if self.session.has_effects:
             self._work.set()
         return item
-
-    def tell(self, say: Callable[[float], None]) -> None:
-        """Lets a caller say something to the session; what follows from it is done by the pilot."""
-        say(self._loop.time())
-        self._work.set()
-        if self._pilot.done():  # links are cancelled then: only answers can be left
-            self._answer(self.session.take_effects(self._loop.time()))
 
     def settlement(self) -> Settlement:
         return Settlement(loop=self._loop)
 
+    def tell(self, event: Callable[[float], None]) -> None:
+        event(self._loop.time())
+        self._work.set()
+        if self._task.done():  # connections are cancelled then: only promises can be left
+            self._take_effects(self._loop.time())
+
     async def flush(self, timeout: float | None) -> bool:
-        """Whether all that was said has been answered."""
+        """Whether the broker has answered everything."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self.session.is_settled and self.session.ended is None:
@@ -108,25 +97,24 @@ class TaskDriver(Generic[Item]):
         return self.session.is_settled
 
     def drain(self) -> None:
-        """From now on `receive` gives nothing; what is in hand can still be settled."""
         self._is_draining = True
         self.session.drain()
         self._work.set()
         self._wake(len(self._takers))
 
     async def close(self, timeout: float | None) -> None:
-        """Waits for answers, hangs up, ends the tasks. Any number of times."""
+        """Waits for answers, disconnects and ends the tasks. May be called again."""
         self.drain()
         await self.flush(timeout)
         self.session.end()
         self._work.set()
-        await asyncio.shield(self._pilot)
+        await asyncio.shield(self._task)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Until the pilot has looked again."""
+        """Returns when the driver task has looked again."""
         watcher = self._loop.create_future()
         self._watchers.append(watcher)
         await watcher
@@ -138,12 +126,12 @@ class TaskDriver(Generic[Item]):
             await taker
         except asyncio.CancelledError:
             if taker.done() and not taker.cancelled():
-                self._wake(1)  # it was this one's turn, and it goes: the next one's, then
+                self._wake(1)  # it was this taker's turn, and it leaves: wake the next one
             raise
 
-    # --- the pilot
+    # --- the driver task
 
-    async def _fly(self) -> None:
+    async def _run(self) -> None:
         while (effects := await self._next_effects()) is not None:
             for effect in effects:
                 await self._perform(effect)
@@ -153,46 +141,36 @@ class TaskDriver(Generic[Item]):
         while True:
             self._work.clear()
             now = self._loop.time()
-            effects = self.session.take_effects(now)
-            self._answer(effects)
-            self._tell_watchers()
+            effects = self._take_effects(now)
+            self._wake_watchers()
             if self.session.ended is not None:
                 self._wake(len(self._takers))
             if effects:
                 return effects
-            if self.session.ended is not None and self._is_draining:
+            if self._is_finished:
                 return None
-            await self._wait_for_work(now)
-
-    async def _wait_for_work(self, now: float) -> None:
-        wake_at = self.session.wake_at()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if wake_at is None else max(0.0, wake_at - now)):
-                await self._work.wait()
-
-    @staticmethod
-    def _answer(effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Resolve):
-                effect.token.resolve(effect.error)
+            wake_at = self.session.wake_at()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if wake_at is None else max(0.0, wake_at - now)):
+                    await self._work.wait()
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
-            case Send(link=link, text=text):
-                if link in self._sockets:
-                    with suppress(OSError, WebSocketException):  # its own task notices as well
-                        await self._sockets[link].send(text)
-            case Dial(link=link, url=url):
-                self._run(self._serve(link, url))
-            case HangUp(link=link):
-                if link in self._sockets:
-                    await self._sockets[link].close()
-            case Find():
-                self._run(self._find())
+            case Send(connection_id=connection_id, text=text):
+                if (socket := self._sockets.get(connection_id)) is not None:
+                    with suppress(OSError, WebSocketException):  # the connection's own task reports the loss
+                        await socket.send(text)
+            case Connect(connection_id=connection_id, url=url):
+                self._start(self._serve(connection_id, url))
+            case Disconnect(connection_id=connection_id):
+                if (socket := self._sockets.get(connection_id)) is not None:
+                    await socket.close()
+            case FindNodes():
+                self._start(self._find())
             case Resolve(error=error) if error is not None:
                 log.info("%s: %s", self._name, error)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -204,7 +182,7 @@ class TaskDriver(Generic[Item]):
                 taker.set_result(None)
                 count -= 1
 
-    def _tell_watchers(self) -> None:
+    def _wake_watchers(self) -> None:
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -213,36 +191,19 @@ class TaskDriver(Generic[Item]):
     # --- tasks of connections
 
     async def _find(self) -> None:
-        try:
-            urls = await self._find_urls()
-        except ClientError as trouble:
-            problem = trouble
-            log.warning(
-                "%s: %s", self._name, problem
-            )  # it is tried again, for long: somebody should know why
-            self.tell(lambda now: self.session.not_found(problem, now))
-        else:
+        with self._reporting_failed_search():
+            urls = await asyncio.to_thread(self._find_urls)
             self.tell(lambda now: self.session.found(urls, now))
 
-    async def _serve(self, link: int, url: str) -> None:
-        try:
-            async with connect(url, max_size=MAX_FRAME_BYTES, **DIAL_SETTINGS) as socket:
-                self._sockets[link] = socket
-                self.tell(lambda now: self.session.connected(link, now))
+    async def _serve(self, connection_id: int, url: str) -> None:
+        with self._reporting_loss(connection_id, url):
+            async with connect(url, **CONNECT_SETTINGS) as socket:
+                self._sockets[connection_id] = socket
+                self.tell(lambda now: self.session.connected(connection_id, now))
                 while True:
-                    self._hear(link, await socket.recv())
-        except (OSError, WebSocketException, ValueError) as problem:
-            loss = loss_of(problem)
-        except Exception as bug:
-            failure = ClientError(f"a bug in penstock.client: {bug!r}")
-            self.tell(lambda now: self.session.fail(failure))
-            raise
-        finally:
-            self._sockets.pop(link, None)
-        log.debug("%s: %s: %s", self._name, url, loss.reason)
-        self.tell(lambda now: self.session.lost(link, loss, now))
+                    self._received(connection_id, await socket.recv())
 
-    def _hear(self, link: int, frame: str | bytes) -> None:
-        self.session.received(link, frame, self._loop.time())
+    def _received(self, connection_id: int, data: str | bytes) -> None:
+        self.session.received(connection_id, data, self._loop.time())
         self._wake(len(self.session.ready))
         self._work.set()

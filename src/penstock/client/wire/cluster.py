@@ -1,23 +1,22 @@
-"""A cluster as a client sees it: its topics, who leads what, and the requests that are not about records.
+"""A cluster as a client sees it: its topics and leaders, and the requests that are not about records.
 
-Every public method waits out what passes by itself (retry.py): a leader that moves, a broker that
-restarts. The private `..._once` methods try once; they are what retries are made of, so that one wait never hides
-inside another.
+Every public method retries temporary failures (retry.py): a leader that moves, a broker that restarts. The `..._once`
+methods try once; retries are built from these, so that no retry loop runs inside another.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 from uuid import UUID
 
-from penstock.client.errors import Garbled, Refused
-from penstock.client.wire.connection import Connection
-from penstock.client.wire.connection_pool import Pool
+from penstock.client.errors import Refused
+from penstock.client.wire.connection import Connection, expect
+from penstock.client.wire.connection_pool import ConnectionPool
 from penstock.client.wire.group_offsets import GroupOffsets
 from penstock.client.wire.list_offsets import FoundOffset, OffsetSearch
-from penstock.client.wire.retry import persist
+from penstock.client.wire.retry import retrying
 from penstock.client.wire.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
-from penstock.kafka.wire import ApiKey, Message
+from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -33,10 +32,8 @@ from penstock.kafka.wire.messages.metadata import (
 )
 from penstock.types import TopicPartition
 
-M = TypeVar("M", bound=Message)
-
 METADATA_VERSION_MIN = 4
-"""Before it, asking for a topic may create it."""
+"""Before it, a metadata request may create the topic."""
 CREATE_TOPICS_VERSION_MIN = 4
 """Before it, the broker has no default for the number of partitions."""
 NO_LEADER = -1
@@ -51,16 +48,16 @@ class Topic(NamedTuple):
     topic_id: UUID
     partitions: tuple[int, ...]
     internal: bool = False
-    """The brokers' own, such as __consumer_offsets."""
+    """Used by the brokers, such as __consumer_offsets."""
 
 
 class Cluster:
-    """For one thread. Connects when first asked for something."""
+    """For one thread. Connects with the first request."""
 
     def __init__(self, settings: ClientSettings) -> None:
         settings.validate()
         self.settings = settings
-        self._pool = Pool(settings)
+        self._pool = ConnectionPool(settings)
         self._leaders: dict[TopicPartition, int] = {}
         self._controller = NO_LEADER
         self._search = OffsetSearch(self)
@@ -73,64 +70,69 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Calling it twice is fine."""
+        """May be called again."""
         self._pool.close()
 
     # --- topics and leaders
 
     def topics(self, names: Collection[str] | None = None) -> dict[str, Topic]:
-        """These topics, or all of them. One that does not exist is absent, and is not created."""
-        return persist(self.settings, lambda: self._topics_once(names))
+        """These topics, or all. A topic that does not exist is absent from the result, and is not created."""
+        return retrying(self.settings, lambda: self._topics_once(names))
 
-    def leader_of(self, place: TopicPartition) -> int:
+    def topic_to_write(self, name: str) -> Topic:
+        """A topic for a producer. A broker that creates topics on first use creates it now."""
+        found = self.topics([name]).get(name)
+        return found or retrying(self.settings, lambda: self._topic_to_write_once(name))
+
+    def leader_of(self, tp: TopicPartition) -> int:
         """The node id of the broker that leads a partition."""
-        return persist(self.settings, lambda: self.leader_once(place))
+        return retrying(self.settings, lambda: self.leader_once(tp))
 
     def refresh(self, topics: Collection[str]) -> None:
-        """Forgets who leads these topics' partitions and asks anew."""
+        """Fetches the metadata of these topics again."""
         self.forget_leaders(topics)
-        persist(self.settings, lambda: self._topics_once(topics))
+        retrying(self.settings, lambda: self._topics_once(topics))
 
     def forget_leaders(self, topics: Collection[str]) -> None:
-        """As `refresh`, but asks only when somebody wants to know."""
+        """As `refresh`, but fetches the metadata only when a leader is needed."""
         names = frozenset(topics)
-        for place in [place for place in self._leaders if place.topic in names]:
-            del self._leaders[place]
+        for tp in [tp for tp in self._leaders if tp.topic in names]:
+            del self._leaders[tp]
 
-    def find_leaders(self, places: Collection[TopicPartition]) -> None:
-        """Asks, in one request, for all topics of which some of these leaders are unknown; waits for none."""
-        unknown = {place.topic for place in places if place not in self._leaders}
+    def find_leaders(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetches, in one request, the metadata of all topics of which a leader is unknown. Waits for no election."""
+        unknown = {tp.topic for tp in partitions if tp not in self._leaders}
         if unknown:
             self._topics_once(unknown)
 
-    def leader_once(self, place: TopicPartition) -> int:
-        """As `leader_of`, without waiting for a leader to be elected."""
-        leader = self._leaders.get(place)
+    def leader_once(self, tp: TopicPartition) -> int:
+        """As `leader_of`, without waiting for an election."""
+        leader = self._leaders.get(tp)
         if leader is not None:
             return leader
-        topic = self._topics_once([place.topic]).get(place.topic)
-        if topic is None or place.partition not in topic.partitions:
+        topic = self._topics_once([tp.topic]).get(tp.topic)
+        if topic is None or tp.partition not in topic.partitions:
             exists = "no such topic" if topic is None else f"the topic has {len(topic.partitions)} partitions"
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the leader of {place}", exists)
-        leader = self._leaders.get(place)
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the leader of {tp}", exists)
+        leader = self._leaders.get(tp)
         if leader is None:
-            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the leader of {place}", "it has none right now")
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the leader of {tp}", "it has none right now")
         return leader
 
     # --- connections
 
     def connection_to(self, node_id: int) -> Connection:
-        """The connection that everybody who uses this cluster shares; a new one if it was lost."""
-        return persist(self.settings, lambda: self.connect_once(node_id))
+        """The shared connection to a broker; a new one if it was lost."""
+        return retrying(self.settings, lambda: self.connect_once(node_id))
 
     def connect_once(self, node_id: int) -> Connection:
-        """As `connection_to`, without a second try: better where the leader may have moved elsewhere meanwhile."""
+        """As `connection_to`, without retries: for callers that look up the leader again between tries."""
         if not self._pool.knows(node_id):
             self._topics_once([])
         return self._pool.connect(node_id)
 
     def lend(self, node_id: int) -> Connection:
-        """A connection for the caller alone, tried once: for reads that run ahead. To be given back."""
+        """A connection for the caller alone, tried once: for callers that leave answers outstanding. Give it back."""
         return self._pool.lend(node_id)
 
     def give_back(self, connection: Connection) -> None:
@@ -142,19 +144,19 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: int = 0
     ) -> dict[TopicPartition, FoundOffset]:
-        """Where EARLIEST, LATEST, MAX_TIMESTAMP or a time (ms: the first record at or after it) lies."""
+        """The offset of EARLIEST, LATEST, MAX_TIMESTAMP or of a time (ms: the first record at or after it)."""
         return self._search.run(wanted, isolation)
 
-    def offset_once(self, place: TopicPartition, wanted: int) -> FoundOffset:
-        """As `offsets` for one partition, without a second try."""
-        return self._search.once(place, wanted)
+    def offset_once(self, tp: TopicPartition, wanted: int) -> FoundOffset:
+        """As `offsets` for one partition, without retries."""
+        return self._search.once(tp, wanted)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        """Stores where a group is to go on reading. The group must have no members that do this themselves."""
+        """Commits offsets of a group. The group must have no members."""
         self._groups.commit(group, offsets, metadata)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """What is stored for a group, all partitions; nothing for a group that does not exist."""
+        """The committed offsets of a group, all partitions; empty for a group that does not exist."""
         return self._groups.committed(group)
 
     # --- administration
@@ -162,32 +164,41 @@ class Cluster:
     def create_topic(
         self, name: str, partitions: int = BROKER_DEFAULT, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic and waits until its partitions have leaders. One that exists is left as it is."""
-        wish = CreatableTopic(
+        """Creates a topic and waits until its partitions have leaders. Does not change a topic that exists."""
+        request = CreatableTopic(
             name=name,
             num_partitions=partitions,
             replication_factor=BROKER_DEFAULT,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
-        persist(self.settings, lambda: self._create_once(wish))
-        persist(self.settings, lambda: self._led_once(name))
+        retrying(self.settings, lambda: self._create_once(request))
+        retrying(self.settings, lambda: self._led_once(name))
 
     def init_producer_id(self) -> tuple[int, int]:
-        """A fresh producer id and its epoch, for an idempotent producer."""
-        return persist(self.settings, self._init_producer_id_once)
+        """A new producer id and its epoch, for an idempotent producer."""
+        return retrying(self.settings, self._init_producer_id_once)
 
     # --- one try each
 
-    def _topics_once(self, names: Collection[str] | None) -> dict[str, Topic]:
+    def _topics_once(self, names: Collection[str] | None, *, create: bool = False) -> dict[str, Topic]:
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        message = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = self._pool.ask_any(ApiKey.METADATA, message, at_least=METADATA_VERSION_MIN)
-        answer = expect(answer, MetadataResponse)
+        message = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        answer = self._pool.ask_any(ApiKey.METADATA, message, MetadataResponse, at_least=METADATA_VERSION_MIN)
         if answer.error_code != ErrorCode.NONE:
             raise Refused(answer.error_code, "the cluster's metadata")
         self._pool.learn({row.node_id: ServerAddress(row.host, row.port) for row in answer.brokers})
         self._controller = answer.controller_id
         return {topic.name: topic for topic in self._existing(answer.topics)}
+
+    def _topic_to_write_once(self, name: str) -> Topic:
+        found = self._topics_once([name], create=True).get(name)
+        if found is None or not found.partitions:
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {name!r}",
+                "it does not exist and the broker does not create topics on first use: create it, or check its name",
+            )
+        return found
 
     def _existing(self, rows: Iterable[MetadataResponseTopic]) -> Iterable[Topic]:
         for row in rows:
@@ -203,17 +214,19 @@ class Cluster:
 
     def _note_leaders(self, name: str, row: MetadataResponseTopic) -> None:
         for partition in row.partitions:
-            place = TopicPartition(name, partition.partition_index)
+            tp = TopicPartition(name, partition.partition_index)
             if partition.leader_id >= 0 and self._pool.knows(partition.leader_id):
-                self._leaders[place] = partition.leader_id
+                self._leaders[tp] = partition.leader_id
             else:
-                self._leaders.pop(place, None)
+                self._leaders.pop(tp, None)
 
-    def _create_once(self, wish: CreatableTopic) -> None:
-        message = CreateTopicsRequest(topics=[wish], timeout_ms=self.settings.request_timeout_ms)
-        self._topics_once([])  # tells the controller, which may have moved since it was heard of last
+    def _create_once(self, request: CreatableTopic) -> None:
+        message = CreateTopicsRequest(topics=[request], timeout_ms=self.settings.request_timeout_ms)
+        self._topics_once([])  # the controller may have moved since the last metadata
         if not self._pool.knows(self._controller):
-            raise Refused(ErrorCode.NOT_CONTROLLER, f"creating topic {wish.name!r}", "there is no controller")
+            raise Refused(
+                ErrorCode.NOT_CONTROLLER, f"creating topic {request.name!r}", "there is no controller"
+            )
         connection = self._pool.connect(self._controller)
         version = connection.version_of(ApiKey.CREATE_TOPICS, at_least=CREATE_TOPICS_VERSION_MIN)
         answer = connection.call(ApiKey.CREATE_TOPICS, message, version=version)
@@ -231,14 +244,7 @@ class Cluster:
 
     def _init_producer_id_once(self) -> tuple[int, int]:
         message = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = expect(self._pool.ask_any(ApiKey.INIT_PRODUCER_ID, message), InitProducerIdResponse)
+        answer = self._pool.ask_any(ApiKey.INIT_PRODUCER_ID, message, InitProducerIdResponse)
         if answer.error_code != ErrorCode.NONE:
             raise Refused(answer.error_code, "a producer id")
         return answer.producer_id, answer.producer_epoch
-
-
-def expect(answer: Message, kind: type[M]) -> M:
-    """The answer as what it must be; the codec has made it of the request's API, so this only tells the types."""
-    if not isinstance(answer, kind):
-        raise Garbled(f"{type(answer).__name__} where {kind.__name__} was expected")
-    return answer

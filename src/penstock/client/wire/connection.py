@@ -1,8 +1,7 @@
 """One connection to one broker: blocking, requests answered in the order in which they were sent.
 
-A connection that had any trouble (a timeout, an answer that is cut off or makes no sense, an interrupt in the
-middle of a read) is closed, because nobody knows any more where the next answer starts. Whoever wants to go on
-opens a new one.
+After any failure (a timeout, an answer that is cut off or cannot be decoded, an interrupt in the middle of a read) the
+connection is closed, because it is no longer known where the next answer starts. The caller opens a new one.
 """
 
 import select
@@ -10,7 +9,7 @@ import socket
 import struct
 import time
 from collections import deque
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from penstock.client.errors import Garbled, Refused, Unreachable
 from penstock.client.wire.settings import ClientSettings, ServerAddress
@@ -19,23 +18,25 @@ from penstock.kafka.wire import ApiKey, Message, decode_response, encode_request
 from penstock.kafka.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 CONNECT_TIMEOUT_MS_MAX: Final = 10_000
-"""A host that is there answers a SYN at once; the rest of a request's time is for thinking."""
+"""A host that is up answers a SYN at once; the rest of request_timeout_ms is for the broker's work."""
 MAX_CORRELATION_ID: Final = 2**31 - 1
 JOIN_BELOW_BYTES: Final = 64 << 10
-"""Requests up to this size leave in one write; larger ones are not copied for it."""
+"""Requests up to this size are joined for one write; larger ones are not copied."""
 MIN_CONNECT_S: Final = 0.001
-"""A timeout of 0 would mean not to wait at all, which is an error of its own."""
+"""A timeout of 0 would make the socket non-blocking, and connect would fail at once."""
 CLIENT_NAME: Final = "penstock-client"
 CLIENT_VERSION: Final = "1"
 
+M = TypeVar("M", bound=Message)
+
 _Where: TypeAlias = tuple[str | int, ...] | tuple[int, bytes]
-"""What getaddrinfo gives and connect takes."""
+"""An address as getaddrinfo returns it and connect takes it."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_AND_ERROR: Final = struct.Struct(">ih")
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A request whose answer has not been read."""
 
     api: ApiKey
@@ -44,13 +45,13 @@ class _Asked(NamedTuple):
 
 
 class Connection:
-    """Connects and agrees on versions when it is made."""
+    """Its constructor connects and negotiates API versions."""
 
     def __init__(self, host: str, port: int, settings: ClientSettings) -> None:
         self.address = ServerAddress(host, port)
         self._settings = settings
         self._correlation_id = 0
-        self._asked: deque[_Asked] = deque()
+        self._requests: deque[_Request] = deque()
         self._ready: deque[Message] = deque()
         self._socket: socket.socket | None = _connect(self.address, settings)
         self._versions: dict[int, tuple[int, int]] = {}
@@ -62,11 +63,11 @@ class Connection:
 
     @property
     def outstanding(self) -> int:
-        """Answers that have yet to be received."""
-        return len(self._asked) + len(self._ready)
+        """The number of answers that are not received yet."""
+        return len(self._requests) + len(self._ready)
 
     def version_of(self, api: ApiKey, *, at_least: int = 0, at_most: int = 1 << 15) -> int:
-        """The highest version that both ends know, within the bounds that the caller can live with."""
+        """The highest version that client and broker support, within the caller's bounds."""
         first, last = schema_range(api)
         theirs = self._versions.get(api)
         if theirs is not None:
@@ -82,7 +83,7 @@ class Connection:
         )
 
     def send(self, api: ApiKey, message: Message, *, version: int | None = None) -> None:
-        """Sends a request; its answer is to be received later, after those of the requests before it."""
+        """Sends a request. Answers are received later, in the order of the requests."""
         if version is None:
             version = self.version_of(api)
         self._correlation_id = self._correlation_id % MAX_CORRELATION_ID + 1
@@ -100,13 +101,13 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        self._asked.append(_Asked(api, version, self._correlation_id))
+        self._requests.append(_Request(api, version, self._correlation_id))
 
     def receive(self) -> Message:
         """The answer to the oldest request that has none yet.
 
-        The clock of request_timeout_ms starts here and not with `send`: the answer may have lain ready for long while
-        the caller was busy with the one before.
+        request_timeout_ms starts here and not with `send`: the answer may have been ready for long while the caller was
+        busy with the one before.
         """
         return self._ready.popleft() if self._ready else self._read_answer()
 
@@ -114,7 +115,7 @@ class Connection:
         """Whether `receive` would find at least the beginning of an answer, without waiting for it."""
         if self._ready:
             return True
-        if self._socket is None or not self._asked:
+        if self._socket is None or not self._requests:
             return False
         poll = select.poll()  # not select.select, which ends at 1,024 open files
         poll.register(self._socket, select.POLLIN)
@@ -123,49 +124,49 @@ class Connection:
     def call(self, api: ApiKey, message: Message, *, version: int | None = None) -> Message:
         """Sends a request and waits for its answer. Answers to earlier requests are kept for `receive`."""
         self.send(api, message, version=version)
-        while len(self._asked) > 1:
+        while len(self._requests) > 1:
             self._ready.append(self._read_answer())
         return self._read_answer()
 
     def close(self) -> None:
-        """Calling it twice is fine. Answers that were not received are lost."""
+        """May be called again. Answers that were not received are lost."""
         sock, self._socket = self._socket, None
-        self._asked.clear()
+        self._requests.clear()
         self._ready.clear()
         if sock is not None:
             sock.close()
 
     def _read_answer(self) -> Message:
-        asked = self._next_asked()
+        request = self._next_request()
         try:
-            frame = self._read_frame(asked.api)
-            return self._decode(asked, frame)
+            frame = self._read_frame(request.api)
+            return self._decode(request, frame)
         except OSError as problem:
             self.close()
-            raise self._unreachable(f"waiting for the answer to {asked.api.name}", problem) from None
+            raise self._unreachable(f"waiting for the answer to {request.api.name}", problem) from None
         except BaseException:
             self.close()
             raise
 
-    def _next_asked(self) -> _Asked:
-        if self._asked:
-            return self._asked.popleft()
+    def _next_request(self) -> _Request:
+        if self._requests:
+            return self._requests.popleft()
         self._open_socket()
         raise RuntimeError(f"receive() from {self.address}: expected a request that has no answer yet")
 
-    def _decode(self, asked: _Asked, frame: memoryview) -> Message:
+    def _decode(self, request: _Request, frame: memoryview) -> Message:
         if len(frame) < _LENGTH.size:
-            raise self._garbled(asked.api, f"{len(frame)} bytes, expected a correlation id at least")
+            raise self._garbled(request.api, f"{len(frame)} bytes, expected a correlation id at least")
         (correlation_id,) = _LENGTH.unpack_from(frame)
-        if correlation_id != asked.correlation_id:
+        if correlation_id != request.correlation_id:
             raise self._garbled(
-                asked.api, f"correlation id {correlation_id}, expected {asked.correlation_id}"
+                request.api, f"correlation id {correlation_id}, expected {request.correlation_id}"
             )
-        version = 0 if _refuses_versions(asked.api, frame) else asked.version
+        version = 0 if _refuses_versions(request.api, frame) else request.version
         try:
-            return decode_response(asked.api, version, frame)[1]
+            return decode_response(request.api, version, frame)[1]
         except ProtocolViolation as violation:
-            raise self._garbled(asked.api, str(violation)) from None
+            raise self._garbled(request.api, str(violation)) from None
 
     def _read_frame(self, api: ApiKey) -> memoryview:
         deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
@@ -179,7 +180,7 @@ class Connection:
         return self._read(length, deadline)
 
     def _read(self, count: int, deadline: float) -> memoryview:
-        """Exactly `count` bytes, read straight to where they stay."""
+        """Exactly `count` bytes, without a copy."""
         sock = self._open_socket()
         view = memoryview(bytearray(count))
         position = 0
@@ -200,21 +201,16 @@ class Connection:
         return self._socket
 
     def _negotiate(self) -> None:
-        """Asks for versions in the newest way; a broker that does not know it says so in the oldest."""
-        wish = ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=CLIENT_VERSION)
+        """Asks with the newest version of ApiVersions; a broker that does not know it answers in version 0."""
+        request = ApiVersionsRequest(client_software_name=CLIENT_NAME, client_software_version=CLIENT_VERSION)
         version = schema_range(ApiKey.API_VERSIONS)[1]
-        answer = self._ask_versions(wish, version)
+        answer = expect(self.call(ApiKey.API_VERSIONS, request, version=version), ApiVersionsResponse)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = self._ask_versions(wish, 0)
+            answer = expect(self.call(ApiKey.API_VERSIONS, request, version=0), ApiVersionsResponse)
         if answer.error_code != ErrorCode.NONE:
             self.close()
             raise Refused(answer.error_code, f"ApiVersions at {self.address}")
         self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-
-    def _ask_versions(self, wish: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
-        answer = self.call(ApiKey.API_VERSIONS, wish, version=version)
-        assert isinstance(answer, ApiVersionsResponse)
-        return answer
 
     def _unreachable(self, doing: str, problem: OSError) -> Unreachable:
         return Unreachable(
@@ -225,42 +221,49 @@ class Connection:
         return Garbled(f"{self.address}: the answer to {api.name}: {found}")
 
 
+def expect(answer: Message, kind: type[M]) -> M:
+    """The answer with its type. The codec has made it for the request's API, so this never fails."""
+    if not isinstance(answer, kind):
+        raise Garbled(f"{type(answer).__name__} where {kind.__name__} was expected")
+    return answer
+
+
 def _refuses_versions(api: ApiKey, frame: memoryview) -> bool:
-    """Whether a broker does not know the version of an ApiVersions request: it says so in version 0, whatever was
-    asked. The error code has the same place in all versions."""
+    """Whether a broker does not know the version of an ApiVersions request: it then answers in version 0. The error
+    code has the same position in all versions."""
     if api != ApiKey.API_VERSIONS or len(frame) < _CORRELATION_AND_ERROR.size:
         return False
     return bool(_CORRELATION_AND_ERROR.unpack_from(frame)[1] == ErrorCode.UNSUPPORTED_VERSION)
 
 
 def explain(problem: OSError, timeout_ms: int) -> str:
-    """An OSError in words."""
+    """The text of an OSError."""
     if isinstance(problem, TimeoutError):
         return f"no answer within {timeout_ms} ms"
     return problem.strerror or str(problem) or type(problem).__name__
 
 
 def _connect(address: ServerAddress, settings: ClientSettings) -> socket.socket:
-    """A socket to the first of the host's addresses that takes it; each gets its share of the time."""
+    """A socket to the first of the host's addresses that accepts; the time is divided among them."""
     timeout_ms = min(settings.request_timeout_ms, CONNECT_TIMEOUT_MS_MAX)
     choices = _resolve(address)
     deadline = time.monotonic() + timeout_ms / 1000
-    trouble: OSError = TimeoutError()
+    failure: OSError = TimeoutError()
     for index, (family, where) in enumerate(choices):
         share_s = (deadline - time.monotonic()) / (len(choices) - index)
         try:
             return _connect_to(family, where, max(MIN_CONNECT_S, share_s))
         except OSError as problem:
-            trouble = problem
+            failure = problem
     raise Unreachable(
-        f"{address}: {explain(trouble, timeout_ms)} while connecting: "
+        f"{address}: {explain(failure, timeout_ms)} while connecting: "
         "check that the broker runs and that this address is the right one"
     )
 
 
 def _resolve(address: ServerAddress) -> list[tuple[int, _Where]]:
     try:
-        # The resolver's own limits bound this; there is no way to give it one.
+        # Only the resolver's own limits bound this; it has no timeout argument.
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as problem:
         raise Unreachable(

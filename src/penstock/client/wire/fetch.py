@@ -1,11 +1,11 @@
-"""Reading a range of a partition as fast as the broker gives it: whole record batches, undecoded.
+"""Reads a range of offsets of a partition as fast as the broker sends it: whole record batches, undecoded.
 
-While the caller decodes one chunk, the broker already works on the next: its request is sent before the chunk is
-yielded. Records are copied once, out of the answer's frame, because decoders want `bytes` of their own.
+While the caller decodes one chunk, the broker already works on the next: the reader sends the next request before it
+yields a chunk. It copies records once, out of the answer's frame, because decoders need `bytes`.
 
-Trouble (a leader that moves, a broker that restarts, a connection that breaks) is waited out from the position that
-was reached; every chunk gives the full `retry_for_ms` again. The connection is lent to the reader alone, so a reader
-that stops early with an answer outstanding closes it and disturbs nobody.
+After a failure (a leader that moves, a broker that restarts, a connection that breaks) the reader retries from the
+position that it has reached; `retry_for_ms` starts again with every chunk. Each reader has a connection of its own, so
+one that stops early, with an answer outstanding, closes only that connection.
 """
 
 import logging
@@ -38,34 +38,34 @@ READ_COMMITTED = 1
 NO_SESSION_EPOCH = -1
 CONSUMER = -1
 FRAME_OVERHEAD_BYTES = 1 << 12
-"""What an answer has around its records: headers, and a topic name of at most 249 bytes."""
+"""The bytes of an answer around its records: headers, and a topic name of at most 249 bytes."""
 EMPTY_ANSWERS_TO_BELIEVE = 2
-"""How often a broker must say that nothing is left before the end. One that reads old records from remote storage
-answers empty when that takes it too long."""
+"""How many empty answers in a row mean that no records are left before the end. A broker that reads old records from
+remote storage answers empty when that takes too long."""
 
 _WALK = Struct(">qi4xb6xi")
-"""Of a batch's header: base_offset, batch_length, magic, last_offset_delta."""
+"""Fields of a batch's header: base_offset, batch_length, magic, last_offset_delta."""
 _LENGTH_OVERHEAD = 12
 _MIN_BATCH_LENGTH = HEADER_SIZE - _LENGTH_OVERHEAD
 _MAGIC = 2
 
 
 class OffsetGone(ClientError):
-    """Records of the range are not there: retention or truncation took them, or they were never written."""
+    """Records of the range do not exist: retention or truncation deleted them, or they were never written."""
 
-    def __init__(self, place: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
-        self.place = place
+    def __init__(self, tp: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+        self.topic_partition = tp
         self.wanted = wanted
         self.earliest = earliest
         self.latest = latest
         super().__init__(
-            f"{place}: offset {wanted} is not there: the partition holds {earliest} up to {latest} (excluded); "
-            + ("retention or a deletion took it" if wanted < earliest else "the log ends before it")
+            f"{tp}: offset {wanted} does not exist: the partition holds {earliest} up to {latest} (excluded); "
+            + ("retention or a deletion removed it" if wanted < earliest else "the log ends before it")
         )
 
 
 class _NotYet(OffsetGone):
-    """The log ends before the range does. It may grow, or a new leader may catch up."""
+    """The log ends before the range does. It may still grow, or a new leader may catch up."""
 
     @property
     def retriable(self) -> bool:
@@ -74,7 +74,7 @@ class _NotYet(OffsetGone):
 
 def fetch_range(
     cluster: Cluster,
-    place: TopicPartition,
+    tp: TopicPartition,
     start: int,
     end: int,
     *,
@@ -84,28 +84,28 @@ def fetch_range(
 ) -> Generator[bytes, None, None]:
     """Chunks of whole batches that cover the offsets from `start` to `end` (excluded).
 
-    The first chunk may begin before `start` and the last may end after `end`; compaction may have left holes, and
-    control batches are not taken out. A caller that stops early closes the generator (or drops it, which does so).
+    The first chunk may begin before `start` and the last may end after `end`. Compaction may have left gaps, and
+    control batches are included. A caller that stops early closes the generator (or drops it, which closes it).
     """
-    reader = _Reader(cluster, place, start, end, fetch_bytes, max_wait_ms, isolation)
+    reader = _Reader(cluster, tp, start, end, fetch_bytes, max_wait_ms, isolation)
     try:
         while not reader.finished:
             chunk = reader.read()
             reader.ask_ahead()
             if chunk:
                 yield chunk
-                reader.patience.restart()  # the time that the caller took is not the broker's
+                reader.backoff.restart()  # the caller's own time does not count
     finally:
         reader.close()
 
 
 class _Reader:
-    """Where one reader is, and the connection it reads from."""
+    """The position of one reader, and its connection."""
 
     def __init__(
         self,
         cluster: Cluster,
-        place: TopicPartition,
+        tp: TopicPartition,
         start: int,
         end: int,
         fetch_bytes: int,
@@ -114,37 +114,37 @@ class _Reader:
     ) -> None:
         settings = cluster.settings
         self._cluster = cluster
-        self._place = place
+        self._place = tp
         self._position = start
         self._end = end
         self._fetch_bytes_max = max(1, settings.max_response_bytes - FRAME_OVERHEAD_BYTES)
         self._fetch_bytes = min(max(1, fetch_bytes), self._fetch_bytes_max)
-        # The broker may sit on a request this long, so it must not eat up the time for the answer.
+        # The broker may hold a request for this long: there must be time left for the answer.
         self._max_wait_ms = min(max(0, max_wait_ms), settings.request_timeout_ms // 2)
         self._isolation = isolation
         self._connection: Connection | None = None
         self._empty_answers = 0
         self._log_end = -1
-        self.patience = RetryBackoff(settings)
+        self.backoff = RetryBackoff(settings)
 
     @property
     def finished(self) -> bool:
         return self._position >= self._end
 
     def read(self) -> bytes:
-        """The next whole batches; empty when nothing is left of the range."""
+        """The next whole batches; empty at the end of the range."""
         while True:
             try:
                 chunk = self._use(self._receive())
                 if chunk or self.finished:
-                    self.patience.restart()
+                    self.backoff.restart()
                     return chunk
             except ClientError as problem:
                 self._drop()
-                self.patience.pause(problem)
+                self.backoff.pause(problem)
 
     def ask_ahead(self) -> None:
-        """Sends the next request. Trouble here shows again when its answer is wanted."""
+        """Sends the next request. A failure here shows again in `read`."""
         if self.finished:
             return
         try:
@@ -165,7 +165,7 @@ class _Reader:
         assert isinstance(answer, FetchResponse)
         _check(answer.error_code, self._place)
         if not answer.responses:
-            # How Kafka answers a client that is over its quota; it also keeps the next request waiting by itself.
+            # Kafka answers so to a client that is over its quota; it then also delays the next request.
             code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
             raise Refused(code, f"Fetch of {self._place}", f"throttled for {answer.throttle_time_ms} ms")
         return self._only_row(answer)
@@ -205,7 +205,7 @@ class _Reader:
         )
 
     def _drop(self) -> None:
-        """After any trouble, who leads is asked anew; a connection that still works is found in the pool again."""
+        """After any failure: looks up the leader again. A connection that still works goes back to the pool."""
         self._empty_answers = 0
         self.close()
         self._cluster.forget_leaders([self._place.topic])
@@ -224,7 +224,7 @@ class _Reader:
         return b""
 
     def _cut(self, records: memoryview) -> bytes:
-        """Walks the batches' heads: past the last whole one, and not beyond the end of the range."""
+        """Cuts after the last whole batch that begins before the end of the range."""
         position, size = walk(records, self._end, self._place)
         if position is None:
             self._ask_for_more()
@@ -235,7 +235,7 @@ class _Reader:
         return bytes(records[:size])
 
     def _ask_for_more(self) -> None:
-        """Not even one batch fitted. Brokers give one whole batch in any case; this one does not."""
+        """Not even one batch fitted. Most brokers always send one whole batch; this one does not."""
         if self._fetch_bytes >= self._fetch_bytes_max:
             raise Garbled(
                 f"Fetch of {self._place} at offset {self._position}: the next batch is larger than "
@@ -246,7 +246,7 @@ class _Reader:
     def _use_empty(self, row: PartitionData) -> None:
         log_end = row.last_stable_offset if self._isolation == READ_COMMITTED else row.high_watermark
         if log_end > self._log_end >= 0:
-            self.patience.restart()  # it grows, or its new leader catches up
+            self.backoff.restart()  # the log grows, or its new leader catches up
         self._log_end = log_end
         if log_end < self._end:
             raise _NotYet(self._place, max(self._position, log_end), row.log_start_offset, log_end)
@@ -265,7 +265,7 @@ class _Reader:
         raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {self._place} at offset {self._position}")
 
 
-def walk(records: memoryview, end: int, place: TopicPartition) -> tuple[int | None, int]:
+def walk(records: memoryview, end: int, tp: TopicPartition) -> tuple[int | None, int]:
     """(the offset after the last whole batch that is needed, its end in bytes).
 
     The offset is None when no batch is whole; it is `end` when the range is exhausted by a batch beyond it.
@@ -277,7 +277,7 @@ def walk(records: memoryview, end: int, place: TopicPartition) -> tuple[int | No
         base_offset, length, magic, last_delta = unpack(records, at)
         if magic != _MAGIC or length < _MIN_BATCH_LENGTH:
             raise Garbled(
-                f"Fetch of {place}: a batch at byte {at} with magic={magic}, batch_length={length}; expected "
+                f"Fetch of {tp}: a batch at byte {at} with magic={magic}, batch_length={length}; expected "
                 f"magic {_MAGIC} (Kafka 0.11 and later) and at least {_MIN_BATCH_LENGTH} bytes"
             )
         if at + _LENGTH_OVERHEAD + length > size:
@@ -289,6 +289,6 @@ def walk(records: memoryview, end: int, place: TopicPartition) -> tuple[int | No
     return position, at
 
 
-def _check(code: int, place: TopicPartition) -> None:
+def _check(code: int, tp: TopicPartition) -> None:
     if code != ErrorCode.NONE:
-        raise Refused(code, f"Fetch of {place}")
+        raise Refused(code, f"Fetch of {tp}")

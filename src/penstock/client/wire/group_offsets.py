@@ -1,17 +1,18 @@
-"""Committed offsets of groups: found and stored at the group's coordinator.
+"""Committed offsets of groups, fetched from and stored at the group's coordinator.
 
-Commits come without membership (generation -1), as from a consumer that assigns its partitions itself; the
-coordinator refuses them while the group has members, so the two ways cannot overwrite each other.
+Commits have no member (generation -1), like those of a consumer that assigns its partitions itself. The coordinator
+refuses them while the group has members, so the two cannot overwrite each other's offsets.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from penstock.client.errors import ClientError, Refused
-from penstock.client.wire.connection import Connection
-from penstock.client.wire.connection_pool import Pool
-from penstock.client.wire.retry import persist
+from penstock.client.wire.connection import Connection, expect
+from penstock.client.wire.connection_pool import ConnectionPool
+from penstock.client.wire.retry import retrying
 from penstock.client.wire.settings import ClientSettings, ServerAddress
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
@@ -41,9 +42,9 @@ ALL_TOPICS_VERSION_MIN = 2
 
 
 class GroupOffsets:
-    """Knows the coordinators of the groups it was asked about."""
+    """Caches the coordinators of groups."""
 
-    def __init__(self, settings: ClientSettings, pool: Pool) -> None:
+    def __init__(self, settings: ClientSettings, pool: ConnectionPool) -> None:
         self._settings = settings
         self._pool = pool
         self._coordinators: dict[str, int] = {}
@@ -52,46 +53,47 @@ class GroupOffsets:
         if not offsets:
             return
         message = OffsetCommitRequest(group_id=group, topics=_topics_to_commit(offsets, metadata))
-        persist(self._settings, lambda: self._commit_once(group, message))
+        retrying(self._settings, lambda: self._commit_once(group, message))
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        return persist(self._settings, lambda: self._committed_once(group))
+        return retrying(self._settings, lambda: self._committed_once(group))
 
     def _commit_once(self, group: str, message: OffsetCommitRequest) -> None:
-        with _Forgetting(self._coordinators, group):
-            connection = self._connect(group)
+        with self._coordinator(group) as connection:
             version = connection.version_of(ApiKey.OFFSET_COMMIT, at_most=VERSION_BY_NAME_MAX)
             answer = connection.call(ApiKey.OFFSET_COMMIT, message, version=version)
-            assert isinstance(answer, OffsetCommitResponse)
-            for topic in answer.topics:
+            for topic in expect(answer, OffsetCommitResponse).topics:
                 for row in topic.partitions:
-                    place = TopicPartition(topic.name, row.partition_index)
-                    _check(row.error_code, f"committing an offset of {place} for group {group!r}")
+                    tp = TopicPartition(topic.name, row.partition_index)
+                    _check(row.error_code, f"committing an offset of {tp} for group {group!r}")
 
     def _committed_once(self, group: str) -> dict[TopicPartition, int]:
         message = OffsetFetchRequest(
             group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
         )
-        with _Forgetting(self._coordinators, group):
-            connection = self._connect(group)
+        with self._coordinator(group) as connection:
             version = connection.version_of(
                 ApiKey.OFFSET_FETCH, at_least=ALL_TOPICS_VERSION_MIN, at_most=VERSION_BY_NAME_MAX
             )
             answer = connection.call(ApiKey.OFFSET_FETCH, message, version=version)
-            assert isinstance(answer, OffsetFetchResponse)
-            return dict(_stored(answer, group))
+            return dict(_committed_in(expect(answer, OffsetFetchResponse), group))
 
-    def _connect(self, group: str) -> Connection:
-        node_id = self._coordinators.get(group)
-        if node_id is None:
-            node_id = self._coordinators[group] = self._find(group)
-        return self._pool.connect(node_id)
+    @contextmanager
+    def _coordinator(self, group: str) -> Iterator[Connection]:
+        """A connection to the group's coordinator. Forgets the coordinator after an error: it may have moved."""
+        try:
+            node_id = self._coordinators.get(group)
+            if node_id is None:
+                node_id = self._coordinators[group] = self._find(group)
+            yield self._pool.connect(node_id)
+        except ClientError:
+            self._coordinators.pop(group, None)
+            raise
 
     def _find(self, group: str) -> int:
         message = FindCoordinatorRequest(key=group, key_type=GROUP_KEY_TYPE, coordinator_keys=[group])
-        answer = self._pool.ask_any(ApiKey.FIND_COORDINATOR, message)
-        assert isinstance(answer, FindCoordinatorResponse)
-        # Before version 4 there is one, whose fields are in the answer itself.
+        answer = self._pool.ask_any(ApiKey.FIND_COORDINATOR, message, FindCoordinatorResponse)
+        # Before version 4 the answer itself has the fields of the only coordinator.
         found: Coordinator | FindCoordinatorResponse = answer
         if answer.coordinators:
             found = answer.coordinators[0]
@@ -100,58 +102,43 @@ class GroupOffsets:
         return found.node_id
 
 
-class _Forgetting:
-    """Forgets a group's coordinator when asking it has failed: it may have moved."""
-
-    def __init__(self, coordinators: dict[str, int], group: str) -> None:
-        self._coordinators = coordinators
-        self._group = group
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, ClientError):
-            self._coordinators.pop(self._group, None)
-
-
 class _Row(NamedTuple):
-    place: TopicPartition
+    tp: TopicPartition
     offset: int
     error_code: int
 
 
 def _topics_to_commit(offsets: Mapping[TopicPartition, int], metadata: str) -> list[OffsetCommitRequestTopic]:
     topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
-    for place, offset in offsets.items():
-        topics[place.topic].append(
+    for tp, offset in offsets.items():
+        topics[tp.topic].append(
             OffsetCommitRequestPartition(
-                partition_index=place.partition, committed_offset=offset, committed_metadata=metadata
+                partition_index=tp.partition, committed_offset=offset, committed_metadata=metadata
             )
         )
     return [OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()]
 
 
-def _stored(answer: OffsetFetchResponse, group: str) -> Iterable[tuple[TopicPartition, int]]:
+def _committed_in(answer: OffsetFetchResponse, group: str) -> Iterable[tuple[TopicPartition, int]]:
     _check_fetched(answer.error_code, group)
     for each in answer.groups:
         _check_fetched(each.error_code, group)
     for row in _rows(answer):
-        _check(row.error_code, f"the committed offset of {row.place} in group {group!r}")
+        _check(row.error_code, f"the committed offset of {row.tp} in group {group!r}")
         if row.offset >= 0:
-            yield row.place, row.offset
+            yield row.tp, row.offset
 
 
 def _rows(answer: OffsetFetchResponse) -> Iterable[_Row]:
-    """Both shapes: one group's topics (before version 8), or groups with topics."""
+    """Of both formats: one group's topics (before version 8), or groups with topics."""
     for old in answer.topics:
         for part in old.partitions:
             yield _Row(TopicPartition(old.name, part.partition_index), part.committed_offset, part.error_code)
     for group in answer.groups:
         for topic in group.topics:
             for row in topic.partitions:
-                place = TopicPartition(topic.name, row.partition_index)
-                yield _Row(place, row.committed_offset, row.error_code)
+                tp = TopicPartition(topic.name, row.partition_index)
+                yield _Row(tp, row.committed_offset, row.error_code)
 
 
 def _check_fetched(code: int, group: str) -> None:

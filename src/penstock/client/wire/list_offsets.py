@@ -1,4 +1,4 @@
-"""ListOffsets: where in its partitions a time, the beginning or the end lies. One request for each leader."""
+"""ListOffsets: the offsets of times, of the beginning and of the end of partitions. One request to each leader."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -22,81 +22,76 @@ EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
 CONSUMER = -1
-"""The replica id of those who are none."""
+"""The replica id of a client that is not a replica."""
 
 
 class FoundOffset(NamedTuple):
-    """An offset of -1 says that there is no record at or after that time."""
+    """Offset -1: there is no record at or after that time."""
 
     offset: int
     timestamp: int
 
 
 class Leaders(Protocol):
-    """What this needs of a cluster."""
+    """The methods of Cluster that are used here."""
 
     settings: ClientSettings
 
-    def find_leaders(self, places: Collection[TopicPartition]) -> None: ...
-    def leader_once(self, place: TopicPartition) -> int: ...
+    def find_leaders(self, partitions: Collection[TopicPartition]) -> None: ...
+    def leader_once(self, tp: TopicPartition) -> int: ...
     def forget_leaders(self, topics: Collection[str]) -> None: ...
     def connect_once(self, node_id: int) -> Connection: ...
 
 
 class OffsetSearch:
-    """Asks each leader for its partitions; only those that failed are asked for again."""
+    """Asks each leader for its partitions, and retries only the partitions that failed."""
 
     def __init__(self, leaders: Leaders) -> None:
         self._leaders = leaders
 
     def run(self, wanted: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, FoundOffset]:
         found: dict[TopicPartition, FoundOffset] = {}
-        patience = RetryBackoff(self._leaders.settings)
-        while missing := {place: time for place, time in wanted.items() if place not in found}:
+        backoff = RetryBackoff(self._leaders.settings)
+        while missing := {tp: time for tp, time in wanted.items() if tp not in found}:
             before = len(found)
             problem = self._round(missing, isolation, found)
             if len(found) > before:
-                patience.restart()
+                backoff.restart()
             if problem is not None:
-                self._leaders.forget_leaders({place.topic for place in missing if place not in found})
-                patience.pause(problem)
+                self._leaders.forget_leaders({tp.topic for tp in missing if tp not in found})
+                backoff.pause(problem)
         return found
 
-    def once(self, place: TopicPartition, wanted: int) -> FoundOffset:
+    def once(self, tp: TopicPartition, wanted: int) -> FoundOffset:
         found: dict[TopicPartition, FoundOffset] = {}
-        problem = self._round({place: wanted}, 0, found)
+        problem = self._round({tp: wanted}, 0, found)
         if problem is not None:
             raise problem
-        return found[place]
+        return found[tp]
 
     def _round(
-        self,
-        missing: Mapping[TopicPartition, int],
-        isolation: int,
-        found: dict[TopicPartition, FoundOffset],
+        self, missing: Mapping[TopicPartition, int], isolation: int, found: dict[TopicPartition, FoundOffset]
     ) -> ClientError | None:
-        """Fills `found`; the last problem, if there was one. A final one is raised at once."""
+        """Fills `found`. Returns the last retriable problem; raises any other at once."""
         by_leader, last = self._group(missing)
-        for leader, places in by_leader.items():
+        for leader, partitions in by_leader.items():
             try:
-                last = (
-                    self._ask(leader, {place: missing[place] for place in places}, isolation, found) or last
-                )
+                last = self._ask(leader, {tp: missing[tp] for tp in partitions}, isolation, found) or last
             except ClientError as problem:
-                last = _passing(problem)
+                last = _retriable(problem)
         return last
 
     def _group(
-        self, places: Collection[TopicPartition]
+        self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[int, list[TopicPartition]], ClientError | None]:
-        """Partitions by their leader, as far as these are known, and why not all are."""
+        """Partitions by their leader, as far as leaders are known, and the problem if some are not."""
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         try:
-            self._leaders.find_leaders(places)
-            for place in places:
-                by_leader[self._leaders.leader_once(place)].append(place)
+            self._leaders.find_leaders(partitions)
+            for tp in partitions:
+                by_leader[self._leaders.leader_once(tp)].append(tp)
         except ClientError as problem:
-            return by_leader, _passing(problem)
+            return by_leader, _retriable(problem)
         return by_leader, None
 
     def _ask(
@@ -113,18 +108,18 @@ class OffsetSearch:
         answered = set()
         for topic in answer.topics:
             for row in topic.partitions:
-                place = TopicPartition(topic.name, row.partition_index)
-                answered.add(place)
+                tp = TopicPartition(topic.name, row.partition_index)
+                answered.add(tp)
                 if row.error_code == ErrorCode.NONE:
-                    found[place] = FoundOffset(row.offset, row.timestamp)
+                    found[tp] = FoundOffset(row.offset, row.timestamp)
                 else:
-                    last = _passing(Refused(row.error_code, f"an offset of {place}"))
+                    last = _retriable(Refused(row.error_code, f"an offset of {tp}"))
         if answered != wanted.keys():
             raise Garbled(f"ListOffsets of broker {leader}: it answered for other partitions than were asked")
         return last
 
 
-def _passing(problem: ClientError) -> ClientError:
+def _retriable(problem: ClientError) -> ClientError:
     if not problem.retriable:
         raise problem
     return problem
@@ -132,8 +127,8 @@ def _passing(problem: ClientError) -> ClientError:
 
 def _request(wanted: Mapping[TopicPartition, int], isolation: int, timeout_ms: int) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
-    for place, time in wanted.items():
-        topics[place.topic].append(ListOffsetsPartition(partition_index=place.partition, timestamp=time))
+    for tp, time in wanted.items():
+        topics[tp.topic].append(ListOffsetsPartition(partition_index=tp.partition, timestamp=time))
     rows: Iterable[ListOffsetsTopic] = (
         ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
     )

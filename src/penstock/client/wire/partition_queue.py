@@ -1,20 +1,20 @@
-"""One partition's batches on their way out, in order, numbered so that none is written twice or skipped.
+"""The unacked batches of one partition, in order, with sequence numbers so that none is written twice or skipped.
 
     waiting ──take──> in flight ──acked──> gone
-       ^                  │ come_back
+       ^                  │ failed
        └──── returned <───┘        once nothing is in flight any more
 
-The broker takes a batch only if its first sequence number follows the last one it has seen of this producer. So:
+The broker accepts a batch only if its first sequence number follows the last one that it has seen of this producer. So:
 
-1. Batches leave in the order of their sequence numbers, and a batch that comes back goes again with the same number:
+1. Batches are sent in the order of their sequence numbers, and a batch that failed is sent again with the same number:
    if the broker had written it after all, it sees the number again and writes nothing.
-2. After one has come back, those behind it come back too (OUT_OF_ORDER_SEQUENCE_NUMBER). Nothing is sent until all are
-   back; then all go again, in order.
-3. A broker remembers the last five batches of a producer and no more. So from the oldest that is not acked on, five at
-   most have gone: those in flight, and those that were acked past one that came back (`_holes`).
-4. All that are in flight went to one broker: another leader gets none before the old one's answers are in.
-5. A broker that has lost track of the producer (the oldest batch in flight is refused for its number) gets the
-   batches again under a new producer id, counted from 0: `restart`.
+2. After one batch has failed, those behind it fail too (OUT_OF_ORDER_SEQUENCE_NUMBER). Nothing is sent until all of
+   them are answered; then all are sent again, in order.
+3. A broker remembers the last five batches of a producer and no more. So, counted from the oldest that is not acked, at
+   most five have been sent: those in flight, and those that were acked after one that failed (`_acked_ahead`).
+4. All batches in flight went to one broker: another leader gets none before the old one has answered.
+5. If the broker has lost the producer's state (it refuses the sequence number of the oldest batch in flight), the
+   batches are sent again under a new producer id, numbered from 0: `restart`.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ MAX_IN_FLIGHT: Final = 5
 
 
 class Identity(NamedTuple):
-    """Who a broker thinks is producing."""
+    """The producer id and epoch of the batches."""
 
     producer_id: int
     epoch: int
@@ -38,39 +38,39 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Bytes as they go on the wire."""
+    """A record batch in wire format."""
 
     data: bytes
     rows: int
     sequence: int
     deadline_s: float
-    """By the monotonic clock: when nobody waits for it any longer."""
+    """By the monotonic clock: when its delivery times out."""
     index: int = -1
-    """Its place among all that the queue was given. Halves share that of the whole."""
+    """Its number among all batches of the queue. Halves have the number of the whole."""
 
 
 class PartitionQueue:
-    """Decides what may go next. Sends nothing itself."""
+    """Decides which batch is sent next. Does no I/O."""
 
-    def __init__(self, place: TopicPartition, identity: Identity) -> None:
-        self.place = place
+    def __init__(self, tp: TopicPartition, identity: Identity) -> None:
+        self.topic_partition = tp
         self.identity = identity
         self.next_sequence = 0
         self.not_before_s = 0.0
-        """By the monotonic clock: a pause after a refusal."""
+        """By the monotonic clock: the end of the pause after a failure."""
         self.tries = 0
-        """Refusals since the last batch that was acked."""
-        self.troubled_until_s = 0.0
-        """By the monotonic clock: how long the trouble that began with the first of them is waited out."""
+        """Failures since the last batch that was acked."""
+        self.retry_until_s = 0.0
+        """By the monotonic clock: when retries end, counted from the first of them."""
         self.node_id = -1
-        """The broker that has those in flight."""
-        self.lost_track = False
-        """The broker does not know the producer any more: rule 5."""
+        """The broker that has the batches in flight."""
+        self.lost_state = False
+        """The broker has lost the producer's state: rule 5."""
         self.restarted = False
-        """... and was given a new one, under which nothing has been acked yet."""
+        """There is a new producer id, under which nothing has been acked yet."""
         self._added = 0
-        self._holes: list[int] = []
-        """Of rule 3: the indexes of batches that were acked while one before them had come back."""
+        self._acked_ahead: list[int] = []
+        """Rule 3: the indexes of batches that were acked while an earlier one had failed."""
         self._waiting: deque[Batch] = deque()
         self._in_flight: deque[Batch] = deque()
         self._returned: deque[Batch] = deque()
@@ -85,7 +85,7 @@ class PartitionQueue:
 
     @property
     def head(self) -> Batch:
-        """The next to go."""
+        """The next to be sent."""
         return self._waiting[0]
 
     def add(self, batch: Batch) -> None:
@@ -99,7 +99,7 @@ class PartitionQueue:
         if self._returned or not self._waiting:
             return False
         oldest = (self._in_flight or self._waiting)[0].index
-        gone = len(self._in_flight) + sum(1 for hole in self._holes if hole > oldest)
+        gone = len(self._in_flight) + sum(1 for index in self._acked_ahead if index > oldest)
         return gone < MAX_IN_FLIGHT
 
     def may_go_to(self, node_id: int) -> bool:
@@ -115,26 +115,26 @@ class PartitionQueue:
         """The oldest in flight is written."""
         written = self._in_flight.popleft()
         if self._returned:
-            self._holes.append(written.index)
+            self._acked_ahead.append(written.index)
         else:
-            self._holes = [hole for hole in self._holes if hole > written.index]
+            self._acked_ahead = [index for index in self._acked_ahead if index > written.index]
         self.tries = 0
         self.restarted = False
         self._settle()
 
     def is_first(self) -> bool:
-        """Whether nothing that came back stands before the oldest in flight."""
+        """Whether no failed batch is before the oldest in flight."""
         return not self._returned
 
-    def come_back(self) -> None:
-        """The oldest in flight was not taken."""
+    def failed(self) -> None:
+        """The oldest in flight was not written."""
         self._returned.append(self._in_flight.popleft())
         self._settle()
 
-    def come_back_in_halves(self) -> int:
-        """The oldest in flight is too large: its records go again in two batches, with the numbers they had.
+    def failed_too_large(self) -> int:
+        """The oldest in flight is too large: its records are sent again in two batches, with the same numbers.
 
-        Returns how many bytes there are now that were not there before.
+        Returns by how many bytes the two batches are larger than the one.
         """
         whole = self._in_flight.popleft()
         parts = halves(whole, self.identity)
@@ -143,13 +143,13 @@ class PartitionQueue:
         return sum(len(part.data) for part in parts) - len(whole.data)
 
     def restart(self, identity: Identity) -> None:
-        """Everything goes again as a new producer's (rule 5)."""
+        """Sends everything again with a new producer id (rule 5)."""
         assert not self._in_flight
         self.identity = identity
         self.next_sequence = 0
-        self.lost_track = False
+        self.lost_state = False
         self.restarted = True
-        self._holes.clear()
+        self._acked_ahead.clear()
         batches, self._waiting = self._waiting, deque()
         for batch in batches:
             self.add(numbered(batch, identity, self.next_sequence))
@@ -162,16 +162,13 @@ class PartitionQueue:
 
 def numbered(batch: Batch, identity: Identity, sequence: int) -> Batch:
     data = renumber(
-        batch.data,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-        base_sequence=sequence,
+        batch.data, producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence
     )
     return replace(batch, data=data, sequence=sequence)
 
 
 def halves(batch: Batch, identity: Identity) -> list[Batch]:
-    """Two batches with the records of one that has at least two."""
+    """Splits a batch of at least two records."""
     records = read_records(batch.data)
     middle = len(records) // 2
     compression = read_header(batch.data).compression
@@ -184,9 +181,9 @@ def halves(batch: Batch, identity: Identity) -> list[Batch]:
 
 
 def batch_of(records: list[Record], compression: int, identity: Identity, sequence: int) -> bytes:
-    """Records as a batch, their offsets counted from 0."""
+    """A batch of these records, with offsets from 0."""
     return build_batch(
-        [record._replace(offset=place) for place, record in enumerate(records)],
+        [record._replace(offset=tp) for tp, record in enumerate(records)],
         leader_epoch=-1,
         compression=compression,
         producer_id=identity.producer_id,

@@ -1,4 +1,4 @@
-"""What a broker's answer to a batch means, and the words for a batch that cannot be delivered."""
+"""What a broker's answer to a batch means, and the errors for a batch that cannot be delivered."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -12,23 +12,19 @@ from penstock.errors import ErrorCode
 from penstock.types import TopicPartition
 
 
-class Verdict(Enum):
-    """What becomes of a batch."""
+class BatchOutcome(Enum):
+    """What the producer does with a batch after its answer."""
 
     WRITTEN = "it is in the log"
-    AGAIN = "it goes again, with the same sequence number"
-    AGAIN_AFTER_OTHERS = "a batch before it came back, so this one had to: no trouble of its own"
-    SMALLER = "it goes again in two halves"
-    RESTART = "the broker has lost track of the producer: it goes again under a new id"
-    FATAL = "it will never be taken"
+    AGAIN = "it is sent again, with the same sequence number"
+    AGAIN_AFTER_OTHERS = "it failed only because an earlier batch failed: it is sent again after that one"
+    SMALLER = "it is sent again in two halves"
+    RESTART = "the broker has lost the producer's state: it is sent again under a new producer id"
+    FATAL = "the broker will never accept it"
 
 
-LOST_TRACK: Final = frozenset(
-    {
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-    }
+LOST_STATE: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -54,34 +50,34 @@ NO_ADVICE: Final = "the broker's log may say more"
 
 
 class DeliveryTimedOut(ClientError):
-    """A batch was refused, or found nobody to take it, until its time was up."""
+    """A batch was refused, or no broker could be reached, until its delivery timed out."""
 
-    def __init__(self, place: TopicPartition, rows: int, timeout_ms: int, problem: ClientError) -> None:
-        self.place = place
+    def __init__(self, tp: TopicPartition, rows: int, timeout_ms: int, problem: ClientError) -> None:
+        self.topic_partition = tp
         super().__init__(
-            f"{place}: {rows} records were not acknowledged within delivery_timeout_ms={timeout_ms}; the last "
-            f"problem was: {problem}. See that the brokers are well, or allow more time (delivery.timeout.ms)"
+            f"{tp}: {rows} records were not acknowledged within delivery_timeout_ms={timeout_ms}; the last "
+            f"problem was: {problem}. Check the brokers, or allow more time (delivery.timeout.ms)"
         )
 
 
-def judge(code: int, queue: PartitionQueue, batch: Batch) -> Verdict:
-    """What the answer to the oldest batch in flight means."""
+def outcome_of(code: int, queue: PartitionQueue, batch: Batch) -> BatchOutcome:
+    """The outcome of the oldest batch in flight."""
     code = code_of(code)
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-        return Verdict.WRITTEN
-    if code in LOST_TRACK:
+        return BatchOutcome.WRITTEN
+    if code in LOST_STATE:
         if not queue.is_first():
-            return Verdict.AGAIN_AFTER_OTHERS
-        return Verdict.FATAL if queue.restarted else Verdict.RESTART
+            return BatchOutcome.AGAIN_AFTER_OTHERS
+        return BatchOutcome.FATAL if queue.restarted else BatchOutcome.RESTART
     if code in TOO_LARGE:
-        return Verdict.SMALLER if batch.rows > 1 else Verdict.FATAL
-    # A batch that was damaged on its way is whole here; Kafka's client sends it again too.
+        return BatchOutcome.SMALLER if batch.rows > 1 else BatchOutcome.FATAL
+    # A batch that was damaged on the way is intact here; Kafka's own client sends it again too.
     again = code == ErrorCode.CORRUPT_MESSAGE or code in RETRIABLE_CODES
-    return Verdict.AGAIN if again else Verdict.FATAL
+    return BatchOutcome.AGAIN if again else BatchOutcome.FATAL
 
 
-def refusal(place: TopicPartition, code: int, message: str | None) -> Refused:
-    """The broker's refusal of a batch, in words."""
+def refused(tp: TopicPartition, code: int, message: str | None) -> Refused:
+    """The error for a batch that the broker refused, with advice."""
     advice = ADVICE.get(code_of(code), NO_ADVICE)
     detail = f"{message.rstrip('.')}: {advice}" if message else advice
-    return Refused(code, f"producing to {place}", detail)
+    return Refused(code, f"producing to {tp}", detail)

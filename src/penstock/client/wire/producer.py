@@ -1,11 +1,11 @@
-"""Batches to their partitions' leaders: idempotent, acked by all replicas, several requests at a time.
+"""Sends batches to the leaders of their partitions: idempotent, acked by all replicas, several requests in flight.
 
-`send` only queues until a request's worth has come together; then answers that have arrived are read, and each leader
-gets requests with the oldest batch of each of its partitions, up to `max_in_flight` of them unanswered. Memory is
-bounded: with `buffer_bytes` unacked, `send` reads answers before it takes more. `flush` returns when all is acked.
+`send` queues batches until they fill a request. Then the producer reads the answers that have arrived, and sends each
+leader requests with the oldest batch of each of its partitions, up to `max_in_flight` of them unanswered. Memory is
+bounded: with `buffer_bytes` unacked, `send` reads answers before it accepts more. `flush` returns when all is acked.
 
-producer_queue.py holds the order of each partition and says what may go, producer_answers.py says what an answer
-means, producer_link.py speaks to one broker. Here is the waiting. One thread, no callbacks: the first batch that
+partition_queue.py keeps the order of each partition and decides what may be sent, produce_results.py interprets
+answers, producer_connection.py talks to one broker; this module waits. One thread, no callbacks: the first batch that
 cannot be delivered ends the producer, and every later call raises the same error.
 """
 
@@ -17,24 +17,17 @@ from typing import Final, Self
 from penstock.batch import HEADER_SIZE, EncodedRows, Record, pack_batch
 from penstock.client.errors import ClientError, Refused
 from penstock.client.wire.cluster import Cluster
-from penstock.client.wire.partition_queue import (
-    MAX_IN_FLIGHT,
-    Batch,
-    Identity,
-    PartitionQueue,
-    batch_of,
-)
-from penstock.client.wire.produce_results import DeliveryTimedOut, Verdict, judge, refusal
-from penstock.client.wire.producer_connection import Link, Sent
-from penstock.client.wire.producer_topics import partition_count
+from penstock.client.wire.partition_queue import MAX_IN_FLIGHT, Batch, Identity, PartitionQueue, batch_of
+from penstock.client.wire.produce_results import BatchOutcome, DeliveryTimedOut, outcome_of, refused
+from penstock.client.wire.producer_connection import ProducerConnection, Sent
 from penstock.errors import ConfigError, ErrorCode
 from penstock.kafka.wire.messages.produce import PartitionProduceResponse
 from penstock.types import TopicPartition
 
 REQUEST_OVERHEAD_BYTES: Final = 1 << 10
-"""What a request has around a batch: headers, and a topic name of at most 249 bytes."""
+"""The bytes of a request around a batch: headers, and a topic name of at most 249 bytes."""
 BATCH_BYTES: Final = 256 << 10
-"""Larger batches gain nothing (see the head of batch/_encode.py) and meet the topics' limits sooner."""
+"""Larger batches gain nothing (see the head of batch/_encode.py) and reach the topics' limits sooner."""
 MAX_BACKOFF_S: Final = 1.0
 
 
@@ -65,7 +58,7 @@ class BatchProducer:
         self._partitions: dict[str, int] = {}
         self._topic_batch_bytes: dict[str, int] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, ProducerConnection] = {}
         self._buffered = 0
         self._unsent = 0
         self._broken: ClientError | None = None
@@ -83,37 +76,37 @@ class BatchProducer:
             self.close()
 
     def close(self) -> None:
-        """Drops what is not acked; `flush` first."""
+        """Drops unacked batches; call `flush` first."""
         while self._links:
             self._links.popitem()[1].close()
 
-    # --- what callers ask
+    # --- for callers
 
     def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has. One that is missing is created if the broker does so on first use."""
+        """The number of partitions. A missing topic is created if the broker creates topics on first use."""
         count = self._partitions.get(topic)
         if count is None:
-            count = self._partitions[topic] = partition_count(self._cluster, topic)
+            count = self._partitions[topic] = len(self._cluster.topic_to_write(topic).partitions)
         return count
 
     def forget_topics(self) -> None:
-        """Asks again how many partitions topics have: they grow, and topics are deleted."""
+        """Drops the cached partition counts: topics get more partitions, or are deleted."""
         self._partitions.clear()
 
     def batch_bytes(self, topic: str) -> int:
-        """How large a batch's records should be: less where a topic has refused larger ones."""
+        """The size of batches for a topic: smaller after the topic has refused larger ones."""
         return self._topic_batch_bytes.get(topic, self._batch_bytes)
 
-    def send(self, place: TopicPartition, rows: EncodedRows) -> None:
-        """Queues a batch. May wait for answers to earlier ones, and raises if one of them is lost for good."""
+    def send(self, tp: TopicPartition, rows: EncodedRows) -> None:
+        """Queues a batch. May wait for answers to earlier ones, and raises if one of them cannot be delivered."""
         if rows.rows == 1 and len(rows.payload) + HEADER_SIZE > self._max_request_bytes:
             raise Refused(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"producing to {place}",
+                f"producing to {tp}",
                 f"a record of {len(rows.payload)} bytes where max_request_bytes={self._max_request_bytes}: raise it "
                 "(max.request.size) and the topic's max.message.bytes, or make the record smaller",
             )
-        queue = self._make_room(place)
+        queue = self._open_queue(tp)
         data = pack_batch(
             rows,
             compression=self._compression,
@@ -124,28 +117,28 @@ class BatchProducer:
         self._add(queue, data, rows.rows)
 
     def send_records(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        """Queues records, in batches of the usual size. Their offsets are not looked at."""
-        place = TopicPartition(topic, partition)
+        """Queues records, in batches of the usual size. Their offsets are ignored."""
+        tp = TopicPartition(topic, partition)
         for part in _parts(records, self.batch_bytes(topic)):
-            queue = self._make_room(place)
+            queue = self._open_queue(tp)
             data = batch_of(part, self._compression, queue.identity, queue.next_sequence)
             self._add(queue, data, len(part))
 
     def flush(self) -> None:
-        """Returns when all that was sent is acked."""
+        """Returns when everything is acked."""
         with self._guarded():
             while self._buffered:
                 self._make_progress()
 
     # --- queueing
 
-    def _make_room(self, place: TopicPartition) -> PartitionQueue:
+    def _open_queue(self, tp: TopicPartition) -> PartitionQueue:
         with self._guarded():
             while self._buffered >= self._buffer_bytes:
                 self._make_progress()
-            queue = self._queues.get(place)
+            queue = self._queues.get(tp)
             if queue is None:
-                queue = self._queues[place] = PartitionQueue(place, self._first_identity())
+                queue = self._queues[tp] = PartitionQueue(tp, self._first_identity())
         return queue
 
     def _add(self, queue: PartitionQueue, data: bytes, rows: int) -> None:
@@ -165,7 +158,7 @@ class BatchProducer:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Remembers a final error, so that nobody goes on past it."""
+        """Keeps a final error, which every later call raises."""
         if self._broken is not None:
             raise self._broken
         try:
@@ -178,11 +171,11 @@ class BatchProducer:
     # --- sending
 
     def _make_progress(self) -> None:
-        """Sends what may go and waits for one answer, or for the end of a pause if nobody has one to give."""
+        """Sends what it can and waits for one answer, or for the end of a pause if no answer is due."""
         self._send_ready()
-        busy = [link for link in self._links.values() if link.requests]
+        busy = [connection for connection in self._links.values() if connection.requests]
         if busy:
-            self._receive(min(busy, key=lambda link: link.requests[0][0].batch.deadline_s))
+            self._receive(min(busy, key=lambda connection: connection.requests[0][0].batch.deadline_s))
             return
         pauses = [queue.not_before_s for queue in self._queues.values() if queue.has_work()]
         time.sleep(max(0.0, min(pauses, default=0.0) - time.monotonic()))
@@ -190,24 +183,24 @@ class BatchProducer:
     def _send_ready(self) -> None:
         self._unsent = 0
         for node_id, queues in self._by_leader().items():
-            link = self._link(node_id, queues)
-            while link is not None and len(link.requests) < self._max_in_flight:
+            connection = self._link(node_id, queues)
+            while connection is not None and len(connection.requests) < self._max_in_flight:
                 request = self._pick(queues, node_id)
                 if not request:
                     break
-                if not self._send(link, request):
+                if not self._send(connection, request):
                     break
 
     def _by_leader(self) -> dict[int, list[PartitionQueue]]:
-        """The queues that have something to send, by the broker that should get it, the oldest batch first."""
+        """The queues that have something to send, by leader, the oldest batch first."""
         now_s = time.monotonic()
         found: dict[int, list[PartitionQueue]] = {}
         ready = [queue for queue in self._queues.values() if queue.has_work() and queue.not_before_s <= now_s]
         for queue in sorted(ready, key=lambda queue: queue.head.deadline_s):
             try:
-                if queue.lost_track:
+                if queue.lost_state:
                     queue.restart(Identity(*self._cluster.init_producer_id()))
-                node_id = self._cluster.leader_once(queue.place)
+                node_id = self._cluster.leader_once(queue.topic_partition)
             except ClientError as problem:
                 self._pause(queue, queue.head, problem)
                 continue
@@ -216,7 +209,7 @@ class BatchProducer:
         return found
 
     def _pick(self, queues: list[PartitionQueue], node_id: int) -> list[Sent]:
-        """One request: at most one batch of each partition, and together no more than a request may have."""
+        """One request: at most one batch of each partition, up to the size limit of a request."""
         request: list[Sent] = []
         size = 0
         for queue in queues:
@@ -226,72 +219,72 @@ class BatchProducer:
             if request and size > self._max_request_bytes:
                 break
             request.append(Sent(queue, queue.take(node_id)))
-        # Those that were served stand behind the others next time.
+        # Partitions in this request come after the others next time.
         queues.sort(key=lambda queue: queue.in_flight)
         return request
 
-    def _link(self, node_id: int, queues: list[PartitionQueue]) -> Link | None:
-        link = self._links.get(node_id)
-        if link is None:
+    def _link(self, node_id: int, queues: list[PartitionQueue]) -> ProducerConnection | None:
+        connection = self._links.get(node_id)
+        if connection is None:
             try:
-                link = self._links[node_id] = Link(node_id, self._cluster)
+                connection = self._links[node_id] = ProducerConnection(node_id, self._cluster)
             except ClientError as problem:
-                self._cluster.forget_leaders({queue.place.topic for queue in queues})
+                self._cluster.forget_leaders({queue.topic_partition.topic for queue in queues})
                 for queue in queues:
                     self._pause(queue, queue.head, problem)
-        return link
+        return connection
 
-    def _send(self, link: Link, request: list[Sent]) -> bool:
+    def _send(self, connection: ProducerConnection, request: list[Sent]) -> bool:
         try:
-            link.send(request)
+            connection.send(request)
         except ClientError as problem:
-            self._lose(link, problem)
+            self._lose(connection, problem)
             return False
         return True
 
     # --- answers
 
     def _take_answers(self) -> None:
-        """Those that have arrived: they make room for the next requests. Waits for none."""
-        for link in list(self._links.values()):
-            while self._links.get(link.node_id) is link and link.has_answer():
-                self._receive(link)
+        """Reads the answers that have arrived, without waiting."""
+        for connection in list(self._links.values()):
+            while self._links.get(connection.node_id) is connection and connection.has_answer():
+                self._receive(connection)
 
-    def _receive(self, link: Link) -> None:
+    def _receive(self, connection: ProducerConnection) -> None:
         try:
-            answers = link.receive()
+            answers = connection.receive()
         except ClientError as problem:
-            self._lose(link, problem)
+            self._lose(connection, problem)
             return
         for sent, row in answers:
             self._apply(sent, row)
 
     def _apply(self, sent: Sent, row: PartitionProduceResponse) -> None:
         queue, batch = sent
-        verdict = judge(row.error_code, queue, batch)
-        if verdict is Verdict.WRITTEN:
+        outcome = outcome_of(row.error_code, queue, batch)
+        if outcome is BatchOutcome.WRITTEN:
             self._note_written(queue, batch)
             return
-        problem = refusal(queue.place, row.error_code, row.error_message)
-        if verdict is Verdict.FATAL:
+        problem = refused(queue.topic_partition, row.error_code, row.error_message)
+        if outcome is BatchOutcome.FATAL:
             raise problem
-        if verdict is Verdict.SMALLER:
+        if outcome is BatchOutcome.SMALLER:
             self._cut(queue, batch)
             return
-        if verdict is Verdict.RESTART:
-            queue.lost_track = True
+        if outcome is BatchOutcome.RESTART:
+            queue.lost_state = True
         first = queue.is_first()
-        queue.come_back()
-        if first:  # those behind it bring no news
-            self._cluster.forget_leaders([queue.place.topic])
-            self._pause(queue, batch, problem, passes=True)
+        queue.failed()
+        if first:  # the failures behind it follow from the first
+            self._cluster.forget_leaders([queue.topic_partition.topic])
+            self._pause(queue, batch, problem, retriable=True)
 
     def _cut(self, queue: PartitionQueue, batch: Batch) -> None:
-        """The topic takes smaller batches only; what is encoded from now on shall fit at once."""
-        topic = queue.place.topic
-        # By what was refused, not by what is left of it: several of that size may be in flight.
+        """The topic accepts only smaller batches: from now on they are made small enough."""
+        topic = queue.topic_partition.topic
+        # By the size of the refused batch, not of its halves: several of that size may be in flight.
         self._topic_batch_bytes[topic] = max(1, min(self.batch_bytes(topic), len(batch.data) // 2))
-        self._buffered += queue.come_back_in_halves()
+        self._buffered += queue.failed_too_large()
 
     def _note_written(self, queue: PartitionQueue, batch: Batch) -> None:
         queue.acked()
@@ -299,34 +292,36 @@ class BatchProducer:
         self.acked_rows += batch.rows
         self.acked_bytes += len(batch.data)
 
-    def _lose(self, link: Link, problem: ClientError) -> None:
-        """The connection is gone: nobody knows what of its requests was written, so all go again."""
-        del self._links[link.node_id]
-        link.close()
+    def _lose(self, connection: ProducerConnection, problem: ClientError) -> None:
+        """The connection is gone: any of its requests may have been written or not, so all are sent again."""
+        del self._links[connection.node_id]
+        connection.close()
         oldest: dict[PartitionQueue, Batch] = {}
-        for request in link.requests:
+        for request in connection.requests:
             for queue, batch in request:
-                queue.come_back()
+                queue.failed()
                 oldest.setdefault(queue, batch)
-        self._cluster.forget_leaders({queue.place.topic for queue in oldest})
+        self._cluster.forget_leaders({queue.topic_partition.topic for queue in oldest})
         for queue, batch in oldest.items():
             self._pause(queue, batch, problem)
 
     def _pause(
-        self, queue: PartitionQueue, batch: Batch, problem: ClientError, *, passes: bool = False
+        self, queue: PartitionQueue, batch: Batch, problem: ClientError, *, retriable: bool = False
     ) -> None:
-        """Lets a partition rest after a problem; raises it if it does not pass, or not in time.
+        """Pauses a partition after a problem; raises the problem if it is final, or retries have timed out.
 
-        The time of a problem counts from when it is met: before that the caller may have been away, and nobody read
-        answers or tried again.
+        The time counts from the first failure: before that, the caller may have been busy elsewhere, so that the
+        producer neither read answers nor retried.
         """
         now_s = time.monotonic()
-        if not (passes or problem.retriable):
+        if not (retriable or problem.retriable):
             raise problem
         if not queue.tries:
-            queue.troubled_until_s = now_s + self._delivery_timeout_ms / 1000
-        if now_s >= max(batch.deadline_s, queue.troubled_until_s):
-            raise DeliveryTimedOut(queue.place, batch.rows, self._delivery_timeout_ms, problem) from problem
+            queue.retry_until_s = now_s + self._delivery_timeout_ms / 1000
+        if now_s >= max(batch.deadline_s, queue.retry_until_s):
+            raise DeliveryTimedOut(
+                queue.topic_partition, batch.rows, self._delivery_timeout_ms, problem
+            ) from problem
         backoff_s = self._cluster.settings.retry_backoff_ms / 1000 * 2 ** min(queue.tries, 16)
         queue.tries += 1
         queue.not_before_s = now_s + min(backoff_s, MAX_BACKOFF_S)

@@ -1,4 +1,4 @@
-"""A producer's connection to one broker: requests out, answers back, in order."""
+"""A producer's connection to one broker: requests and their answers, in order."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from penstock.client.errors import Garbled
 from penstock.client.wire.cluster import Cluster
+from penstock.client.wire.connection import expect
 from penstock.client.wire.partition_queue import Batch, PartitionQueue
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.produce import (
@@ -17,21 +18,21 @@ from penstock.kafka.wire.messages.produce import (
 )
 
 PRODUCE_VERSION_MIN: Final = 3
-"""Before it there are no batches of format v2."""
+"""Before it, there is no record batch format v2."""
 PRODUCE_VERSION_BY_NAME_MAX: Final = 12
 """From version 13 on, Produce names topics by id."""
 ALL_REPLICAS: Final = -1
 
 
 class Sent(NamedTuple):
-    """A batch in a request, and the queue that it came from."""
+    """A batch in a request, and its queue."""
 
     queue: PartitionQueue
     batch: Batch
 
 
-class Link:
-    """A connection that is ours alone, and the requests on it that have no answer yet."""
+class ProducerConnection:
+    """A connection for this producer alone, and its requests that have no answer yet."""
 
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self.node_id = node_id
@@ -45,7 +46,7 @@ class Link:
         )
 
     def send(self, request: list[Sent]) -> None:
-        """From here on the request counts as sent, also if this fails."""
+        """The request counts as sent from here on, even if this fails."""
         self.requests.append(request)
         message = _produce_request(request, self._cluster.settings.request_timeout_ms)
         self._connection.send(ApiKey.PRODUCE, message, version=self._version())
@@ -55,9 +56,7 @@ class Link:
 
     def receive(self) -> list[tuple[Sent, PartitionProduceResponse]]:
         """Each batch of the oldest request with its answer. If this fails, the request is still there."""
-        answer = self._connection.receive()
-        assert isinstance(answer, ProduceResponse)
-        pairs = _pairs(answer, self.requests[0])
+        pairs = _pairs(expect(self._connection.receive(), ProduceResponse), self.requests[0])
         self.requests.popleft()
         return pairs
 
@@ -68,7 +67,7 @@ class Link:
 def _produce_request(request: Iterable[Sent], timeout_ms: int) -> ProduceRequest:
     topics: dict[str, TopicProduceData] = {}
     for queue, batch in request:
-        name, index = queue.place
+        name, index = queue.topic_partition
         topic = topics.setdefault(name, TopicProduceData(name=name, partition_data=[]))
         topic.partition_data.append(PartitionProduceData(index=index, records=batch.data))
     return ProduceRequest(acks=ALL_REPLICAS, timeout_ms=timeout_ms, topic_data=list(topics.values()))
@@ -77,6 +76,6 @@ def _produce_request(request: Iterable[Sent], timeout_ms: int) -> ProduceRequest
 def _pairs(answer: ProduceResponse, request: list[Sent]) -> list[tuple[Sent, PartitionProduceResponse]]:
     found = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
     try:
-        return [(sent, found[sent.queue.place]) for sent in request]
+        return [(sent, found[sent.queue.topic_partition]) for sent in request]
     except KeyError as missing:
-        raise Garbled(f"Produce: the answer says nothing of {missing.args[0]}") from None
+        raise Garbled(f"Produce: the answer lacks {missing.args[0]}") from None

@@ -1,4 +1,4 @@
-"""Waiting between tries, and giving up: one RetryBackoff for each thing that a caller wants done."""
+"""Waiting between tries, and giving up: one RetryBackoff for each call that is retried."""
 
 import random
 import time
@@ -12,30 +12,30 @@ T = TypeVar("T")
 
 MAX_BACKOFF_S = 1.0
 JITTER = 0.2
-"""So that the many tasks that lost the same broker do not all come back in the same moment."""
+"""So that many tasks that lost the same broker do not all reconnect at the same moment."""
 
 
 class RetryBackoff:
-    """Counts the tries of one thing, pauses between them, and ends them after `retry_for_ms`."""
+    """Counts tries, pauses between them, and gives up after `retry_for_ms`."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self.restart()
 
     def restart(self) -> None:
-        """There was progress: all of the time is there again."""
+        """After progress: `retry_for_ms` starts again."""
         self._started = time.monotonic()
         self._tries = 0
 
     def pause(self, problem: ClientError) -> None:
-        """Waits before the next try, or raises the problem if there shall be none."""
+        """Waits before the next try, or raises the problem if the tries are over."""
         self._tries += 1
         if not problem.retriable:
             raise problem
         waited_s = time.monotonic() - self._started
         remaining_s = self._limit_s(problem) - waited_s
         if remaining_s <= 0:
-            problem.tell_effort(self._effort(waited_s))
+            problem.add_effort(self._effort(waited_s))
             raise problem
         time.sleep(min(self._backoff_s(), remaining_s))
 
@@ -53,11 +53,11 @@ class RetryBackoff:
         return f"tried {times} in {waited_s:.1f} s; retry_for_ms={self._settings.retry_for_ms}"
 
 
-def persist(settings: ClientSettings, attempt: Callable[[], T]) -> T:
-    """What `attempt` returns once it succeeds; its last problem if it does not in time."""
-    patience = RetryBackoff(settings)
+def retrying(settings: ClientSettings, attempt: Callable[[], T]) -> T:
+    """Calls `attempt` until it succeeds, and returns its result; raises its last problem when time is up."""
+    backoff = RetryBackoff(settings)
     while True:
         try:
             return attempt()
         except ClientError as problem:
-            patience.pause(problem)
+            backoff.pause(problem)

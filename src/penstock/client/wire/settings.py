@@ -1,4 +1,4 @@
-"""What a client is told: where the brokers are, how long to wait for them, how much to take from them."""
+"""The settings of a client: the brokers' addresses, timeouts, and limits."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from penstock.errors import ConfigError
 MAX_PORT = 65_535
 MAX_INT32 = 2**31 - 1
 MIN_RESPONSE_BYTES = 1 << 10
-"""Less could not even hold the answer that starts every connection."""
+"""A smaller limit could not hold the first answer of a connection."""
 
 
 class ServerAddress(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -23,22 +23,22 @@ class ServerAddress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientSettings:
-    """Everything a client can be told. Times are in milliseconds."""
+    """Times are in milliseconds."""
 
     bootstrap_servers: str
-    """`host:port,host:port`; an IPv6 host stands in brackets. One that answers is enough to find the others."""
+    """`host:port,host:port`; an IPv6 host is in brackets. One that answers is enough to find the others."""
     client_id: str = "penstock"
     request_timeout_ms: int = 30_000
     """The longest wait for one whole answer. Connecting gets this too, but at most 10 s."""
     retry_for_ms: int = 120_000
-    """How long leader changes, restarts and slow brokers are waited out; 0 tries once."""
+    """How long the client retries during leader changes, restarts and slow answers; 0 tries once."""
     retry_backoff_ms: int = 100
-    """The first pause between two tries; doubles up to 1 s."""
+    """The first pause between two tries; it doubles up to 1 s."""
     max_response_bytes: int = 256 << 20
-    """A larger answer is refused before it is read."""
+    """The client refuses a larger answer before reading it."""
 
     def validate(self) -> None:
-        """Raises ConfigError for the first field that cannot be honoured."""
+        """Raises ConfigError for the first invalid field."""
         parse_servers(self.bootstrap_servers)
         if len(self.client_id.encode()) > 1000:
             raise ConfigError("client_id", self.client_id[:40] + "...", "at most 1000 bytes")

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock import Broker
-from penstock.client import AsyncClient, Client, PublishFailed, Unreachable, admin, destinations
-from penstock.client.amounts import record_headers
-from penstock.client.destinations import Destinations
+from penstock.client import AsyncClient, Client, PublishFailed, Unreachable, admin, topic_cache
+from penstock.client.arguments import record_headers
+from penstock.client.topic_cache import TopicCache
 from tests.client.ports import free_ports
 
 Unique = Callable[[str], str]
@@ -92,7 +92,7 @@ def test_an_id_that_no_topic_would_take_is_refused_before_it_is_sent(wrong: str 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destinations, "MAKING_SECONDS", 0.2)
+    monkeypatch.setattr(topic_cache, "CREATION_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -122,7 +122,7 @@ def test_the_asynchronous_client_says_the_same() -> None:
 
 
 def test_a_name_that_no_topic_can_have_is_refused_at_once(client: Client) -> None:
-    with pytest.raises(PublishFailed, match="no topic has such a name"):
+    with pytest.raises(PublishFailed, match="invalid name"):
         client.publish("no topic, surely", b"x")
 
 
@@ -168,14 +168,14 @@ UNKNOWN = -KafkaError.UNKNOWN_TOPIC_OR_PART
 AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def look_up(known: Destinations, *, counted: bool = True, patience_s: float = 5.0) -> None:
-    known.look_up("orders", counted=counted, patience_s=patience_s)
+def look_up(known: TopicCache, *, counted: bool = True, timeout_s: float = 5.0) -> None:
+    known.look_up("orders", counted=counted, timeout_s=timeout_s)
 
 
 def test_a_topic_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destinations, "ASK_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(topic_cache, "ASK_AGAIN_SECONDS", 0.001)
     producer = Answers(UNKNOWN, UNKNOWN, -KafkaError.LEADER_NOT_AVAILABLE, 3)
-    known = Destinations(producer, "a:9092")  # type: ignore[arg-type]
+    known = TopicCache(producer, "a:9092")  # type: ignore[arg-type]
     look_up(known)
     assert known.knows("orders", counted=True)
     assert producer.asked == 4
@@ -184,7 +184,7 @@ def test_a_topic_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("hasty")
 def test_what_was_waited_for_in_vain_is_asked_for_once_the_next_time() -> None:
     producer = Answers(UNKNOWN)
-    known = Destinations(producer, "a:9092")  # type: ignore[arg-type]
+    known = TopicCache(producer, "a:9092")  # type: ignore[arg-type]
     with pytest.raises(PublishFailed):
         look_up(known)
     before = producer.asked
@@ -194,8 +194,8 @@ def test_what_was_waited_for_in_vain_is_asked_for_once_the_next_time() -> None:
 
 
 def test_while_no_broker_answers_messages_without_an_id_are_left_to_librdkafka() -> None:
-    known = Destinations(Answers(1, AWAY), "a:9092")  # type: ignore[arg-type]
-    known.look_up("others", counted=False, patience_s=5.0)
+    known = TopicCache(Answers(1, AWAY), "a:9092")  # type: ignore[arg-type]
+    known.look_up("others", counted=False, timeout_s=5.0)
     look_up(known, counted=False)
     assert known.knows("orders", counted=False)
     assert not known.knows("orders", counted=True)
@@ -205,20 +205,20 @@ def test_while_no_broker_answers_messages_without_an_id_are_left_to_librdkafka()
 def test_that_no_broker_ever_answered_is_told_with_the_address(
     monkeypatch: pytest.MonkeyPatch, counted: bool
 ) -> None:
-    monkeypatch.setattr(destinations, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(topic_cache, "FIRST_SECONDS", 0.0)
     with pytest.raises(PublishFailed, match=r"a:9092.*penstock serve.*Nothing was stored") as failed:
-        look_up(Destinations(Answers(AWAY), "a:9092"), counted=counted)  # type: ignore[arg-type]
+        look_up(TopicCache(Answers(AWAY), "a:9092"), counted=counted)  # type: ignore[arg-type]
     assert failed.value.retriable
 
 
 def test_where_nobody_listens_each_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destinations, "FIRST_SECONDS", 0.1)
-    monkeypatch.setattr(destinations, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(topic_cache, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(topic_cache, "ASK_SECONDS", 0.1)
     monkeypatch.setattr(admin, "FIRST_SECONDS", 0.1)
     [port] = free_ports(1)
-    nobody = f"127.0.0.1:{port}"
-    told = rf"no broker answers at {nobody}: start one \(`penstock serve`\)"
-    with Client(nobody, patience_s=0.3) as client:
+    servers = f"127.0.0.1:{port}"
+    told = rf"no broker answers at {servers}: start one \(`penstock serve`\)"
+    with Client(servers, reconnect_timeout_s=0.3) as client:
         with pytest.raises(PublishFailed, match=told):
             client.publish("orders", b"x")
         with pytest.raises(Unreachable, match=told):
@@ -231,9 +231,9 @@ def test_where_nobody_listens_each_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_id_waits_until_a_broker_says_how_many_partitions_there_are() -> None:
     with pytest.raises(PublishFailed, match=r"no broker answers.*Nothing was stored") as failed:
-        look_up(Destinations(Answers(AWAY), "a:9092"), patience_s=0.2)  # type: ignore[arg-type]
+        look_up(TopicCache(Answers(AWAY), "a:9092"), timeout_s=0.2)  # type: ignore[arg-type]
     assert failed.value.retriable
-    known = Destinations(Answers(AWAY, 5), "a:9092")  # type: ignore[arg-type]
+    known = TopicCache(Answers(AWAY, 5), "a:9092")  # type: ignore[arg-type]
     look_up(known)
     assert known.knows("orders", counted=True)
 
@@ -241,8 +241,8 @@ def test_an_id_waits_until_a_broker_says_how_many_partitions_there_are() -> None
 def test_the_number_of_partitions_is_asked_again_and_an_old_one_will_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(destinations, "COUNT_SECONDS", 0.0)
-    known = Destinations(Answers(1, AWAY, 4), "a:9092")  # type: ignore[arg-type]
+    monkeypatch.setattr(topic_cache, "COUNT_SECONDS", 0.0)
+    known = TopicCache(Answers(1, AWAY, 4), "a:9092")  # type: ignore[arg-type]
     look_up(known)
     assert not known.knows("orders", counted=True)
     look_up(known)
@@ -252,16 +252,16 @@ def test_the_number_of_partitions_is_asked_again_and_an_old_one_will_do(
 
 
 def test_a_topic_that_has_gone_is_looked_up_again() -> None:
-    known = Destinations(Answers(2), "a:9092")  # type: ignore[arg-type]
+    known = TopicCache(Answers(2), "a:9092")  # type: ignore[arg-type]
     look_up(known)
     known.forget("orders")
     assert not known.knows("orders", counted=False)
-    with pytest.raises(PublishFailed, match="just gone"):
+    with pytest.raises(PublishFailed, match="just deleted"):
         known.partition_of("orders", b"order-17")
 
 
 def test_a_topic_that_cannot_be_made_is_refused_at_once() -> None:
     producer = Answers(-KafkaError.INVALID_REPLICATION_FACTOR)
-    with pytest.raises(PublishFailed, match=r"cannot be made.*replication_factor=1.*Nothing was stored"):
-        look_up(Destinations(producer, "a:9092"))  # type: ignore[arg-type]
+    with pytest.raises(PublishFailed, match=r"cannot be created.*replication_factor=1.*Nothing was stored"):
+        look_up(TopicCache(producer, "a:9092"))  # type: ignore[arg-type]
     assert producer.asked == 1

@@ -4,10 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from penstock.client.feed_session import FeedSession
-from penstock.client.received import Received
-from penstock.client.session import Dial, Find, HangUp, Loss, Resolve, Send
-from tests.client.frames import A, Token, chance, frame, messages, said
+from penstock.client.received_record import ReceivedRecord
+from penstock.client.session import Connect, ConnectionLoss, Disconnect, FindNodes, Resolve, Send
+from penstock.client.subscription_session import SubscriptionSession
+from tests.client.frames import A, Promise, chance, frame, messages, said
 
 
 class Pusher(RuleBasedStateMachine):
@@ -15,10 +15,10 @@ class Pusher(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session = FeedSession[Received](
+        self.session = SubscriptionSession[ReceivedRecord](
             "billing",
             ["orders"],
-            make=Received,
+            make=ReceivedRecord,
             random=chance(),
             credit=10,
             read_old=True,
@@ -34,30 +34,30 @@ class Pusher(RuleBasedStateMachine):
         """What the open link is sent next."""
         self.heard = 0
         """Behind the highest ack over the open link."""
-        self.in_hand: list[Received] = []
+        self.in_hand: list[ReceivedRecord] = []
         self.taken: dict[int, list[int]] = {}
         """By link, in order."""
         self.done: set[int] = set()
-        self.tokens: list[Token] = []
+        self.tokens: list[Promise] = []
 
     def act(self) -> None:
         for effect in self.session.take_effects(self.now):
             match effect:
-                case Find():
+                case FindNodes():
                     self.session.found([A], self.now)
-                case Dial(link=link):
-                    self.dialling.append(link)
-                case Send(link=link):
-                    assert link == self.open, "said to nobody"
+                case Connect(connection_id=connection_id):
+                    self.dialling.append(connection_id)
+                case Send(connection_id=connection_id):
+                    assert connection_id == self.open, "said to nobody"
                     for one in said([effect], "ack"):
                         assert set(range(self.durable, one["offset"] + 1)) <= self.done, (
                             "acked in nobody's name"
                         )
                         self.heard = max(self.heard, one["offset"] + 1)
-                case HangUp():
+                case Disconnect():
                     self.open = None
-                case Resolve(token=token, error=error):
-                    token.resolve(error)
+                case Resolve(promise=promise, error=error):
+                    promise.resolve(error)
 
     @rule(seconds=st.floats(0, 20))
     def time_passes(self, seconds: float) -> None:
@@ -67,15 +67,15 @@ class Pusher(RuleBasedStateMachine):
     @precondition(lambda self: self.dialling)
     @rule(works=st.booleans())
     def a_link_is_made_or_not(self, works: bool) -> None:
-        link = self.dialling.pop(0)
+        connection_id = self.dialling.pop(0)
         if works:
-            self.open, self.next_offset, self.heard = link, self.durable, self.durable
-            self.session.connected(link, self.now)
+            self.open, self.next_offset, self.heard = connection_id, self.durable, self.durable
+            self.session.connected(connection_id, self.now)
             position = {"topic": "orders", "partition": 0, "offset": self.durable}
-            told = frame("subscribed", positions=[position], resumed=link > 1)
-            self.session.received(link, told, self.now)
+            told = frame("subscribed", positions=[position], resumed=connection_id > 1)
+            self.session.received(connection_id, told, self.now)
         else:
-            self.session.lost(link, Loss("refused"), self.now)
+            self.session.disconnected(connection_id, ConnectionLoss("refused"), self.now)
         self.act()
 
     @precondition(lambda self: self.open is not None)
@@ -90,21 +90,21 @@ class Pusher(RuleBasedStateMachine):
     def a_message_is_taken(self) -> None:
         item = self.session.take()
         if item is not None:
-            assert item.link == self.open
+            assert item.connection_id == self.open
             assert item.offset not in self.done, "handed out although it was acked"
-            assert set(range(item.offset)) <= self.done | set(self.taken.get(item.link, [])), (
+            assert set(range(item.offset)) <= self.done | set(self.taken.get(item.connection_id, [])), (
                 "one was left out"
             )
-            self.taken.setdefault(item.link, []).append(item.offset)
+            self.taken.setdefault(item.connection_id, []).append(item.offset)
             self.in_hand.append(item)
 
     @precondition(lambda self: self.in_hand)
     @rule(data=st.data())
     def a_message_is_acked(self, data: st.DataObject) -> None:
         item = data.draw(st.sampled_from(self.in_hand))
-        came = self.taken[item.link]
+        came = self.taken[item.connection_id]
         self.done.update(came[: came.index(item.offset) + 1])
-        self.tokens.append(Token())
+        self.tokens.append(Promise())
         self.session.ack(item, self.tokens[-1])
 
     @precondition(lambda self: self.open is not None and self.heard > self.durable)
@@ -122,15 +122,15 @@ class Pusher(RuleBasedStateMachine):
         """Perhaps after the last acks were stored, of which nobody hears."""
         assert self.open is not None
         self.durable = self.heard if is_kept else self.durable
-        link, self.open = self.open, None
-        self.session.lost(link, Loss("cut"), self.now)
+        connection_id, self.open = self.open, None
+        self.session.disconnected(connection_id, ConnectionLoss("cut"), self.now)
         self.act()
 
     def teardown(self) -> None:
         self.act()
         self.session.end()
         self.act()
-        assert all(token.is_done for token in self.tokens), "somebody would wait for ever"
+        assert all(promise.is_done for promise in self.tokens), "somebody would wait for ever"
         assert self.session.is_settled
 
 

@@ -1,12 +1,15 @@
-"""Times and headers as people write them: seconds, timedelta, datetime; text or bytes."""
+"""Arguments as people write them (seconds or timedelta, datetime, text or bytes), checked and converted.
 
-from collections.abc import Iterable, Mapping
+A TypeError or ValueError names the argument.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 Seconds = float | int | timedelta
 Moment = float | int | datetime
-"""Seconds since 1970, or a datetime that knows its time zone."""
+"""Seconds since 1970, or a datetime with a time zone."""
 Text = str | bytes
 Headers = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 
@@ -15,33 +18,34 @@ DELAY: Final = "penstock-delay-ms"
 DELIVER_AT: Final = "penstock-deliver-at"
 TTL: Final = "penstock-ttl-ms"
 
-MAX_ID_BYTES: Final = 256
+MESSAGE_ID_BYTES_MAX: Final = 256
 """Topics that deduplicate refuse longer ones."""
-LONGEST_SECONDS: Final = 1e17
+SECONDS_MAX: Final = 1e17
 RETRY_SECONDS_MAX: Final = 7 * 24 * 3600.0
-"""Brokers take no longer delay."""
+"""Brokers accept no longer delay."""
+PREFETCH_MAX: Final = 100_000
 
 
 def as_seconds(name: str, amount: Seconds) -> float:
-    """TypeError or ValueError name what is no time at all; it may be negative."""
+    """May be negative."""
     if isinstance(amount, timedelta):
         return amount.total_seconds()
     if not isinstance(amount, (float, int)):
         raise TypeError(f"{name}={amount!r}: expected seconds, or a timedelta")
     if amount != amount:
         raise ValueError(f"{name}={amount!r}: expected seconds, or a timedelta")
-    # An integer may be larger than any float: a billion years are as good.
-    return float(max(-LONGEST_SECONDS, min(amount, LONGEST_SECONDS)))
+    # An integer may be larger than any float; SECONDS_MAX is three billion years.
+    return float(max(-SECONDS_MAX, min(amount, SECONDS_MAX)))
 
 
 def retry_seconds(delay: Seconds) -> float:
-    """A delay as brokers take it. One that is computed is easily a little below 0, or grows too long; a job must not
-    suffer for that, so the nearest that is possible counts."""
+    """A delay clipped to the range that brokers accept. Computed delays easily become a little negative or too long;
+    this must not fail the job."""
     return min(max(as_seconds("delay", delay), 0.0), RETRY_SECONDS_MAX)
 
 
 def as_ms(name: str, amount: Seconds) -> int:
-    """ValueError names what is negative."""
+    """ValueError if it is negative."""
     seconds = as_seconds(name, amount)
     if not 0 <= seconds < 1e12:
         raise ValueError(f"{name}={amount!r}: expected seconds, at least 0, or a timedelta")
@@ -58,7 +62,6 @@ def moment_ms(name: str, moment: Moment) -> int:
 
 
 def as_bytes(name: str, text: Text | None) -> bytes | None:
-    """TypeError names what is neither text nor bytes."""
     if isinstance(text, str):
         return text.encode()
     if text is None or isinstance(text, bytes):
@@ -66,7 +69,7 @@ def as_bytes(name: str, text: Text | None) -> bytes | None:
     if isinstance(text, (bytearray, memoryview)):
         return bytes(text)
     raise TypeError(
-        f"{name}={text!r:.80}: expected bytes, a str or None; of other things make text: json.dumps(...)"
+        f"{name}={text!r:.80}: expected bytes, a str or None; convert other values to text: json.dumps(...)"
     )
 
 
@@ -81,7 +84,7 @@ def record_headers(
     deliver_at: Moment | None = None,
     ttl: Seconds | None = None,
 ) -> RecordHeaders:
-    """A record's headers: the caller's, and ours behind them. Numbers are in ASCII."""
+    """The caller's headers, followed by Penstock's. Numbers are in ASCII."""
     if delay is not None and deliver_at is not None:
         raise ValueError("delay and deliver_at both say when: give one of them")
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
@@ -97,8 +100,30 @@ def record_headers(
     return made
 
 
+def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """One topic or several."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names or not all(names):
+        raise ValueError(f"topics={topics!r}: expected the name of a topic, or several")
+    return names
+
+
+def checked_prefetch(prefetch: int) -> int:
+    if not isinstance(prefetch, int):
+        raise TypeError(f"prefetch={prefetch!r}: expected a number, 1 to {PREFETCH_MAX}")
+    if not 1 <= prefetch <= PREFETCH_MAX:
+        raise ValueError(f"prefetch={prefetch}: expected 1 to {PREFETCH_MAX}")
+    return prefetch
+
+
+def checked_name(argument: str, name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{argument}={name!r}: expected a name")
+    return name
+
+
 def _checked_id(message_id: Text) -> bytes:
     made = as_bytes("message_id", message_id) or b""
-    if not 1 <= len(made) <= MAX_ID_BYTES:
-        raise ValueError(f"message_id of {len(made)} bytes: expected 1 to {MAX_ID_BYTES}")
+    if not 1 <= len(made) <= MESSAGE_ID_BYTES_MAX:
+        raise ValueError(f"message_id of {len(made)} bytes: expected 1 to {MESSAGE_ID_BYTES_MAX}")
     return made

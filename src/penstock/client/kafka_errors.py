@@ -1,4 +1,4 @@
-"""What confluent-kafka reports, as this client's errors, with what to do about it."""
+"""Converts confluent-kafka's errors to this client's, with advice."""
 
 import logging
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from confluent_kafka import KafkaError
 
 from penstock.client.errors import ClientError, Refused, Unreachable
 
-SILENCE: Final = logging.getLogger("penstock.client.librdkafka")
-"""librdkafka's own words: they are about every broken connection, so they are told only to who asks for them."""
-SILENCE.setLevel(logging.CRITICAL)
+LIBRDKAFKA_LOG: Final = logging.getLogger("penstock.client.librdkafka")
+"""librdkafka's own log has a line for every broken connection: it is off unless you lower this logger's level."""
+LIBRDKAFKA_LOG.setLevel(logging.CRITICAL)
 
 HINTS: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "create the topic first: client.admin.create_topic(...)",
@@ -27,13 +27,13 @@ PUBLISHING_HINTS: Final = {
     "(penstock.producer.exclusive), and another one has it; publish again when that one has closed its connection: "
     "docs/queues.md#point-to-point",
 }
-"""What these mean of a message. Of other requests brokers say themselves what they mean; here librdkafka passes on the
-code alone."""
+"""For codes of published messages. In other responses brokers explain the code; for these librdkafka passes on the code
+alone."""
 
-NOWHERE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-"""There is no such topic: nothing can be stored in it."""
+UNKNOWN_TOPIC_CODES: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+"""There is no such topic: nothing was stored."""
 
-WAITED: Final = frozenset(
+UNREACHABLE_CODES: Final = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,
         KafkaError._TIMED_OUT,
@@ -47,10 +47,10 @@ WAITED: Final = frozenset(
 _NO_HINTS: Final[Mapping[int, str]] = {}
 
 
-def translate(error: KafkaError, asked: str, hints: Mapping[int, str] = _NO_HINTS) -> ClientError:
-    """An error of librdkafka's own has a negative code; the others are a broker's. `hints` come before HINTS."""
+def client_error(error: KafkaError, asked: str, hints: Mapping[int, str] = _NO_HINTS) -> ClientError:
+    """Codes below 0 are librdkafka's own; the others are a broker's. `hints` take precedence over HINTS."""
     hint = hints.get(error.code()) or HINTS.get(error.code())
-    if error.code() in WAITED:
+    if error.code() in UNREACHABLE_CODES:
         return Unreachable(
             f"{asked}: {error.str()}: check that the broker runs, and that bootstrap servers and the addresses that "
             "it advertises are right"
@@ -60,12 +60,12 @@ def translate(error: KafkaError, asked: str, hints: Mapping[int, str] = _NO_HINT
     return ClientError(f"{asked}: {error.str()}" + (f": {hint}" if hint else ""))
 
 
-def nobody(asked: str, servers: str) -> Unreachable:
+def no_broker_answers(asked: str, servers: str) -> Unreachable:
     """No broker has ever answered at these addresses."""
-    return Unreachable(f"{asked}: {unanswered(servers)}")
+    return Unreachable(f"{asked}: {no_answer_text(servers)}")
 
 
-def unanswered(servers: str) -> str:
+def no_answer_text(servers: str) -> str:
     return (
         f"no broker answers at {servers}: start one (`penstock serve`), or give the address of one that runs: "
         'Client("host:port")'

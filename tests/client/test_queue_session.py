@@ -5,18 +5,18 @@ from itertools import pairwise
 import pytest
 
 from penstock.client.errors import Closed, Denied, Garbled, LeaseLost, Unreachable
-from penstock.client.received import Received
-from penstock.client.session import Find, HangUp, Loss
-from penstock.client.work_session import Credit, WorkSession
-from tests.client.frames import A, B, Token, chance, dialled, frame, jobs, offsets, said, step, take_all
+from penstock.client.queue_session import Credit, QueueSession
+from penstock.client.received_record import ReceivedRecord
+from penstock.client.session import ConnectionLoss, Disconnect, FindNodes
+from tests.client.frames import A, B, Promise, chance, dialled, frame, jobs, offsets, said, step, take_all
 
 LEASE_S = 40.0
-GONE = Loss("the network is down")
+GONE = ConnectionLoss("the network is down")
 
 
-def new_session(**changes: object) -> "WorkSession[Received]":
-    settings = {"make": Received, "random": chance(), "credit": Credit(10, 10), **changes}
-    return WorkSession("workers", ["orders"], **settings)  # type: ignore[arg-type]
+def new_session(**changes: object) -> "QueueSession[ReceivedRecord]":
+    settings = {"make": ReceivedRecord, "random": chance(), "credit": Credit(10, 10), **changes}
+    return QueueSession("workers", ["orders"], **settings)  # type: ignore[arg-type]
 
 
 def working(*elsewhere: str, lease_s: float = LEASE_S, exclusive: bool | None = False) -> str:
@@ -25,7 +25,7 @@ def working(*elsewhere: str, lease_s: float = LEASE_S, exclusive: bool | None = 
 
 
 @pytest.fixture
-def session() -> "WorkSession[Received]":
+def session() -> "QueueSession[ReceivedRecord]":
     """One that works at node A since time 0, over link 1."""
     session = new_session()
     step(session, 0.0)
@@ -39,7 +39,7 @@ def session() -> "WorkSession[Received]":
 
 def test_it_asks_where_the_nodes_are_and_introduces_itself() -> None:
     session = new_session(standby=True)
-    assert step(session, 0.0) == [Find()]
+    assert step(session, 0.0) == [FindNodes()]
     session.found([A, B], 0.0)
     assert dialled(step(session, 0.0)) == [(1, "ws://a:8080/v1/work")]
     session.connected(1, 0.0)
@@ -81,7 +81,7 @@ def test_a_session_that_is_drained_asks_for_nothing_whatever_the_queue_is() -> N
 
 
 def test_a_broker_that_does_not_know_returning_is_not_troubled_with_it(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, working(exclusive=None), 0.5)
     session.received(1, jobs(1, 2), 1.0)
@@ -91,14 +91,14 @@ def test_a_broker_that_does_not_know_returning_is_not_troubled_with_it(
     assert "return" not in settle
 
 
-def test_each_node_that_leads_something_is_connected_once(session: "WorkSession[Received]") -> None:
+def test_each_node_that_leads_something_is_connected_once(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, working("ws://b:8080/v1/work", "ws://b:8080/v1/work"), 1.0)
     assert dialled(step(session, 1.0)) == [(2, "ws://b:8080/v1/work")]
     session.received(1, working("ws://b:8080/v1/work"), 2.0)
     assert step(session, 2.0) == []
 
 
-def test_only_what_was_acquired_is_handed_out(session: "WorkSession[Received]") -> None:
+def test_only_what_was_acquired_is_handed_out(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(3, 5, deliveries=2, held=[2, 3, 4, 5, 6]), 1.0)
     taken = take_all(session)
     assert offsets(taken) == [3, 5]
@@ -107,24 +107,24 @@ def test_only_what_was_acquired_is_handed_out(session: "WorkSession[Received]") 
     assert session.take() is None
 
 
-def test_what_is_said_at_once_travels_in_one_frame(session: "WorkSession[Received]") -> None:
+def test_what_is_said_at_once_travels_in_one_frame(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3, 5), 1.0)
-    tokens = [Token() for _ in range(4)]
-    for item, token in zip(take_all(session), tokens, strict=True):
-        verdict = "reject" if item.offset == 2 else "accept"
-        session.settle(item, verdict, None, token, 1.0)
+    tokens = [Promise() for _ in range(4)]
+    for item, promise in zip(take_all(session), tokens, strict=True):
+        action = "reject" if item.offset == 2 else "accept"
+        session.settle(item, action, None, promise, 1.0)
     [settle] = said(step(session, 1.0))
     assert settle["accept"] == [[1, 1], [3, 3], [5, 5]]
     assert settle["reject"] == [[2, 2]]
     assert not session.is_settled
-    assert not any(token.is_done for token in tokens)
+    assert not any(promise.is_done for promise in tokens)
     session.received(1, frame("settled", number=settle["number"]), 1.1)
     step(session, 1.1)
     assert session.is_settled
-    assert all(token.is_done and token.error is None for token in tokens)
+    assert all(promise.is_done and promise.error is None for promise in tokens)
 
 
-def test_each_delay_has_a_frame_of_its_own(session: "WorkSession[Received]") -> None:
+def test_each_delay_has_a_frame_of_its_own(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
     for item, delay_ms in zip(take_all(session), (50, None, 50), strict=True):
         session.settle(item, "retry", delay_ms, None, 1.0)
@@ -135,7 +135,9 @@ def test_each_delay_has_a_frame_of_its_own(session: "WorkSession[Received]") -> 
     ]
 
 
-def test_leases_are_renewed_while_jobs_are_in_hand_and_no_longer(session: "WorkSession[Received]") -> None:
+def test_leases_are_renewed_while_jobs_are_in_hand_and_no_longer(
+    session: "QueueSession[ReceivedRecord]",
+) -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
     first = session.take()
     assert first is not None
@@ -148,7 +150,7 @@ def test_leases_are_renewed_while_jobs_are_in_hand_and_no_longer(session: "WorkS
     assert "accept" not in renewal
 
 
-def test_leases_that_become_shorter_are_renewed_sooner(session: "WorkSession[Received]") -> None:
+def test_leases_that_become_shorter_are_renewed_sooner(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1), 1.0)
     take_all(session)
     session.received(1, working(lease_s=2.0), 2.0)
@@ -157,7 +159,7 @@ def test_leases_that_become_shorter_are_renewed_sooner(session: "WorkSession[Rec
     assert [one["renew"] for one in said(step(session, 2.5))] == [[[1, 1]]]
 
 
-def test_what_the_broker_has_taken_back_is_not_handed_out(session: "WorkSession[Received]") -> None:
+def test_what_the_broker_has_taken_back_is_not_handed_out(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2), 1.0)
     [renewal] = said(step(session, LEASE_S))
     over = {"code": "lease_over", "message": "too late", "refused": [[1, 1]]}
@@ -166,7 +168,7 @@ def test_what_the_broker_has_taken_back_is_not_handed_out(session: "WorkSession[
 
 
 def test_no_job_gets_older_than_half_of_its_lease_before_its_renewal(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     renewed_at = 9.9
     session.received(1, jobs(1), renewed_at)
@@ -178,25 +180,29 @@ def test_no_job_gets_older_than_half_of_its_lease_before_its_renewal(
     assert renewed_at > 250
 
 
-def test_a_job_that_is_settled_is_not_renewed_in_the_same_breath(session: "WorkSession[Received]") -> None:
+def test_a_job_that_is_settled_is_not_renewed_in_the_same_breath(
+    session: "QueueSession[ReceivedRecord]",
+) -> None:
     session.received(1, jobs(1, 2), 0.0)
     first = session.take()
     assert first is not None
-    token, renewal = Token(), Token()
+    promise, renewal = Promise(), Promise()
     session.settle(first, "renew", None, renewal, 10.0)
-    session.settle(first, "accept", None, token, 10.0)
+    session.settle(first, "accept", None, promise, 10.0)
     [settle] = said(step(session, 10.0))
     assert settle["accept"] == [[1, 1]]
     assert settle["renew"] == [[2, 2]]
     assert renewal.is_done
-    assert not token.is_done
+    assert not promise.is_done
 
 
-def test_one_late_job_does_not_spoil_the_acks_of_its_neighbours(session: "WorkSession[Received]") -> None:
+def test_one_late_job_does_not_spoil_the_acks_of_its_neighbours(
+    session: "QueueSession[ReceivedRecord]",
+) -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
     tokens = {}
     for item in take_all(session):
-        tokens[item.offset] = Token()
+        tokens[item.offset] = Promise()
         session.settle(item, "accept", None, tokens[item.offset], 1.0)
     [settle] = said(step(session, 1.0))
     assert settle["accept"] == [[1, 3]]
@@ -216,11 +222,11 @@ def test_one_late_job_does_not_spoil_the_acks_of_its_neighbours(session: "WorkSe
     assert session.is_settled
 
 
-def test_runs_that_were_not_refused_are_durable(session: "WorkSession[Received]") -> None:
+def test_runs_that_were_not_refused_are_durable(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 5), 1.0)
-    tokens = [Token(), Token()]
-    for item, token in zip(take_all(session), tokens, strict=True):
-        session.settle(item, "accept", None, token, 1.0)
+    tokens = [Promise(), Promise()]
+    for item, promise in zip(take_all(session), tokens, strict=True):
+        session.settle(item, "accept", None, promise, 1.0)
     [settle] = said(step(session, 1.0))
     error = {"code": "lease_over", "message": "too late", "refused": [[5, 5]]}
     session.received(1, frame("settled", number=settle["number"], error=error), 2.0)
@@ -230,11 +236,11 @@ def test_runs_that_were_not_refused_are_durable(session: "WorkSession[Received]"
     assert "too late" in str(tokens[1].error)
 
 
-def test_a_job_is_settled_once(session: "WorkSession[Received]") -> None:
+def test_a_job_is_settled_once(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1), 1.0)
     [item] = take_all(session)
     session.settle(item, "accept", None, None, 1.0)
-    second = Token()
+    second = Promise()
     session.settle(item, "reject", None, second, 1.0)
     [settle] = said(step(session, 1.0))
     assert "reject" not in settle
@@ -242,7 +248,7 @@ def test_a_job_is_settled_once(session: "WorkSession[Received]") -> None:
 
 
 def test_what_is_said_of_an_earlier_delivery_does_not_settle_the_next_one(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1), 1.0)
     [earlier] = take_all(session)
@@ -251,7 +257,7 @@ def test_what_is_said_of_an_earlier_delivery_does_not_settle_the_next_one(
     session.received(1, jobs(1, deliveries=2), 2.0)
     [again] = take_all(session)
     assert (session.holds(earlier), session.holds(again)) == (False, True)
-    late = Token()
+    late = Promise()
     session.settle(earlier, "accept", None, late, 3.0)
     assert said(step(session, 3.0)) == []
     assert isinstance(late.error, LeaseLost)
@@ -260,7 +266,7 @@ def test_what_is_said_of_an_earlier_delivery_does_not_settle_the_next_one(
 
 
 def test_an_answer_that_came_late_does_not_take_the_next_delivery_away(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1), 1.0)
     [earlier] = take_all(session)
@@ -273,18 +279,18 @@ def test_an_answer_that_came_late_does_not_take_the_next_delivery_away(
     assert session.holds(again)
 
 
-def test_what_a_lost_connection_held_is_gone_at_once(session: "WorkSession[Received]") -> None:
+def test_what_a_lost_connection_held_is_gone_at_once(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
-    unsaid, unanswered = session.take(), session.take()
+    unsaid, no_answer_text = session.take(), session.take()
     assert unsaid is not None
-    assert unanswered is not None
-    tokens = [Token(), Token()]
-    session.settle(unanswered, "accept", None, tokens[0], 1.0)
+    assert no_answer_text is not None
+    tokens = [Promise(), Promise()]
+    session.settle(no_answer_text, "accept", None, tokens[0], 1.0)
     step(session, 1.0)
     session.settle(unsaid, "accept", None, tokens[1], 1.0)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     step(session, 2.0)
-    assert all(isinstance(token.error, LeaseLost) for token in tokens)
+    assert all(isinstance(promise.error, LeaseLost) for promise in tokens)
     assert session.take() is None, "the broker has it back: another consumer will get it"
     assert not session.holds(unsaid)
     assert session.is_settled
@@ -293,17 +299,17 @@ def test_what_a_lost_connection_held_is_gone_at_once(session: "WorkSession[Recei
 def test_it_comes_back_after_pauses_that_grow() -> None:
     session = new_session()
     now, dials = 0.0, []
-    for link in range(1, 8):
+    for connection_id in range(1, 8):
         while not (new := dialled(effects := step(session, now))):
-            if Find() in effects:
+            if FindNodes() in effects:
                 session.found([A], now)
             else:
                 wake_at = session.wake_at()
                 assert wake_at is not None
                 now = wake_at
         dials.append(now)
-        session.lost(link, GONE, now)
-        assert new == [(link, "ws://a:8080/v1/work")]
+        session.disconnected(connection_id, GONE, now)
+        assert new == [(connection_id, "ws://a:8080/v1/work")]
     pauses = [after - before for before, after in pairwise(dials)]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < 0.2
@@ -311,11 +317,11 @@ def test_it_comes_back_after_pauses_that_grow() -> None:
 
 
 def test_a_node_that_is_away_is_not_tried_again_once_nobody_names_it(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, working("ws://b:8080/v1/work"), 1.0)
     step(session, 1.0)
-    session.lost(2, GONE, 1.0)
+    session.disconnected(2, GONE, 1.0)
     session.received(1, working(), 1.5)
     assert dialled(step(session, 60.0)) == []
     session.received(1, working("ws://b:8080/v1/work"), 61.0)
@@ -323,39 +329,41 @@ def test_a_node_that_is_away_is_not_tried_again_once_nobody_names_it(
 
 
 def test_patience_ends_with_what_is_wrong() -> None:
-    session = new_session(patience_s=30.0)
+    session = new_session(reconnect_timeout_s=30.0)
     step(session, 0.0)
     session.found([A], 0.0)
     step(session, 0.0)
-    session.lost(1, GONE, 1.0)
+    session.disconnected(1, GONE, 1.0)
     step(session, 30.0)
     assert isinstance(session.ended, Unreachable)
     assert "the network is down" in str(session.ended)
     assert session.wake_at() is None
 
 
-def test_what_a_broker_refuses_for_good_ends_it(session: "WorkSession[Received]") -> None:
+def test_what_a_broker_refuses_for_good_ends_it(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, frame("error", code="unknown_topic", message="there is no topic 'orders'"), 1.0)
-    session.lost(1, Loss("closed", 4404), 1.0)
+    session.disconnected(1, ConnectionLoss("closed", 4404), 1.0)
     assert isinstance(session.ended, Denied)
     assert session.ended.code == "unknown_topic"
     assert step(session, 100.0) == []
 
 
 @pytest.mark.parametrize("close_code", [1006, 1012, 1013, 4408])
-def test_what_may_pass_does_not_end_it(session: "WorkSession[Received]", close_code: int) -> None:
-    session.lost(1, Loss("closed", close_code), 1.0)
+def test_what_may_pass_does_not_end_it(session: "QueueSession[ReceivedRecord]", close_code: int) -> None:
+    session.disconnected(1, ConnectionLoss("closed", close_code), 1.0)
     assert session.ended is None
-    assert step(session, 100.0) == [Find()]
+    assert step(session, 100.0) == [FindNodes()]
 
 
-def test_a_node_that_is_starting_is_asked_again(session: "WorkSession[Received]") -> None:
-    session.lost(1, Loss("not ready", denied=Denied("not_ready", "starting", retriable=True)), 1.0)
+def test_a_node_that_is_starting_is_asked_again(session: "QueueSession[ReceivedRecord]") -> None:
+    session.disconnected(
+        1, ConnectionLoss("not ready", denied=Denied("not_ready", "starting", retriable=True)), 1.0
+    )
     assert session.ended is None
 
 
 def test_draining_gives_back_what_nobody_has_taken_and_keeps_what_is_in_hand(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
     in_hand = session.take()
@@ -374,7 +382,7 @@ def test_draining_gives_back_what_nobody_has_taken_and_keeps_what_is_in_hand(
 
 
 def test_a_drained_session_is_settled_when_nothing_can_be_under_way_any_more(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.drain()
     step(session, 1.0)
@@ -387,21 +395,21 @@ def test_a_drained_session_is_settled_when_nothing_can_be_under_way_any_more(
     assert session.is_settled
 
 
-def test_a_node_that_is_gone_is_not_waited_for_when_draining(session: "WorkSession[Received]") -> None:
+def test_a_node_that_is_gone_is_not_waited_for_when_draining(session: "QueueSession[ReceivedRecord]") -> None:
     session.drain()
     step(session, 1.0)
-    session.lost(1, GONE, 1.1)
+    session.disconnected(1, GONE, 1.1)
     assert session.is_settled
 
 
-def test_records_that_are_no_longer_there_are_done_with(session: "WorkSession[Received]") -> None:
+def test_records_that_are_no_longer_there_are_done_with(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3, held=[1, 3]), 1.0)
     assert offsets(take_all(session)) == [1, 3]
     [settle] = said(step(session, 1.0))
     assert settle["accept"] == [[2, 2]]
 
 
-def test_records_that_nobody_can_read_are_rejected(session: "WorkSession[Received]") -> None:
+def test_records_that_nobody_can_read_are_rejected(session: "QueueSession[ReceivedRecord]") -> None:
     rotten = bytearray(jobs(1, 2))
     rotten[-1] ^= 0xFF
     session.received(1, bytes(rotten), 1.0)
@@ -410,15 +418,15 @@ def test_records_that_nobody_can_read_are_rejected(session: "WorkSession[Receive
     assert settle["reject"] == [[1, 2]]
 
 
-def test_closing_resolves_everything_and_hangs_up(session: "WorkSession[Received]") -> None:
+def test_closing_resolves_everything_and_hangs_up(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2), 1.0)
     first, second = take_all(session)
-    tokens = [Token(), Token()]
+    tokens = [Promise(), Promise()]
     session.settle(first, "accept", None, tokens[0], 1.0)
     step(session, 1.0)
     session.end()
     session.end()
-    assert HangUp(1) in step(session, 2.0)
+    assert Disconnect(1) in step(session, 2.0)
     assert isinstance(tokens[0].error, LeaseLost)
     session.settle(second, "accept", None, tokens[1], 3.0)
     step(session, 3.0)
@@ -433,11 +441,11 @@ def test_a_link_that_is_made_after_the_end_is_hung_up() -> None:
     session.end()
     step(session, 1.0)
     session.connected(1, 2.0)
-    assert step(session, 2.0) == [HangUp(1)]
+    assert step(session, 2.0) == [Disconnect(1)]
 
 
 def test_frames_of_a_newer_broker_are_left_alone_and_nonsense_is_not(
-    session: "WorkSession[Received]",
+    session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, frame("weather", sun=True), 1.0)
     assert session.ended is None

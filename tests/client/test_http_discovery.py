@@ -23,12 +23,12 @@ def test_a_node_says_where_its_http_port_is_reached(http: Address | None, told: 
 
 
 def test_a_client_finds_it(broker: Broker, client: Client) -> None:
-    assert client._workshop.find_urls() == [broker.http_url]
+    assert client._find_urls() == [broker.http_url]
 
 
 def test_what_the_client_was_told_counts_more(broker: Broker) -> None:
     with Client(broker.bootstrap_servers, http=["http://proxy/a", "http://proxy/b"]) as client:
-        assert client._workshop.find_urls() == ["http://proxy/a", "http://proxy/b"]
+        assert client._find_urls() == ["http://proxy/a", "http://proxy/b"]
 
 
 def test_a_broker_without_one_is_an_error_that_says_what_to_do() -> None:

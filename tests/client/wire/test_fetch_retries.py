@@ -78,18 +78,18 @@ def test_a_broker_that_restarts_in_the_middle_of_a_read_loses_nothing(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    place = TopicPartition("numbers", 0)
+    tp = TopicPartition("numbers", 0)
     cluster = connect(address, retry_for_ms=20_000)
     with Broker(data_dir=tmp_path / "data", kafka=address, http=None):
-        cluster.create_topic(place.topic)
-        append_numbers(cluster, place, COUNT)
-        reading = fetch_range(cluster, place, 0, COUNT, fetch_bytes=1)
+        cluster.create_topic(tp.topic)
+        append_numbers(cluster, tp, COUNT)
+        reading = fetch_range(cluster, tp, 0, COUNT, fetch_bytes=1)
         seen = offsets_of(next(reading) for _ in range(3))
     with Broker(data_dir=tmp_path / "data", kafka=address, http=None):
         seen += offsets_of(next(reading) for _ in range(3))
     with Broker(data_dir=tmp_path / "data", kafka=address, http=None):
         seen += offsets_of(reading)
-        assert cluster.topics([place.topic])
+        assert cluster.topics([tp.topic])
     assert seen == list(range(COUNT))
 
 
@@ -281,16 +281,16 @@ def test_a_compacted_log_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch, con
         "internal.segment.bytes": "1000",
         "min.cleanable.dirty.ratio": "0",
     }
-    place = TopicPartition("compacted", 0)
+    tp = TopicPartition("compacted", 0)
     with Broker(http=None) as broker:
         cluster = connect(broker.bootstrap_servers)
-        cluster.create_topic(place.topic, 1, configs)
+        cluster.create_topic(tp.topic, 1, configs)
         for n in range(50):
             record = Record(0, 1_000, b"key %d" % (n % 5), b"x" * 100)
-            append(cluster, place, build_batch([record]))
+            append(cluster, tp, build_batch([record]))
         left = list(range(50))
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(left) > 20 and time.monotonic() < deadline:
-            left = offsets_of(fetch_range(cluster, place, 0, 50, fetch_bytes=1))
+            left = offsets_of(fetch_range(cluster, tp, 0, 50, fetch_bytes=1))
         assert len(left) <= 20
         assert left[-1] == 49

@@ -1,4 +1,4 @@
-"""Where the nodes' HTTP ports are: each node says so in its broker config `penstock.http.url`."""
+"""Finds the nodes' HTTP addresses: each node has its own in its broker config `penstock.http.url`."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -8,20 +8,20 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.client.errors import ClientError, Denied
-from penstock.client.kafka_trouble import SILENCE, translate
+from penstock.client.kafka_errors import LIBRDKAFKA_LOG, client_error
 
 CONFIG: Final = "penstock.http.url"
 FIND_SECONDS: Final = 5.0
 GRACE_SECONDS: Final = 0.3
-"""For the answers of the others after the first one."""
+"""How long to wait for the other nodes after the first has answered."""
 
 
 def make_admin(servers: str, settings: Mapping[str, Any]) -> AdminClient:
-    """Producer settings are not for an admin client, and librdkafka would say so on stderr."""
+    """`settings` without those of producers: librdkafka would complain about them on stderr."""
     ours: dict[str, Any] = {
         "bootstrap.servers": servers,
         "client.id": "penstock",
-        "logger": SILENCE,
+        "logger": LIBRDKAFKA_LOG,
         "log_level": 0,
     }
     try:
@@ -31,12 +31,12 @@ def make_admin(servers: str, settings: Mapping[str, Any]) -> AdminClient:
 
 
 def http_urls(admin: AdminClient) -> list[str]:
-    """Of all nodes that answer. Nodes without an HTTP port are left out."""
+    """The addresses of all nodes that answer and have an HTTP port."""
     asked = "looking for the brokers' HTTP ports"
     try:
         brokers = admin.list_topics(timeout=FIND_SECONDS).brokers
     except KafkaException as problem:
-        raise translate(problem.args[0], asked) from None
+        raise client_error(problem.args[0], asked) from None
     # One request each: only the node itself knows its configs.
     futures = [
         future
@@ -45,33 +45,33 @@ def http_urls(admin: AdminClient) -> list[str]:
             [ConfigResource(ResourceType.BROKER, str(number))], request_timeout=FIND_SECONDS
         ).values()
     ]
-    # Who is away is not waited for when somebody has answered: one node knows the others.
+    # When one node has answered, do not wait for nodes that are away: one node knows the others.
     wait(futures, return_when=FIRST_COMPLETED)
     done = wait(futures, GRACE_SECONDS).done
-    urls, trouble = _answers([one for one in futures if one in done], asked)
+    urls, error = _answers([one for one in futures if one in done], asked)
     if not urls:
-        urls, trouble = _answers(futures, asked)
+        urls, error = _answers(futures, asked)
     if not urls:
-        raise trouble or Denied("no_http_port", _ADVICE)
+        raise error or Denied("no_http_port", _ADVICE)
     return urls
 
 
 def _answers(futures: "Sequence[Future[Any]]", asked: str) -> tuple[list[str], ClientError | None]:
-    """Addresses of those who have one, and what was wrong with the last of those who did not answer."""
+    """The addresses of the nodes that have one, and the last error of those that did not answer."""
     urls = []
-    trouble: ClientError | None = None
+    error: ClientError | None = None
     for future in futures:
         try:
             config = future.result().get(CONFIG)
         except KafkaException as problem:
-            trouble = translate(problem.args[0], asked)
+            error = client_error(problem.args[0], asked)
             continue
         if config is not None and config.value:
             urls.append(config.value)
-    return urls, trouble
+    return urls, error
 
 
 _ADVICE: Final = (
-    "no node says where its HTTP port is, which queues and subscriptions need: start the nodes with --http, or say "
+    "no node announces an HTTP port, which queues and subscriptions need: start the nodes with --http, or use "
     'Client(..., http="http://host:port")'
 )

@@ -1,4 +1,4 @@
-"""What a client asks the nodes' HTTP ports, as JSON. Any node of a cluster can answer."""
+"""Requests to the nodes' HTTP API, as JSON. Any node of a cluster can answer."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,24 +10,33 @@ from urllib.request import ProxyHandler, Request, build_opener
 from penstock.client.errors import ClientError, Denied, Garbled, Unreachable
 
 REQUEST_SECONDS: Final = 15.0
-REFUSAL_BYTES_MAX: Final = 64 * 1024
+ERROR_BYTES_MAX: Final = 64 * 1024
 
 
-class HttpPort:
+class HttpApi:
     """Asks the first node that answers."""
 
     def __init__(self, find_urls: Callable[[], list[str]]) -> None:
         self._find_urls = find_urls
 
     def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """None where the answer has no content. Denied if a node said no."""
-        trouble: ClientError = Unreachable(f"{method} {path}: no node has an HTTP port")
+        """None if the answer has no content. Raises Denied if a node refused the request."""
+        error: ClientError = Unreachable(f"{method} {path}: no node has an HTTP port")
         for url in self._find_urls():
             try:
                 return _ask(method, f"{url.rstrip('/')}{path}", body)
             except Unreachable as unreachable:
-                trouble = unreachable
-        raise trouble
+                error = unreachable
+        raise error
+
+
+def error_in(body: bytes | bytearray | None) -> tuple[str, str] | None:
+    """Code and message of the HTTP API's error; None if the body is not one."""
+    try:
+        error = json.loads(body or b"")["error"]
+        return str(error["code"]), str(error["message"])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _ask(method: str, url: str, body: Mapping[str, object] | None) -> Any:
@@ -40,19 +49,14 @@ def _ask(method: str, url: str, body: Mapping[str, object] | None) -> Any:
             return json.loads(text) if text else None
     except HTTPError as refused:
         with refused:
-            raise _denied(method, url, refused.code, refused.read(REFUSAL_BYTES_MAX)) from None
+            code, message = error_in(refused.read(ERROR_BYTES_MAX)) or (
+                f"http_{refused.code}",
+                f"{method} {url}",
+            )
+        raise (Unreachable(f"{url}: {message}") if refused.code >= 500 else Denied(code, message)) from None
     except (OSError, HTTPException) as problem:
         raise Unreachable(
             f"{url}: {problem}: check that the broker's HTTP port is open to this host"
         ) from None
     except ValueError as problem:
         raise Garbled(f"{url}: not JSON: {problem}: is this address a broker's HTTP port?") from None
-
-
-def _denied(method: str, url: str, status: int, body: bytes) -> ClientError:
-    try:
-        told = json.loads(body)["error"]
-        code, message = str(told["code"]), str(told["message"])
-    except (ValueError, LookupError, TypeError):
-        code, message = f"http_{status}", f"{method} {url}"
-    return Unreachable(f"{url}: {message}") if status >= 500 else Denied(code, message)

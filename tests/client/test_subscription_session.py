@@ -2,19 +2,19 @@
 
 import pytest
 
-from penstock.client import late_acks
+from penstock.client import redelivery
 from penstock.client.errors import Closed, Denied, LeaseLost
-from penstock.client.feed_session import FeedSession
-from penstock.client.received import Received
-from penstock.client.session import HOPS_MAX, Loss
-from tests.client.frames import A, Token, chance, dialled, frame, messages, offsets, said, step, take_all
+from penstock.client.received_record import ReceivedRecord
+from penstock.client.session import REDIRECTS_MAX, ConnectionLoss
+from penstock.client.subscription_session import SubscriptionSession
+from tests.client.frames import A, Promise, chance, dialled, frame, messages, offsets, said, step, take_all
 
-GONE = Loss("the network is down")
+GONE = ConnectionLoss("the network is down")
 
 
-def new_session(**changes: object) -> "FeedSession[Received]":
+def new_session(**changes: object) -> "SubscriptionSession[ReceivedRecord]":
     settings = {
-        "make": Received,
+        "make": ReceivedRecord,
         "random": chance(),
         "credit": 10,
         "read_old": True,
@@ -23,24 +23,26 @@ def new_session(**changes: object) -> "FeedSession[Received]":
         "ttl_ms": 60_000,
         **changes,
     }
-    return FeedSession("billing/eu", ["orders"], **settings)  # type: ignore[arg-type]
+    return SubscriptionSession("billing/eu", ["orders"], **settings)  # type: ignore[arg-type]
 
 
-def attach(session: "FeedSession[Received]", link: int, now: float) -> None:
+def attach(session: "SubscriptionSession[ReceivedRecord]", connection_id: int, now: float) -> None:
     """The next link, up to the answer of the broker."""
     step(session, now)
     session.found([A], now)
     while not dialled(step(session, now)):
         now += 0.1
-    session.connected(link, now)
+    session.connected(connection_id, now)
     session.received(
-        link, frame("subscribed", subscription="billing/eu", positions=[], resumed=link > 1), now
+        connection_id,
+        frame("subscribed", subscription="billing/eu", positions=[], resumed=connection_id > 1),
+        now,
     )
     step(session, now)
 
 
 @pytest.fixture
-def session() -> "FeedSession[Received]":
+def session() -> "SubscriptionSession[ReceivedRecord]":
     """One that is attached over link 1."""
     session = new_session()
     attach(session, 1, 0.0)
@@ -63,25 +65,25 @@ def test_it_names_itself_in_the_address_and_in_its_first_frame() -> None:
     assert first["take_over"] is False
 
 
-def test_only_the_last_ack_of_a_partition_is_sent(session: "FeedSession[Received]") -> None:
+def test_only_the_last_ack_of_a_partition_is_sent(session: "SubscriptionSession[ReceivedRecord]") -> None:
     session.received(1, messages(1, 2, 3), 1.0)
     session.received(1, messages(7, partition=1), 1.0)
     tokens = []
     for item in take_all(session):
-        tokens.append(Token())
+        tokens.append(Promise())
         session.ack(item, tokens[-1])
     frames = said(step(session, 1.0))
     assert [(one["partition"], one["offset"]) for one in frames] == [(0, 3), (1, 7)]
     session.received(1, acked(4), 1.1)
     step(session, 1.1)
-    assert [token.is_done for token in tokens] == [True, True, True, False]
+    assert [promise.is_done for promise in tokens] == [True, True, True, False]
     assert not session.is_settled
 
 
-def test_an_ack_waits_until_it_is_durable(session: "FeedSession[Received]") -> None:
+def test_an_ack_waits_until_it_is_durable(session: "SubscriptionSession[ReceivedRecord]") -> None:
     session.received(1, messages(1, 2), 1.0)
     first, second = take_all(session)
-    early, late = Token(), Token()
+    early, late = Promise(), Promise()
     session.ack(first, early)
     session.ack(second, late)
     step(session, 1.0)
@@ -92,22 +94,24 @@ def test_an_ack_waits_until_it_is_durable(session: "FeedSession[Received]") -> N
 
 
 def test_acks_above_a_deferred_message_are_durable_in_their_own_right(
-    session: "FeedSession[Received]",
+    session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(5, 6), 1.0)
-    token = Token()
-    session.ack(take_all(session)[1], token)
+    promise = Promise()
+    session.ack(take_all(session)[1], promise)
     step(session, 1.0)
     session.received(1, acked(3, done=[[5, 6]]), 1.1)
     step(session, 1.1)
-    assert token.is_done
+    assert promise.is_done
     assert session.is_settled
 
 
-def test_messages_nobody_has_taken_come_again_over_the_next_link(session: "FeedSession[Received]") -> None:
+def test_messages_nobody_has_taken_come_again_over_the_next_link(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(1, 2, 3), 1.0)
     assert offsets([item for item in [session.take()] if item]) == [1]
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     assert session.take() is None
     attach(session, 2, 2.0)
     session.received(2, messages(1, 2, 3), 3.0)
@@ -115,88 +119,98 @@ def test_messages_nobody_has_taken_come_again_over_the_next_link(session: "FeedS
 
 
 def test_what_was_acked_too_late_is_acked_when_it_comes_again_and_not_handed_out_twice(
-    session: "FeedSession[Received]",
+    session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2, 3), 1.0)
     first, second = session.take(), session.take()
     assert first is not None
     assert second is not None
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     step(session, 2.0)
     session.found([A], 2.0)
     step(session, 3.0)
-    session.lost(2, GONE, 3.0)  # nobody is there yet
-    token = Token()
-    session.ack(second, token)  # for the first one as well
+    session.disconnected(2, GONE, 3.0)  # nobody is there yet
+    promise = Promise()
+    session.ack(second, promise)  # for the first one as well
     step(session, 3.0)
-    assert isinstance(token.error, LeaseLost)
+    assert isinstance(promise.error, LeaseLost)
     attach(session, 3, 3.0)
     session.received(3, messages(1, 2, 3), 4.0)
     assert [one["offset"] for one in said(step(session, 4.0), "ack")] == [2]
     assert offsets(take_all(session)) == [3]
 
 
-def test_an_ack_that_was_not_durable_in_time_is_said_again(session: "FeedSession[Received]") -> None:
+def test_an_ack_that_was_not_durable_in_time_is_said_again(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(1, 2), 1.0)
-    token = Token()
-    session.ack(take_all(session)[1], token)
+    promise = Promise()
+    session.ack(take_all(session)[1], promise)
     step(session, 1.0)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     step(session, 2.0)
-    assert isinstance(token.error, LeaseLost)
+    assert isinstance(promise.error, LeaseLost)
     attach(session, 2, 2.0)
     session.received(2, messages(1, 2, 3), 3.0)
     assert offsets(take_all(session)) == [3]
     assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [2]
 
 
-def test_a_message_that_is_acked_already_never_acks_one_before_it(session: "FeedSession[Received]") -> None:
+def test_a_message_that_is_acked_already_never_acks_one_before_it(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(5), 1.0)
     session.ack(take_all(session)[0], None)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     attach(session, 2, 2.0)
     session.received(2, messages(4, 5), 3.0)  # 4 was deferred, and is due now
     assert offsets(take_all(session)) == [4, 5]
     assert said(step(session, 3.0), "ack") == []
 
 
-def welcome(session: "FeedSession[Received]", link: int, now: float, **said: object) -> None:
+def welcome(
+    session: "SubscriptionSession[ReceivedRecord]", connection_id: int, now: float, **said: object
+) -> None:
     """The next link, begun as the broker says."""
     step(session, now)
     session.found([A], now)
     while not dialled(step(session, now)):
         now += 0.1
-    session.connected(link, now)
+    session.connected(connection_id, now)
     told = {"subscription": "billing/eu", "positions": [], "resumed": True, **said}
-    session.received(link, frame("subscribed", **told), now)
+    session.received(connection_id, frame("subscribed", **told), now)
     step(session, now)
 
 
-def take_one(session: "FeedSession[Received]") -> Received:
+def take_one(session: "SubscriptionSession[ReceivedRecord]") -> ReceivedRecord:
     item = session.take()
     assert item is not None
     return item
 
 
-def test_an_ack_counts_however_many_links_later_it_comes(session: "FeedSession[Received]") -> None:
+def test_an_ack_counts_however_many_links_later_it_comes(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(1, 2), 1.0)
     slow = take_one(session)
-    for link in (2, 3, 4):
-        session.lost(link - 1, GONE, float(link))
-        attach(session, link, float(link))
-        session.received(link, messages(1, 2), float(link))  # nobody takes the copies
+    for connection_id in (2, 3, 4):
+        session.disconnected(connection_id - 1, GONE, float(connection_id))
+        attach(session, connection_id, float(connection_id))
+        session.received(connection_id, messages(1, 2), float(connection_id))  # nobody takes the copies
     session.ack(slow, None)
     assert [one["offset"] for one in said(step(session, 5.0), "ack")] == [1]
     assert offsets(take_all(session)) == [2]
 
 
-def test_an_ack_between_two_links_counts_over_the_next(session: "FeedSession[Received]") -> None:
+def test_an_ack_between_two_links_counts_over_the_next(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(1, 2), 1.0)
     slow = take_one(session)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     attach(session, 2, 2.0)
     session.received(2, messages(1, 2), 2.0)
-    session.lost(2, GONE, 3.0)
+    session.disconnected(2, GONE, 3.0)
     session.ack(slow, None)
     attach(session, 3, 3.0)
     session.received(3, messages(1, 2), 4.0)
@@ -204,21 +218,25 @@ def test_an_ack_between_two_links_counts_over_the_next(session: "FeedSession[Rec
     assert offsets(take_all(session)) == [2]
 
 
-def test_a_late_ack_is_not_for_what_came_after_its_message(session: "FeedSession[Received]") -> None:
+def test_a_late_ack_is_not_for_what_came_after_its_message(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(1, 2, 3), 1.0)
     first = take_one(session)
     take_one(session)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     attach(session, 2, 2.0)
     session.ack(first, None)
     session.received(2, messages(1, 2, 3), 3.0)
     assert offsets(take_all(session)) == [2, 3]
 
 
-def test_what_follows_a_late_message_is_acked_when_that_one_is(session: "FeedSession[Received]") -> None:
+def test_what_follows_a_late_message_is_acked_when_that_one_is(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, messages(5), 1.0)
     session.ack(take_one(session), None)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     attach(session, 2, 2.0)
     session.received(2, messages(4, 5, 6), 3.0)  # 4 was deferred, and is due now
     session.ack(take_one(session), None)
@@ -226,11 +244,13 @@ def test_what_follows_a_late_message_is_acked_when_that_one_is(session: "FeedSes
     assert offsets(take_all(session)) == [6]
 
 
-def test_another_message_at_the_same_offset_is_handed_out(session: "FeedSession[Received]") -> None:
+def test_another_message_at_the_same_offset_is_handed_out(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     """The topic was deleted and made again while the ack was late."""
     session.received(1, messages(1), 1.0)
     late = take_one(session)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     attach(session, 2, 2.0)
     session.ack(late, None)
     session.received(2, messages(1, stamp=7_000), 3.0)
@@ -242,29 +262,31 @@ def test_another_message_at_the_same_offset_is_handed_out(session: "FeedSession[
     "said_", [{"resumed": False}, {"positions": [{"topic": "orders", "partition": 0, "offset": 0}]}]
 )
 def test_where_it_begins_anew_all_is_handed_out_again(
-    session: "FeedSession[Received]", said_: dict[str, object]
+    session: "SubscriptionSession[ReceivedRecord]", said_: dict[str, object]
 ) -> None:
     session.received(1, messages(1, 2), 1.0)
     first, second = take_all(session)
     session.ack(first, None)
     session.received(1, acked(2), 1.0)
     session.ack(second, None)
-    session.lost(1, GONE, 2.0)
+    session.disconnected(1, GONE, 2.0)
     welcome(session, 2, 2.0, **said_)
     session.received(2, messages(1, 2), 3.0)
     assert offsets(take_all(session)) == [1, 2]
 
 
 def test_what_is_remembered_of_links_that_are_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_acks, "REMEMBERED_MAX", 3)
+    monkeypatch.setattr(redelivery, "REMEMBERED_MAX", 3)
     session = new_session()
     attach(session, 1, 0.0)
-    old: list[Received] = []
-    for link in (1, 2, 3):
-        session.received(link, messages(2 * link, 2 * link + 1), float(link))
+    old: list[ReceivedRecord] = []
+    for connection_id in (1, 2, 3):
+        session.received(
+            connection_id, messages(2 * connection_id, 2 * connection_id + 1), float(connection_id)
+        )
         old += take_all(session)
-        session.lost(link, GONE, float(link))
-        attach(session, link + 1, float(link))
+        session.disconnected(connection_id, GONE, float(connection_id))
+        attach(session, connection_id + 1, float(connection_id))
     for item in old:
         session.ack(item, None)
     session.received(4, messages(2, 3, 4, 5, 6, 7), 5.0)
@@ -276,7 +298,7 @@ def test_what_is_remembered_of_links_that_are_gone_is_bounded(monkeypatch: pytes
         6,
         7,
     ]  # the oldest are forgotten, and acks are never past them
-    session.lost(4, GONE, 6.0)
+    session.disconnected(4, GONE, 6.0)
     attach(session, 5, 6.0)
     session.received(5, messages(5, 6, 7, 8), 7.0)
     assert offsets(take_all(session)) == [8]
@@ -289,9 +311,9 @@ def test_it_follows_the_home_of_its_subscription() -> None:
     step(session, 0.0)
     session.connected(1, 0.0)
     session.received(1, frame("elsewhere", url="ws://b:8080/v1/push?subscription=x", node_id=2), 0.0)
-    session.lost(1, Loss("elsewhere", 4421), 0.0)
+    session.disconnected(1, ConnectionLoss("elsewhere", 4421), 0.0)
     assert dialled(step(session, 0.0)) == [(2, "ws://b:8080/v1/push?subscription=billing%2Feu")]
-    session.lost(2, Loss("moved", redirect="http://c:1/v1/push?subscription=x"), 0.0)
+    session.disconnected(2, ConnectionLoss("moved", redirect="http://c:1/v1/push?subscription=x"), 0.0)
     assert dialled(step(session, 0.0)) == [(3, "ws://c:1/v1/push?subscription=billing%2Feu")]
 
 
@@ -299,16 +321,18 @@ def test_nodes_that_send_it_round_in_circles_are_given_time() -> None:
     session = new_session()
     step(session, 0.0)
     session.found([A], 0.0)
-    for link in range(1, HOPS_MAX + 2):
-        assert [number for number, _url in dialled(step(session, 0.0))] == [link]
-        session.lost(link, Loss("elsewhere", redirect=A), 0.0)
+    for connection_id in range(1, REDIRECTS_MAX + 2):
+        assert [number for number, _url in dialled(step(session, 0.0))] == [connection_id]
+        session.disconnected(connection_id, ConnectionLoss("elsewhere", redirect=A), 0.0)
     assert dialled(step(session, 0.0)) == []
     assert session.wake_at() is not None
 
 
-def test_a_subscriber_that_was_too_slow_comes_back_by_itself(session: "FeedSession[Received]") -> None:
+def test_a_subscriber_that_was_too_slow_comes_back_by_itself(
+    session: "SubscriptionSession[ReceivedRecord]",
+) -> None:
     session.received(1, frame("inactive", reason="ack_timeout", message="no ack"), 40.0)
-    session.lost(1, Loss("inactive", 4408), 40.0)
+    session.disconnected(1, ConnectionLoss("inactive", 4408), 40.0)
     assert session.ended is None
     attach(session, 2, 40.0)
     assert session.times_inactive == 1
@@ -322,12 +346,12 @@ def test_it_takes_over_from_itself_but_from_nobody_else() -> None:
     step(session, 0.0)
     session.connected(1, 0.0)
     session.received(1, frame("error", code="already_active", message="in use"), 0.0)
-    session.lost(1, Loss("already_active", 4409), 0.0)
+    session.disconnected(1, ConnectionLoss("already_active", 4409), 0.0)
     assert isinstance(session.ended, Denied)
 
     session = new_session()
     attach(session, 1, 0.0)
-    session.lost(1, GONE, 1.0)
+    session.disconnected(1, GONE, 1.0)
     step(session, 1.0)
     session.found([A], 2.0)
     step(session, 2.0)
@@ -336,12 +360,12 @@ def test_it_takes_over_from_itself_but_from_nobody_else() -> None:
     assert first["take_over"] is True
 
 
-def test_unsubscribing_ends_it_for_good(session: "FeedSession[Received]") -> None:
-    token = Token()
-    session.unsubscribe(token)
+def test_unsubscribing_ends_it_for_good(session: "SubscriptionSession[ReceivedRecord]") -> None:
+    promise = Promise()
+    session.unsubscribe(promise)
     assert said(step(session, 1.0)) == [{"type": "unsubscribe"}]
     session.received(1, frame("unsubscribed"), 1.1)
     step(session, 1.1)
-    assert token.is_done
-    assert token.error is None
+    assert promise.is_done
+    assert promise.error is None
     assert isinstance(session.ended, Closed)

@@ -1,0 +1,357 @@
+"""Client and AsyncClient: everything that they share. Only the methods that wait differ (sync.py, aio/client.py)."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, Final, Generic, TypeVar
+
+from confluent_kafka.admin import AdminClient
+
+from penstock.client.admin import Admin
+from penstock.client.arguments import (
+    Headers,
+    Moment,
+    Seconds,
+    Text,
+    as_bytes,
+    as_ms,
+    as_seconds,
+    checked_name,
+    checked_prefetch,
+    record_headers,
+    topic_names,
+)
+from penstock.client.base_streams import BaseStream
+from penstock.client.errors import ClientError, Closed, Unreachable
+from penstock.client.http_discovery import http_urls, make_admin
+from penstock.client.kafka_errors import no_answer_text
+from penstock.client.publishing import OutgoingMessage, Publisher
+from penstock.client.queue_session import Credit, QueueSession
+from penstock.client.subscription_session import SubscriptionSession
+from penstock.client.worker_policy import WorkerPlan, WorkerPolicy, plan_worker
+
+DEFAULT_PREFETCH: Final = 100
+DEFAULT_ACK_TIMEOUT_S: Final = 30.0
+DEFAULT_TTL_S: Final = 7 * 24 * 3600.0
+DEFAULT_RECONNECT_TIMEOUT_S: Final = 60.0
+PUBLISH_SECONDS: Final = 60.0
+GRACE_SECONDS: Final = 30.0
+"""How long a graceful end waits for handlers: as long as most process managers wait before they kill."""
+
+SECURITY_SETTINGS: Final = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "enable.ssl.",
+    "https.",
+    "broker.address.",
+    "client.",
+)
+"""Prefixes of the producer settings that an admin client needs, too."""
+
+Handler = TypeVar("Handler", bound=Callable[..., object])
+StreamT = TypeVar("StreamT", bound=BaseStream[Any, Any])
+QueueT = TypeVar("QueueT", bound=BaseStream[Any, Any])
+SubscriptionT = TypeVar("SubscriptionT", bound=BaseStream[Any, Any])
+StoredT = TypeVar("StoredT")
+"""What `publish` returns: Stored, or a coroutine of it."""
+FutureT = TypeVar("FutureT")
+"""What `publish_soon` returns: a future of Stored, or a coroutine of one."""
+
+
+class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):
+    """A client connects when it is first used. It must be closed; closing it twice is fine."""
+
+    _queue_type: type[QueueT]
+    _subscription_type: type[SubscriptionT]
+    _awaits_handlers: bool
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        http: str | Sequence[str] | None = None,
+        kafka: Mapping[str, Any] | None = None,
+        reconnect_timeout_s: float | None = DEFAULT_RECONNECT_TIMEOUT_S,
+    ) -> None:
+        """`http`: the nodes' HTTP addresses, if clients reach them at others than the nodes say (behind a proxy).
+        `kafka`: settings of librdkafka, such as those for security. `reconnect_timeout_s`: a queue or subscription that
+        reaches no node for so long raises Unreachable; None: it tries for ever."""
+        if not isinstance(bootstrap_servers, str):
+            raise TypeError(
+                f"bootstrap_servers={bootstrap_servers!r}: expected text, several addresses with commas"
+            )
+        self._servers = bootstrap_servers
+        self._http = [http] if isinstance(http, str) else list(http or ())
+        self._kafka_settings = dict(kafka or {})
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._streams: list[BaseStream[Any, Any]] = []
+        self._plans: list[WorkerPlan] = []
+        self._lock = threading.Lock()
+        self._publisher: Publisher | None = None
+        self._kafka_admin: AdminClient | None = None
+        self._is_closed = False
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Called once, at the end of `__init__`."""
+
+    def _new_admin(self) -> Admin:
+        return Admin(self._open_kafka_admin, self._find_urls, self._servers)
+
+    # --- publish
+
+    def publish(
+        self,
+        topic: str,
+        value: Text | None,
+        *,
+        key: Text | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        message_id: Text | None = None,
+        delay: Seconds | None = None,
+        deliver_at: Moment | None = None,
+        ttl: Seconds | None = None,
+        timeout: float = PUBLISH_SECONDS,
+    ) -> StoredT:
+        """Returns when a majority has the message on disk: where it is stored. Raises PublishFailed otherwise.
+
+        `message_id`: within the topic's dedup.window.ms the topic stores one message of this id, however often it is
+        published; without `key` and `partition`, the id also chooses the partition. `delay` (seconds) or `deliver_at`:
+        queues and subscriptions deliver the message then. `ttl` (seconds): they do not deliver it later than that.
+        """
+        made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
+        return self._publish(_outgoing(topic, value, key, made, partition), timeout)
+
+    def publish_soon(
+        self,
+        topic: str,
+        value: Text | None,
+        *,
+        key: Text | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        message_id: Text | None = None,
+        delay: Seconds | None = None,
+        deliver_at: Moment | None = None,
+        ttl: Seconds | None = None,
+    ) -> FutureT:
+        """As `publish`, in the background, with many messages in a batch. Returns a future, which has the result or
+        raises PublishFailed; `flush` and `close` wait for all. Waits only to look up a topic that is new to this
+        client, and while librdkafka's queue is full. Raises PublishFailed at once if there is no such topic."""
+        made = record_headers(headers, message_id=message_id, delay=delay, deliver_at=deliver_at, ttl=ttl)
+        return self._publish_soon(_outgoing(topic, value, key, made, partition))
+
+    @abstractmethod
+    def _publish(self, message: OutgoingMessage, timeout: float) -> StoredT: ...
+
+    @abstractmethod
+    def _publish_soon(self, message: OutgoingMessage) -> FutureT: ...
+
+    # --- consume
+
+    def queue(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        prefetch: int | None = None,
+        standby: bool = False,
+        idle_s: float | None = None,
+    ) -> QueueT:
+        """A consumer of the queue of `group` on these topics. Iterate over it, or call `receive`; close it when done.
+
+        `prefetch`: the most jobs that this consumer has at once from each node; by default 100, and 1 of an exclusive
+        queue, so that no job is done before an earlier one that failed. `standby`: wait until an exclusive queue is
+        free. `idle_s`: iterating ends when no job has come for so long.
+        """
+        credit = Credit(DEFAULT_PREFETCH, 1) if prefetch is None else Credit(prefetch, prefetch)
+        return self._open_queue(
+            topic_names(topics), group, credit, standby, idle_s, self._reconnect_timeout_s
+        )
+
+    def subscribe(
+        self,
+        topics: str | Sequence[str],
+        *,
+        name: str,
+        read_old: bool = False,
+        prefetch: int = DEFAULT_PREFETCH,
+        take_over: bool = False,
+        ack_timeout: Seconds = DEFAULT_ACK_TIMEOUT_S,
+        ttl: Seconds = DEFAULT_TTL_S,
+        idle_s: float | None = None,
+    ) -> SubscriptionT:
+        """Follows topics in log order, from where the last ack of this name left off.
+
+        `read_old`: a new subscription begins with the oldest message. `prefetch`: the most unacked messages at once.
+        `take_over`: if the name is in use, its subscriber is disconnected. A message that is not acked within
+        `ack_timeout` is sent again; the broker deletes a subscription that has had no subscriber for its `ttl`.
+        """
+
+        def open_session(make: Callable[..., Any]) -> SubscriptionSession[Any]:
+            return SubscriptionSession(
+                checked_name("name", name),
+                topic_names(topics),
+                make=make,
+                random=Random(),
+                credit=checked_prefetch(prefetch),
+                read_old=read_old,
+                take_over=take_over,
+                ack_timeout_ms=as_ms("ack_timeout", ack_timeout),
+                ttl_ms=as_ms("ttl", ttl),
+                reconnect_timeout_s=self._reconnect_timeout_s,
+                last_problem=no_answer_text(self._servers),
+            )
+
+        return self._open(self._subscription_type, open_session, idle_s)
+
+    def _open_queue(
+        self,
+        topics: tuple[str, ...],
+        group: str,
+        credit: Credit,
+        standby: bool,
+        idle_s: float | None,
+        reconnect_timeout_s: float | None,
+    ) -> QueueT:
+        def open_session(make: Callable[..., Any]) -> QueueSession[Any]:
+            return QueueSession(
+                checked_name("group", group),
+                topics,
+                make=make,
+                random=Random(),
+                credit=Credit(*map(checked_prefetch, credit)),
+                standby=standby,
+                reconnect_timeout_s=reconnect_timeout_s,
+                last_problem=no_answer_text(self._servers),
+            )
+
+        return self._open(self._queue_type, open_session, idle_s)
+
+    def _open(
+        self, kind: type[StreamT], open_session: Callable[[Callable[..., Any]], Any], idle_s: float | None
+    ) -> StreamT:
+        self._check_open()
+        stream = kind(open_session, self._find_urls, idle_s=idle_s, on_close=self._forget)
+        with self._lock:
+            self._streams.append(stream)
+        return stream
+
+    def _forget(self, stream: BaseStream[Any, Any]) -> None:
+        with self._lock:
+            if stream in self._streams:
+                self._streams.remove(stream)
+
+    # --- workers
+
+    def worker(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        concurrency: int = 1,
+        max_attempts: int | None = None,
+        backoff: Seconds = 1.0,
+        backoff_factor: float = 2.0,
+        max_backoff: Seconds = 300.0,
+        jitter: float = 0.2,
+        prefetch: int | None = None,
+        standby: bool = False,
+        timeout: Seconds | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Registers a handler for `run`. A job is acked when its handler returns and retried, later each time, when it
+        raises; after `max_attempts` it is rejected. A handler may settle the job itself, or raise Retry or Reject.
+
+        `timeout`: a handler that takes longer has failed. A coroutine is cancelled. A thread cannot be interrupted: it
+        loses its job, its later acks are ignored, and another thread replaces it. None: no limit; the lease is renewed
+        as long as the handler runs.
+
+        AsyncClient awaits coroutine functions. It calls any other handler in a thread, where it may raise Retry or
+        Reject but not settle the job itself; if it returns an awaitable, AsyncClient awaits that.
+        """
+        policy = WorkerPolicy(
+            max_attempts=max_attempts,
+            backoff_s=as_seconds("backoff", backoff),
+            backoff_factor=backoff_factor,
+            max_backoff_s=as_seconds("max_backoff", max_backoff),
+            jitter=jitter,
+        )
+
+        def register(handler: Handler) -> Handler:
+            plan = plan_worker(
+                topic_names(topics),
+                group,
+                handler,
+                concurrency=concurrency,
+                prefetch=prefetch,
+                policy=policy,
+                standby=standby,
+                timeout=timeout,
+                may_await=self._awaits_handlers,
+            )
+            self._plans.append(plan)
+            return handler
+
+        return register
+
+    def _check_plans(self) -> None:
+        if not self._plans:
+            raise ClientError("no workers: decorate a handler with @client.worker(...) first")
+
+    def _open_worker_queue(self, plan: WorkerPlan) -> QueueT:
+        """Workers wait for nodes that are away, however long."""
+        return self._open_queue(plan.topics, plan.group, plan.credit, plan.standby, None, None)
+
+    # --- connections that are made when they are needed, from any thread
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the client was closed: make another one")
+
+    def _open_publisher(self) -> Publisher:
+        with self._lock:
+            self._check_open()
+            if self._publisher is None:
+                self._publisher = Publisher(self._servers, self._kafka_settings)
+            return self._publisher
+
+    def _open_kafka_admin(self) -> AdminClient:
+        with self._lock:
+            self._check_open()
+            if self._kafka_admin is None:
+                settings = self._kafka_settings.items()
+                security = {name: value for name, value in settings if name.startswith(SECURITY_SETTINGS)}
+                self._kafka_admin = make_admin(self._servers, security)
+            return self._kafka_admin
+
+    def _find_urls(self) -> list[str]:
+        """The nodes' HTTP addresses: those of the argument `http`, or those that the nodes announce."""
+        if self._http:
+            return self._http
+        try:
+            return http_urls(self._open_kafka_admin())
+        except Unreachable as error:
+            raise Unreachable(f"{error} ({self._servers})", retriable=error.retriable) from None
+
+    def _close_kafka(self, timeout_s: float) -> None:
+        with self._lock:
+            self._is_closed = True
+            publisher, self._publisher, self._kafka_admin = self._publisher, None, None
+        if publisher is not None:
+            publisher.close(timeout_s)
+
+
+def _outgoing(
+    topic: str,
+    value: Text | None,
+    key: Text | None,
+    headers: list[tuple[str, Text | None]],
+    partition: int | None,
+) -> OutgoingMessage:
+    if partition is not None and partition < 0:
+        raise ValueError(f"partition={partition!r}: expected 0 or more, or None for any")
+    return OutgoingMessage(topic, as_bytes("value", value), as_bytes("key", key), headers, partition)

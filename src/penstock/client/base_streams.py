@@ -1,0 +1,178 @@
+"""Queues, subscriptions, jobs and messages: everything that the blocking and the asyncio client share.
+
+streams.py and aio/streams.py add the methods that wait. `S` is what `ack` returns: a blocking client's has `wait()`, an
+asyncio client's can be awaited.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Generic
+
+from penstock.batch import Record
+from penstock.client.arguments import Seconds, retry_seconds
+from penstock.client.errors import LeaseLost
+from penstock.client.queue_session import QueueSession, SettleAction
+from penstock.client.received_record import ReceivedRecord
+from penstock.client.session import Item, Session
+from penstock.client.session_driver import FindUrls, S, SessionDriver
+from penstock.client.subscription_session import SubscriptionSession
+from penstock.types import TopicPartition
+
+CLOSE_SECONDS: Final = 10.0
+"""How long `close` waits for the broker's answers."""
+
+
+class BaseStream(ABC, Generic[Item, S]):
+    """Records as they come. Iterating waits for more: for ever, or until none has come for `idle_s`."""
+
+    _item: Callable[..., Item]
+    _session: Session[Item]
+    _driver: SessionDriver[Item, S, Any]
+
+    def __init__(
+        self,
+        open_session: Callable[[Callable[..., Any]], Any],
+        find_urls: FindUrls,
+        *,
+        idle_s: float | None,
+        on_close: Callable[[Any], None],
+    ) -> None:
+        self._idle_s = idle_s
+        self._on_close = on_close
+        self._session = open_session(partial(type(self)._item, self))
+        self._driver = self._new_driver(find_urls)
+
+    @abstractmethod
+    def _new_driver(self, find_urls: FindUrls) -> SessionDriver[Item, S, Any]: ...
+
+    @abstractmethod
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> Any: ...
+
+    def drain(self) -> None:
+        """Ends iterations and returns the records that were not taken; these do not count as deliveries. Jobs in hand
+        can still be settled. Call `close` afterwards."""
+        self._driver.drain()
+
+
+class BaseQueue(BaseStream[Item, S]):
+    """A consumer of a queue."""
+
+    _session: QueueSession[Item]
+
+    @property
+    def lost_leases(self) -> int:
+        """Jobs whose ack came too late: they were, or will be, delivered again."""
+        return self._session.lost_leases
+
+    def _settle(self, job: Item, action: SettleAction, delay_ms: int | None) -> S:
+        return self._driver.ask(
+            lambda settlement, now: self._session.settle(job, action, delay_ms, settlement, now)
+        )
+
+    def _refuse(self, job: Item, earlier: SettleAction | None, action: SettleAction) -> S:
+        settlement = self._driver.settlement()
+        text = f"{job!r}: this client has settled it already: {earlier} counts, {action} does not"
+        settlement.resolve(LeaseLost(text))
+        return settlement
+
+    def _holds(self, job: Item) -> bool:
+        return self._session.holds(job)
+
+
+class BaseSubscription(BaseStream[Item, S]):
+    """A subscriber: messages in log order, from where its last ack left off."""
+
+    _session: SubscriptionSession[Item]
+
+    @property
+    def resumed(self) -> bool:
+        """Whether its last connection resumed the subscription. False: the broker created it."""
+        return self._session.resumed
+
+    @property
+    def times_inactive(self) -> int:
+        """How often the broker disconnected it because an ack did not come in time. It reconnects by itself."""
+        return self._session.times_inactive
+
+    def _ack(self, message: Item) -> S:
+        return self._driver.ask(lambda settlement, now: self._session.ack(message, settlement))
+
+    def _unsubscribe(self) -> S:
+        return self._driver.ask(lambda settlement, now: self._session.unsubscribe(settlement))
+
+
+class BaseJob(ReceivedRecord, Generic[S]):
+    """A job in hand. The client renews its lease until it is settled. The first of ack, retry and reject counts: the
+    same call again returns the same settlement, and another one fails with LeaseLost."""
+
+    __slots__ = ("_action", "_queue", "_settlement")
+
+    def __init__(
+        self, queue: BaseQueue[Any, S], topic_partition: TopicPartition, record: Record, **facts: int
+    ) -> None:
+        super().__init__(topic_partition, record, **facts)
+        self._queue = queue
+        self._action: SettleAction | None = None
+        self._settlement: S | None = None
+
+    def ack(self) -> S:
+        """The job is done and will not be delivered again. Returns at once; the client sends acks together. Wait for
+        the settlement if you need to know that the ack is durable; closing the queue waits for all of them."""
+        return self._settle("accept")
+
+    def retry(self, delay: Seconds | None = None) -> S:
+        """The job will be delivered again after so many seconds, clipped to 0 to seven days; None: after the delay of
+        the queue's settings."""
+        return self._settle("retry", None if delay is None else round(retry_seconds(delay) * 1000))
+
+    def reject(self) -> S:
+        """The job can never be done: it goes to the dead-letter topic."""
+        return self._settle("reject")
+
+    def renew(self) -> S:
+        """Starts the lease again from now. Rarely needed: the client renews leases by itself."""
+        return self._queue._settle(self, "renew", None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether ack, retry or reject was called."""
+        return self._action is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this client has lost the lease of a job that it has not settled: another consumer may have it."""
+        return not self.settled and not self._queue._holds(self)
+
+    def _settle(self, action: SettleAction, delay_ms: int | None = None) -> S:
+        if self._settlement is None:
+            settlement = self._settlement = self._queue._settle(self, action, delay_ms)
+            self._action = action
+            return settlement
+        return self._settlement if action == self._action else self._queue._refuse(self, self._action, action)
+
+    def _leave(self, problem: BaseException | None) -> None:
+        """At the end of a `with` block."""
+        if not self.settled:
+            self.ack() if problem is None else self.retry()
+
+
+class BaseMessage(ReceivedRecord, Generic[S]):
+    """A message that the broker pushed."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(
+        self,
+        subscription: BaseSubscription[Any, S],
+        topic_partition: TopicPartition,
+        record: Record,
+        **facts: int,
+    ) -> None:
+        super().__init__(topic_partition, record, **facts)
+        self._subscription = subscription
+
+    def ack(self) -> S:
+        """Acks this message and all that came before it from the same partition. Returns at once; wait for the
+        settlement if you need to know that the ack is durable."""
+        return self._subscription._ack(self)

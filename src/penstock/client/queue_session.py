@@ -1,0 +1,394 @@
+"""The session of a queue's consumer: a connection to each node that leads some of the queue's partitions.
+
+Jobs are leased, for `lease_ms` from when the broker handed them out. The session renews the lease of every job that is
+in hand or waits to be taken: every quarter of a lease, for all jobs whose lease is at least a quarter old. So a renewal
+may take half a lease and still be in time. When a connection breaks, the broker gives its jobs to other consumers at
+once.
+
+When a session drains, it *returns* the jobs that nobody has taken; these do not count as deliveries. More jobs may be
+under way at that moment. So the session sets each node's credit to 0 and sends a ping: the pong comes after the last
+job, and `is_settled` waits for it.
+
+In an exclusive queue, a job that was fetched ahead could be done before an earlier one that failed. So a connection
+starts with the credit for exclusive queues, and raises it when the node has said that the queue is shared.
+
+The session collects what callers say of jobs until the driver asks for effects, and then sends one settle frame for
+each partition and delay. Each entry holds for one delivery: if the job was given back meanwhile, and perhaps handed out
+again over the same connection, the entry is refused. A broker takes a range of offsets as a whole or not at all: if one
+job of a range is no longer this consumer's, the session sends each of them again on its own, so that the others are
+settled.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Literal, NamedTuple
+
+from penstock.client.errors import ClientError, Closed, Denied, LeaseLost
+from penstock.client.frames import WORK_PATH, Batches, ErrorFrame, Frame, Pong, Settled, Working, compose
+from penstock.client.received_record import OffsetRanges, ranges_of, records_within
+from penstock.client.session import (
+    ConnectionLoss,
+    Item,
+    Promise,
+    Session,
+    SessionConnection,
+    websocket_url,
+)
+from penstock.errors import BatchError
+from penstock.types import TopicPartition
+
+SettleAction = Literal["accept", "retry", "reject", "renew", "return"]
+SETTLE_ACTIONS: Final[tuple[SettleAction, ...]] = ("accept", "retry", "reject", "renew", "return")
+RENEWALS_PER_LEASE: Final = 4
+OFFSETS_PER_FRAME: Final = 10_000
+"""A broker takes frames of one megabyte; an offset on its own has at most 43 bytes in one."""
+
+
+class Credit(NamedTuple):
+    """The most jobs that a consumer has at once from each node: in a shared queue, and in an exclusive one."""
+
+    shared: int
+    exclusive: int
+
+
+class Lease(NamedTuple):
+    """A job in hand. `order` tells two deliveries of the same offset apart."""
+
+    since: float
+    order: int
+
+
+class SettleEntry(NamedTuple):
+    """One action on one job."""
+
+    offset: int
+    action: SettleAction
+    promise: Promise | None
+    order: int
+
+
+class SettleRequest(NamedTuple):
+    """The entries of a settle frame that has no answer yet."""
+
+    connection_id: int
+    tp: TopicPartition
+    delay_ms: int | None
+    entries: list[SettleEntry]
+
+
+class QueueConnection(SessionConnection):
+    """A connection to one node."""
+
+    def __init__(self, connection_id: int, node_url: str) -> None:
+        super().__init__(connection_id, node_url)
+        self.credit = 0
+        self.lease_s = 0.0
+        self.renew_at: float | None = None
+        self.other_nodes: list[str] = []
+        """Nodes that lead other partitions of the queue."""
+        self.leases: dict[TopicPartition, dict[int, Lease]] = {}
+        """By offset."""
+        self.pending: dict[tuple[TopicPartition, int | None], list[SettleEntry]] = {}
+        """To be sent, by partition and delay."""
+        self.awaits_pong = False
+        """Whether jobs may still be under way although the credit is 0."""
+        self.can_return = False
+        """A broker that does not say whether a queue is exclusive does not know `return` either: it would close the
+        connection."""
+
+
+class QueueSession(Session[Item]):
+    """A consumer of a queue."""
+
+    path = WORK_PATH
+
+    def __init__(
+        self,
+        queue: str,
+        topics: Sequence[str],
+        *,
+        make: Callable[..., Item],
+        random: Random,
+        credit: Credit,
+        standby: bool = False,
+        reconnect_timeout_s: float | None = None,
+        last_problem: str = "",
+    ) -> None:
+        super().__init__(random=random, reconnect_timeout_s=reconnect_timeout_s, last_problem=last_problem)
+        self._queue = queue
+        self._topics = list(topics)
+        self._make = make
+        self._credit = credit
+        self._standby = standby
+        self._is_draining = False
+        self._nodes: dict[int, QueueConnection] = {}
+        self._unanswered: dict[int, SettleRequest] = {}
+        self._last_request = 0
+        self.lost_leases = 0
+
+    # --- jobs in hand
+
+    def settle(
+        self, item: Item, action: SettleAction, delay_ms: int | None, promise: Promise | None, now: float
+    ) -> None:
+        """Is sent with the next effects. The promise is resolved when the action is durable, or has failed."""
+        node = self._nodes.get(item.connection_id)
+        tp = item.topic_partition
+        if node is None or not self.holds(item):
+            self._resolve(promise, self._not_held(tp, item.offset))
+            return
+        if action == "renew":
+            node.leases[tp][item.offset] = Lease(now, item.order)
+        else:
+            del node.leases[tp][item.offset]
+        key = tp, delay_ms if action == "retry" else None
+        node.pending.setdefault(key, []).append(SettleEntry(item.offset, action, promise, item.order))
+
+    def take(self) -> Item | None:
+        """The next job that this client still holds (3)."""
+        while (item := super().take()) is not None and not self.holds(item):
+            pass
+        return item
+
+    def holds(self, item: Item) -> bool:
+        """Whether this client still has the lease of a job, as far as it knows."""
+        node = self._nodes.get(item.connection_id)
+        lease = None if node is None else node.leases.get(item.topic_partition, {}).get(item.offset)
+        return lease is not None and lease.order == item.order
+
+    def drain(self) -> None:
+        """Takes no more jobs, and returns those that nobody has taken so that other consumers get them at once."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        for node in self._nodes.values():
+            if node.is_open:
+                self._send(node, compose("credit", credit=0))  # or the broker would hand them to us again
+                self._send(node, compose("ping"))
+                node.awaits_pong = True
+        self._return_ready()
+
+    def _return_ready(self) -> None:
+        for item in self.ready:
+            if self._nodes[item.connection_id].can_return:  # `ready` has only jobs of open connections (3)
+                self.settle(item, "return", None, None, 0.0)
+            else:
+                self.settle(item, "retry", 0, None, 0.0)
+        self.ready.clear()
+
+    @property
+    def has_effects(self) -> bool:
+        return super().has_effects or any(node.pending for node in self._nodes.values())
+
+    @property
+    def is_served(self) -> bool:
+        return any(node.lease_s for node in self._nodes.values())
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._unanswered and not any(
+            node.pending or node.awaits_pong for node in self._nodes.values()
+        )
+
+    def wake_at(self) -> float | None:
+        times = [node.renew_at for node in self._nodes.values() if node.renew_at is not None]
+        usual = super().wake_at()
+        return min(times if usual is None else [*times, usual], default=None)
+
+    # --- connections
+
+    def _new_connection(self, connection_id: int, node_url: str) -> SessionConnection:
+        node = self._nodes[connection_id] = QueueConnection(connection_id, node_url)
+        return node
+
+    def _first_frame(self, connection: SessionConnection) -> str:
+        assert isinstance(connection, QueueConnection)
+        connection.credit = 0 if self._is_draining else min(self._credit)
+        options = {"topics": self._topics, "credit": connection.credit, "standby": self._standby, "name": ""}
+        return compose("work", queue=self._queue, encoding="batch", **options)
+
+    def _handle(self, connection: SessionConnection, frame: Frame, now: float) -> None:
+        assert isinstance(connection, QueueConnection)
+        match frame:
+            case Batches():
+                self._accept_jobs(connection, frame, now)
+            case Settled():
+                self._handle_settled(connection, frame)
+            case Pong():
+                connection.awaits_pong = False
+            case Working():
+                self._handle_working(connection, frame, now)
+            case _:
+                pass  # a frame for subscriptions
+
+    def _handle_working(self, node: QueueConnection, frame: Working, now: float) -> None:
+        self._reset_backoff(node)
+        node.lease_s = frame.lease_ms / 1000
+        step_s = node.lease_s / RENEWALS_PER_LEASE  # leases may have become shorter while jobs are in hand
+        node.renew_at = now + step_s if node.renew_at is None else min(node.renew_at, now + step_s)
+        node.other_nodes = [websocket_url(other.url) for other in frame.elsewhere if other.url]
+        node.can_return = frame.exclusive is not None
+        credit = self._credit.exclusive if frame.exclusive else self._credit.shared
+        if credit != node.credit and not self._is_draining:
+            node.credit = credit
+            self._send(node, compose("credit", credit=credit))
+
+    def _plan_reconnect(self, connection: SessionConnection, loss: ConnectionLoss, now: float) -> None:
+        self._back_off(connection.node_url, now)
+        if loss.redirect is not None:
+            self._node_urls.appendleft(websocket_url(loss.redirect))
+
+    def _drop(self, connection: SessionConnection, loss: ConnectionLoss | None) -> None:
+        assert isinstance(connection, QueueConnection)
+        connection_id = connection.connection_id
+        self._nodes.pop(connection_id, None)
+        reason = "the connection ended" if loss is not None else "it was closed"
+        sent = [number for number, one in self._unanswered.items() if one.connection_id == connection_id]
+        unsent = [SettleRequest(connection_id, *key, entries) for key, entries in connection.pending.items()]
+        for request in [*map(self._unanswered.pop, sent), *unsent]:
+            for entry in request.entries:
+                job = _job_name(request.tp, entry.offset)
+                self._resolve(
+                    entry.promise, LeaseLost(f"{job}: {reason} before the answer: it may come again")
+                )
+
+    def _keep_connected(self, now: float) -> None:
+        super()._keep_connected(now)
+        connected = {connection.node_url for connection in self._connections.values()}
+        wanted = [url for node in self._nodes.values() if node.is_open for url in node.other_nodes]
+        for node_url in dict.fromkeys(wanted):
+            if node_url not in connected and self.ended is None and self._may_connect(node_url):
+                self._connect(node_url)
+
+    # --- received jobs
+
+    def _accept_jobs(self, node: QueueConnection, batches: Batches, now: float) -> None:
+        tp = TopicPartition(batches.head.topic, batches.head.partition)
+        acquired = batches.head.acquired
+        ranges = [(first, last) for first, last, _deliveries in acquired]
+        leases = node.leases.setdefault(tp, {})
+        found = set()
+        try:
+            for which, record in records_within(batches.data, ranges):
+                found.add(record.offset)
+                item = self._make(
+                    tp,
+                    record,
+                    connection_id=node.connection_id,
+                    order=self._next_order(),
+                    deliveries=acquired[which][2],
+                )
+                leases[record.offset] = Lease(now, item.order)
+                self.ready.append(item)
+        except BatchError:
+            self._settle_missing(node, tp, ranges, found, "reject")  # no consumer can read them
+        else:
+            self._settle_missing(node, tp, ranges, found, "accept")  # deleted meanwhile: nothing to do
+        if self._is_draining:
+            self._return_ready()  # they were under way when the session drained
+
+    def _settle_missing(
+        self,
+        node: QueueConnection,
+        tp: TopicPartition,
+        ranges: OffsetRanges,
+        found: set[int],
+        action: SettleAction,
+    ) -> None:
+        """Settles the offsets that were handed out and are not in the batches."""
+        if len(found) == sum(last - first + 1 for first, last in ranges):
+            return
+        entries = node.pending.setdefault((tp, None), [])
+        for first, last in ranges:
+            missing = [offset for offset in range(first, last + 1) if offset not in found]
+            entries += [SettleEntry(offset, action, None, 0) for offset in missing]
+
+    # --- settle frames
+
+    def _send_pending(self, now: float) -> None:
+        for node in self._nodes.values():
+            self._renew(node, now)
+            pending, node.pending = node.pending, {}
+            for (tp, delay_ms), entries in pending.items():
+                for start in range(0, len(entries), OFFSETS_PER_FRAME):
+                    self._send_settle(node, tp, delay_ms, entries[start : start + OFFSETS_PER_FRAME])
+
+    def _send_settle(
+        self,
+        connection: SessionConnection,
+        tp: TopicPartition,
+        delay_ms: int | None,
+        entries: list[SettleEntry],
+    ) -> None:
+        entries = self._without_idle_renewals(entries)
+        self._last_request += 1
+        number = self._last_request
+        self._unanswered[number] = SettleRequest(connection.connection_id, tp, delay_ms, entries)
+        fields: dict[str, object] = {} if delay_ms is None else {"delay_ms": delay_ms}
+        for action in SETTLE_ACTIONS:
+            offsets = sorted({entry.offset for entry in entries if entry.action == action})
+            if offsets:
+                fields[action] = ranges_of(offsets)
+        frame = compose("settle", number=number, topic=tp.topic, partition=tp.partition, **fields)
+        self._send(connection, frame)
+
+    def _without_idle_renewals(self, entries: list[SettleEntry]) -> list[SettleEntry]:
+        """The broker would refuse to renew a job that the same frame settles."""
+        final = {entry.offset for entry in entries if entry.action != "renew"}
+        kept = [entry for entry in entries if entry.action != "renew" or entry.offset not in final]
+        if len(kept) != len(entries):
+            for entry in entries:
+                if entry.action == "renew" and entry.offset in final:
+                    self._resolve(entry.promise, None)
+        return kept
+
+    def _renew(self, node: QueueConnection, now: float) -> None:
+        if node.renew_at is None or now < node.renew_at:
+            return
+        step_s = node.lease_s / RENEWALS_PER_LEASE
+        node.renew_at = now + step_s
+        for tp, leases in node.leases.items():
+            old = [(offset, one.order) for offset, one in leases.items() if now - one.since >= step_s]
+            for offset, order in old:
+                node.pending.setdefault((tp, None), []).append(SettleEntry(offset, "renew", None, order))
+                leases[offset] = Lease(now, order)
+
+    def _handle_settled(self, node: QueueConnection, frame: Settled) -> None:
+        request = self._unanswered.pop(frame.number, None)
+        if request is None:
+            return
+        error = frame.error
+        for entry in request.entries:
+            refused = None if error is None else _range_with(error.refused, entry.offset)
+            if error is None or (error.refused and refused is None):
+                self._resolve(entry.promise, None)
+            elif refused is not None and refused[0] != refused[1]:
+                self._send_settle(node, request.tp, request.delay_ms, [entry])
+            else:
+                self._lose_lease(node, request.tp, entry, error)
+
+    def _lose_lease(
+        self, node: QueueConnection, tp: TopicPartition, entry: SettleEntry, error: ErrorFrame
+    ) -> None:
+        leases = node.leases.get(tp, {})
+        if entry.offset in leases and leases[entry.offset].order == entry.order:
+            del leases[entry.offset]
+        self.lost_leases += 1
+        denied = Denied(error.code, error.message)
+        self._resolve(entry.promise, LeaseLost(f"{_job_name(tp, entry.offset)}: {denied}: it may come again"))
+
+    def _not_held(self, tp: TopicPartition, offset: int) -> ClientError:
+        if self.ended is not None and isinstance(self.ended, Closed):
+            return Closed(f"{_job_name(tp, offset)}: the queue was closed; the job was given back")
+        return LeaseLost(
+            f"{_job_name(tp, offset)} is settled already, or no longer this client's: its connection ended, or its "
+            "lease ran out. Another consumer may have it"
+        )
+
+
+def _range_with(ranges: OffsetRanges, offset: int) -> tuple[int, int] | None:
+    return next((one for one in ranges if one[0] <= offset <= one[1]), None)
+
+
+def _job_name(tp: TopicPartition, offset: int) -> str:
+    return f"job {tp} at {offset}"

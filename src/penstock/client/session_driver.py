@@ -1,0 +1,99 @@
+"""Common to the drivers of sessions (thread_driver.py, aio/driver.py): everything that does not wait."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from websockets.exceptions import WebSocketException
+
+from penstock.client.connection_loss import connection_loss
+from penstock.client.errors import ClientError, Closed
+from penstock.client.session import Effect, Item, Promise, Resolve, Session
+
+log = logging.getLogger("penstock.client")
+
+S = TypeVar("S", bound=Promise)
+"""What `ack` returns: a Settlement of a blocking or of an asyncio client."""
+Connection = TypeVar("Connection")
+"""A WebSocket of the `websockets` package, blocking or asyncio."""
+
+FindUrls = Callable[[], list[str]]
+
+
+class SessionDriver(ABC, Generic[Item, S, Connection]):
+    """Runs a session until it ends or is closed."""
+
+    def __init__(self, session: Session[Item], find_urls: FindUrls, name: str) -> None:
+        self.session = session
+        self._find_urls = find_urls
+        self._name = name
+        self._sockets: dict[int, Connection] = {}
+        self._is_draining = False
+
+    @abstractmethod
+    def settlement(self) -> S:
+        """A new promise that callers can wait for."""
+
+    @abstractmethod
+    def tell(self, event: Callable[[float], None]) -> None:
+        """Calls `event` with the time. The driver then carries out the session's effects."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """From now on `receive` returns nothing; jobs in hand can still be settled."""
+
+    def ask(self, request: Callable[[S, float], None]) -> S:
+        """Hands a request to the session, with the promise that its answer resolves."""
+        settlement = self.settlement()
+        self.tell(lambda now: request(settlement, now))
+        return settlement
+
+    @property
+    def _is_waiting_for_node(self) -> bool:
+        return not (self.session.is_served or self.session.ended is not None or self._is_draining)
+
+    @property
+    def _is_finished(self) -> bool:
+        return self.session.ended is not None and self._is_draining
+
+    def _check_ended(self) -> None:
+        """Raises the error that ended a draining session, unless the caller has closed it."""
+        if self.session.ended is not None and not isinstance(self.session.ended, Closed):
+            raise self.session.ended
+
+    def _take_effects(self, now: float) -> list[Effect]:
+        """With the promises resolved; the other effects are to be carried out."""
+        effects = self.session.take_effects(now)
+        for effect in effects:
+            if isinstance(effect, Resolve):
+                effect.promise.resolve(effect.error)
+        return effects
+
+    @contextmanager
+    def _reporting_failed_search(self) -> Iterator[None]:
+        """The session searches again, perhaps for long: the log says why."""
+        try:
+            yield
+        except ClientError as error:
+            problem = error
+            log.warning("%s: %s", self._name, problem)
+            self.tell(lambda now: self.session.not_found(problem, now))
+
+    @contextmanager
+    def _reporting_loss(self, connection_id: int, url: str) -> Iterator[None]:
+        """Around one connection: tells the session why it has ended."""
+        try:
+            yield
+            return
+        except (OSError, WebSocketException, ValueError) as problem:
+            loss = connection_loss(problem)
+        except Exception as bug:
+            failure = ClientError(f"a bug in penstock.client: {bug!r}")
+            self.tell(lambda now: self.session.fail(failure))
+            raise
+        finally:
+            self._sockets.pop(connection_id, None)
+        log.debug("%s: %s: %s", self._name, url, loss.reason)
+        self.tell(lambda now: self.session.disconnected(connection_id, loss, now))
