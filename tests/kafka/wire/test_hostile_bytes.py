@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from penstock.errors import ProtocolViolation
 from penstock.kafka.wire import (
@@ -293,7 +294,7 @@ def test_broken_response_headers_are_refused(frame: bytes) -> None:
 def test_bodies_of_unknown_apis_and_versions_are_refused(api_key: int, version: int) -> None:
     frame = struct.pack(">hhih", api_key, version, 9, -1)
     header = decode_request_header(frame)
-    assert header[:3] == (api_key, version, 9)
+    assert astuple(header)[:3] == (api_key, version, 9)
     with pytest.raises(ProtocolViolation, match="expected an API and version that is known"):
         decode_request(header, frame)
     with pytest.raises(ProtocolViolation, match="expected an API and version that is known"):

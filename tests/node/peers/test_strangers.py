@@ -117,7 +117,7 @@ async def test_an_oversized_frame_of_a_peer_closes_its_connection(
     with caplog.at_level(logging.INFO, LOGGER):
         peer.say(HEAD.pack(1024 * 1024 + 1, KIND))
         await one.until(lambda: "down 2" in one.said)
-    assert "a frame of 1048577 bytes" in caplog.text
+    assert "frame length 1048577" in caplog.text
 
 
 async def test_a_version_that_is_not_spoken_is_refused_in_words_on_both_sides(

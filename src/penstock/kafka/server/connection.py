@@ -19,9 +19,11 @@ from collections.abc import Callable, Coroutine
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from penstock.errors import KafkaError, ProtocolViolation
-from penstock.kafka.server.frames import FrameReader
-from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header
+from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request_header, encode_response
+from penstock.node.frames import FrameReader
 from penstock.types import ANONYMOUS, ANONYMOUS_PRINCIPAL, Caller
 
 if TYPE_CHECKING:
@@ -42,26 +44,23 @@ JOIN_UP_TO = 64 * 1024
 """Answers of at most this size together are copied into one buffer: cheaper than one more buffer for the kernel."""
 
 
-class _Slot:
-    """A place in the order of answers: filled when its request is done."""
+class _Slot(msgspec.Struct, eq=False):
+    """One request in the order of responses: filled when the request is done."""
 
-    __slots__ = ("answer", "done", "header", "request_bytes", "started", "task", "waiting_for")
-
-    def __init__(self, header: RequestHeader, request_bytes: int) -> None:
-        self.header = header
-        self.request_bytes = request_bytes
-        self.started = time.perf_counter()
-        self.done = False
-        self.answer: Buffers | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.waiting_for: Response | None = None
+    header: RequestHeader
+    request_bytes: int
+    started: float
+    done: bool = False
+    answer: Buffers | None = None
+    task: asyncio.Task[None] | None = None
+    waiting_for: Response | None = None
 
     @property
     def held_bytes(self) -> int:
         return self.request_bytes + sum(len(piece) for piece in self.answer or ())
 
     def give_up(self) -> None:
-        """The client has gone: nobody waits for the answer."""
+        """The client has gone, and nothing waits for the response."""
         if self.task is not None and self.waiting_for is not None:
             self.task.cancel()
             if getcoroutinestate(self.waiting_for) == CORO_CREATED:
@@ -73,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_caller",
+        "_client_id",
         "_draining_since",
         "_frames",
         "_holds",
@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         "_when_closed",
         "client_software",
         "closed",
+        "get_buffer",
         "last_active",
         "peer",
         "why_closed",
@@ -95,6 +96,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: "KafkaListener") -> None:
         self._listener = listener
         self._frames = FrameReader(listener.scratch, listener.limits.max_request_bytes)
+        self.get_buffer = self._frames.buffer  # type: ignore[method-assign]
+        """The event loop calls it before each read."""
         self._transport: asyncio.Transport | None = None
         self._slots: deque[_Slot] = deque()
         self._queue: deque[tuple[RequestHeader, bytearray]] = deque()
@@ -110,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = "?"
         self._caller = ANONYMOUS
         """The caller of the last request. Made again only when a request comes with another client id."""
+        self._client_id: str | None = ""
         self.why_closed: str | None = None
         """Where the broker ended it because of what the client did."""
         self.client_software = ""
@@ -138,28 +142,16 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.loop.call_soon(callback)  # one that fails keeps no other from being called
         self._when_closed.clear()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.buffer()
-
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._listener.now
         self._listener.metrics.bytes_in += nbytes
         try:
             for frame in self._frames.filled(nbytes):
-                self._queue.append((self._header(frame), frame))
+                self._queue.append((decode_request_header(frame), frame))
         except ProtocolViolation as violation:
             self.close(str(violation))
             return
         self._pump()
-
-    def _header(self, frame: bytearray) -> RequestHeader:
-        header = decode_request_header(memoryview(frame))
-        longest = self._listener.limits.max_client_id_bytes
-        if header.client_id is not None and len(header.client_id) > longest:
-            raise ProtocolViolation(
-                f"client id of {len(header.client_id)} characters: expected {longest} at most"
-            )
-        return header
 
     def eof_received(self) -> bool:
         return False
@@ -242,12 +234,14 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests
 
     def _pump(self) -> None:
-        """Starts what may start, and reads on or stops reading."""
-        while self._queue and self._may_start(self._queue[0][0]):
-            header, frame = self._queue.popleft()
-            self._start(header, frame)
+        """Starts requests that may start now, and pauses or resumes reading."""
+        queue, slots = self._queue, self._slots
+        while queue and not (self.closed or self._draining_since or self._holds):
+            if slots and not self._may_overlap(queue[0][0]):
+                break
+            self._start(*queue.popleft())
         wanted = (
-            len(self._queue) < self._listener.limits.max_in_flight_requests_per_connection
+            len(queue) < self._listener.limits.max_in_flight_requests_per_connection
             and not self._draining_since
         )
         if wanted != self._reading and self._transport is not None and not self.closed:
@@ -257,11 +251,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
-    def _may_start(self, header: RequestHeader) -> bool:
-        if self.closed or self._draining_since or self._holds:
-            return False
-        if not self._slots:
-            return True
+    def _may_overlap(self, header: RequestHeader) -> bool:
+        """Whether a request may start while others wait: a Produce behind Produces."""
         return (
             header.api_key == ApiKey.PRODUCE
             and self._slots[-1].header.api_key == ApiKey.PRODUCE
@@ -269,14 +260,14 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _start(self, header: RequestHeader, frame: bytearray) -> None:
-        """Handles a request here and now if it need not wait; otherwise in a task of its own."""
-        slot = _Slot(header, len(frame))
+        """Handles a request at once if it need not wait; otherwise in a task of its own."""
+        slot = _Slot(header, len(frame), time.perf_counter())
         self._slots.append(slot)
-        if (header.client_id or "") != self._caller.client_id:
-            self._caller = Caller(ANONYMOUS_PRINCIPAL, self._caller.host, header.client_id or "")
         try:
+            if header.client_id != self._client_id:
+                self._set_client_id(header.client_id)
             answer = self._listener.dispatch(self, self._caller, header, memoryview(frame))
-        except Exception as problem:  # noqa: BLE001 - sorted out in there
+        except Exception as problem:  # noqa: BLE001 - `_fail` sorts it out
             self._fail(slot, problem)
             return
         if answer is None or isinstance(answer, list):
@@ -285,9 +276,20 @@ class Connection(asyncio.BufferedProtocol):
             slot.waiting_for = answer
             slot.task = self._listener.loop.create_task(self._finish(slot, answer))
 
+    def _set_client_id(self, client_id: str | None) -> None:
+        longest = self._listener.limits.max_client_id_bytes
+        if client_id is not None and len(client_id) > longest:
+            raise ProtocolViolation(f"client id of {len(client_id)} characters: expected {longest} at most")
+        self._client_id = client_id
+        self._caller = Caller(ANONYMOUS_PRINCIPAL, self._caller.host, client_id or "")
+
     async def _finish(self, slot: _Slot, response: Response) -> None:
         try:
-            self._done(slot, self._listener.encode(slot.header, await response))
+            answer = await response
+            if isinstance(answer, Message):
+                header = slot.header
+                answer = encode_response(header.api_key, header.api_version, header.correlation_id, answer)
+            self._done(slot, answer)
         except Exception as problem:  # noqa: BLE001 - sorted out in there
             self._fail(slot, problem)
 
@@ -338,4 +340,5 @@ class Connection(asyncio.BufferedProtocol):
         if self._leaving and not slots:
             self._queue.clear()
             self.shut_down()
-        self._pump()
+        if self._queue or not self._reading:
+            self._pump()

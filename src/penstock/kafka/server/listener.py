@@ -14,7 +14,6 @@ from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.inner_client import answer_frame, serve_others
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.server.connection import Connection
-from penstock.kafka.server.frames import SCRATCH_SIZE
 from penstock.kafka.wire import (
     ApiKey,
     Message,
@@ -24,6 +23,7 @@ from penstock.kafka.wire import (
     encode_response,
 )
 from penstock.node import Node
+from penstock.node.frames import SCRATCH_SIZE
 from penstock.types import Caller
 
 log = logging.getLogger("penstock.kafka")
@@ -150,7 +150,6 @@ class KafkaListener:
             raise ProtocolViolation(
                 f"API {header.api_key} version {version} is not offered (see ApiVersions)"
             )
-        response: Message | Buffers | Coroutine[None, None, Message | Buffers | None] | None
         if not self.node.ready and not self.node.is_alone and header.api_key != ApiKey.API_VERSIONS:
             # It has not read its metadata: "there are no topics" would be taken for the truth. Others may know more.
             connection.send_away()
@@ -160,9 +159,10 @@ class KafkaListener:
         )
         if api.controller and not self.node.is_alone and not self.node.metadata.is_controller:
             return self._forward(context, header, frame)
+        response: Message | Coroutine[None, None, Message | Buffers | None] | None
         response = api.handler(context, decode_request(header, frame))
-        if response is None or isinstance(response, Message | list):
-            return self.encode(header, response)
+        if isinstance(response, Message):
+            return encode_response(header.api_key, version, header.correlation_id, response)
         return response
 
     async def _forward(
@@ -184,11 +184,6 @@ class KafkaListener:
         if api is None or not api.controller:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not the controller's")
         return memoryview(await answer_frame(self.node, frame, caller))
-
-    def encode(self, header: RequestHeader, response: Message | Buffers | None) -> Buffers | None:
-        if response is None or isinstance(response, list):
-            return response
-        return encode_response(header.api_key, header.api_version, header.correlation_id, response)
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:
         """A newer client asks in a version that is unknown here: version 0 tells it which to use instead."""

@@ -6,6 +6,7 @@ from penstock.kafka.wire.messages.index import APIS, ApiKey
 from penstock.kafka.wire.schema import Message
 
 __all__ = [
+    "APIS",
     "ApiKey",
     "flexible_from",
     "is_flexible",

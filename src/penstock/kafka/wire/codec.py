@@ -13,10 +13,12 @@ all versions. (The header without a client id, v0, was ControlledShutdown's alon
 
 import struct
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
+
+import msgspec
 
 from penstock.errors import ProtocolViolation
-from penstock.kafka.wire.apis import ApiKey, is_flexible, is_known, request_class, response_class
+from penstock.kafka.wire.apis import APIS, ApiKey, is_flexible, is_known, request_class, response_class
 from penstock.kafka.wire.decoder import MAX_ELEMENTS, MAX_RESPONSE_ELEMENTS, Decoder
 from penstock.kafka.wire.encoder import Encoder
 from penstock.kafka.wire.primitives import Refused, skip_tags
@@ -26,7 +28,9 @@ M = TypeVar("M", bound=Message)
 
 _REQUEST_HEADER: Final = struct.Struct(">hhih")
 _REQUEST_START: Final = struct.Struct(">ihhih")
-_RESPONSE_START: Final = struct.Struct(">ii")
+_RESPONSE_START: Final = struct.Struct(">iix")
+"""Length, correlation id, and the number of tags, which is zero."""
+_RESPONSE_START_WITHOUT_TAGS: Final = struct.Struct(">ii")
 _LENGTH: Final = struct.Struct(">i")
 
 MAX_HEADER_TAGS: Final = 64
@@ -37,13 +41,14 @@ _request_decoders: dict[tuple[int, int], Decoder] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}
 _data_decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
+_response_encoders: dict[tuple[type[Message], int], tuple[Encoder, struct.Struct]] = {}
 
 
-class RequestHeader(NamedTuple):
-    """What comes before every request's body."""
+class RequestHeader(msgspec.Struct, frozen=True, gc=False):
+    """The fields before every request's body."""
 
     api_key: int
-    """May be one that nobody knows: check `is_known` before the body is decoded."""
+    """May be one that the codec does not know: check `is_known` before the body is decoded."""
     api_version: int
     correlation_id: int
     client_id: str | None
@@ -59,9 +64,24 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         raise ProtocolViolation(
             f"request header: expected {_REQUEST_HEADER.size} bytes or more, found {len(view)}"
         ) from None
-    client_id, position = _client_id(view, length)
-    if is_flexible(api_key, version):
-        position = _skip_header_tags(view, position, "request header")
+    client_id, position = None, _REQUEST_HEADER.size
+    if length != -1:
+        end = position + length
+        if not position <= end <= len(view):
+            raise ProtocolViolation(
+                f"request header, client_id: expected {length} bytes, {len(view) - position} remain"
+            )
+        try:
+            client_id = str(view[position:end], "utf-8")
+        except UnicodeDecodeError as problem:
+            raise ProtocolViolation(f"request header, client_id: expected UTF-8 ({problem.reason})") from None
+        position = end
+    api = APIS.get(api_key)
+    if api is not None and api.flexible_from <= version <= api.last:
+        if position < len(view) and view[position] == 0:
+            position += 1  # no tags, as in all requests so far
+        else:
+            position = _skip_header_tags(view, position, "request header")
     return RequestHeader(api_key, version, correlation_id, client_id, position)
 
 
@@ -73,7 +93,7 @@ def decode_request(header: RequestHeader, frame: Buffer) -> Message:
     if decoder is None:
         _require_known(*key)
         decoder = _request_decoders[key] = Decoder(request_class(header.api_key), header.api_version)
-    return _decode(decoder, memoryview(frame), header.body_position, MAX_ELEMENTS, whole=False)
+    return decoder.decode(memoryview(frame), header.body_position, MAX_ELEMENTS)[0]
 
 
 def encode_request(
@@ -89,10 +109,15 @@ def encode_request(
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> list[Buffer]:
-    out = bytearray(_RESPONSE_START.pack(0, correlation_id))
-    if _response_has_tags(api_key, version):
-        out.append(0)
-    return _framed(_encoder(type(message), version).encode(message, out))
+    key = type(message), version
+    try:
+        encoder, start = _response_encoders[key]
+    except KeyError:
+        start = _RESPONSE_START if _response_has_tags(api_key, version) else _RESPONSE_START_WITHOUT_TAGS
+        encoder, start = _response_encoders[key] = Encoder(*key), start
+    pieces = encoder.encode(message, bytearray(start.pack(0, correlation_id)))
+    _LENGTH.pack_into(pieces[0], 0, sum(map(len, pieces)) - _LENGTH.size)
+    return pieces
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Message]:
@@ -163,20 +188,6 @@ def _require_known(api_key: int, version: int) -> None:
 
 def _response_has_tags(api_key: int, version: int) -> bool:
     return is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS
-
-
-def _client_id(view: memoryview, length: int) -> tuple[str | None, int]:
-    start = _REQUEST_HEADER.size
-    if length == -1:
-        return None, start
-    if not 0 <= length <= len(view) - start:
-        raise ProtocolViolation(
-            f"request header, client_id: expected {length} bytes, {len(view) - start} remain"
-        )
-    try:
-        return str(view[start : start + length], "utf-8"), start + length
-    except UnicodeDecodeError as problem:
-        raise ProtocolViolation(f"request header, client_id: expected UTF-8 ({problem.reason})") from None
 
 
 def _skip_header_tags(view: memoryview, position: int, what: str) -> int:

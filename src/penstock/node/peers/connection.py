@@ -17,7 +17,8 @@ import msgspec
 
 from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
-from penstock.node.peers.frames import FACTS, HEAD, KIND_SIZE, PING, REFUSAL, FrameReader
+from penstock.node.frames import FrameReader
+from penstock.node.peers.frames import FACTS, FIRST_BUFFER, HEAD, KIND_SIZE, PING, REFUSAL
 from penstock.node.peers.handshake import Handshake, Refused
 from penstock.node.peers.hello import HELLO_MAX_BYTES, NOBODY, PeerHello, decode_hello, decode_refusal
 from penstock.node.peers.seal import TAG_SIZE, Seal
@@ -198,7 +199,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if seals is not None:
             self._seal_out, self._seal_in = seals
             self._tag_size = TAG_SIZE
-        self._frames = FrameReader(self._owner.scratch, self._owner.limits.max_peer_frame_bytes)
+        self._frames = FrameReader(self._owner.scratch, self._owner.limits.max_peer_frame_bytes, FIRST_BUFFER)
         rest = handshake.rest()
         self._handshake = None
         self._owner.established(self)

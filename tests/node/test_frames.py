@@ -1,17 +1,18 @@
-"""Cutting a stream into frames, however it arrives."""
+"""The frame reader: a stream cut anywhere gives the same frames, and an announced length costs nothing."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolViolation
-from penstock.node.peers.frames import SCRATCH_SIZE, WHOLE_UP_TO, FrameReader
+from penstock.node.frames import FIRST_BUFFER, SCRATCH_SIZE, FrameReader
+from penstock.node.peers import frames as between_nodes
 
 LIMIT = 8 * 1024 * 1024
 
 
-def reader() -> FrameReader:
-    return FrameReader(memoryview(bytearray(SCRATCH_SIZE)), LIMIT)
+def reader(first_buffer: int = FIRST_BUFFER) -> FrameReader:
+    return FrameReader(memoryview(bytearray(SCRATCH_SIZE)), LIMIT, first_buffer)
 
 
 def feed(frames: FrameReader, stream: bytes, portions: list[int]) -> list[bytes]:
@@ -35,10 +36,16 @@ def stream_of(frames: list[bytes]) -> bytes:
 @given(
     sizes=st.lists(st.sampled_from([1, 2, 5, 300, 70_000, 300_000, 2_500_000]), min_size=1, max_size=6),
     portions=st.lists(st.sampled_from([1000, 4096, 65_536, 262_144, 10**9]), min_size=1, max_size=4),
+    first_buffer=st.sampled_from([FIRST_BUFFER, between_nodes.FIRST_BUFFER]),
 )
-def test_frames_come_out_as_they_went_in(sizes: list[int], portions: list[int]) -> None:
+def test_frames_come_out_as_they_went_in(sizes: list[int], portions: list[int], first_buffer: int) -> None:
     frames = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
-    assert feed(reader(), stream_of(frames), portions) == frames
+    assert feed(reader(first_buffer), stream_of(frames), portions) == frames
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=8), st.integers(1, 700))
+def test_a_stream_cut_anywhere_gives_the_same_frames(payloads: list[bytes], cut: int) -> None:
+    assert feed(reader(), stream_of(payloads), [cut]) == payloads
 
 
 def test_single_bytes_are_enough() -> None:
@@ -54,13 +61,20 @@ def test_what_came_before_there_was_a_reader_is_taken_too() -> None:
     assert [bytes(frame) for frame in found] + feed(frame_reader, stream[300_000:], [10**9]) == frames
 
 
-@pytest.mark.parametrize("length", [0, LIMIT + 1, 2**32 - 1])
-def test_lengths_that_cannot_be_are_refused(length: int) -> None:
-    with pytest.raises(ProtocolViolation, match=f"a frame of {length} bytes"):
+@pytest.mark.parametrize("length", [0, LIMIT + 1, 2**31, 2**32 - 1])
+def test_an_impossible_length_is_a_violation_that_says_what_was_expected(length: int) -> None:
+    with pytest.raises(ProtocolViolation, match=f"frame length {length}: expected 1 to {LIMIT} bytes"):
         feed(reader(), length.to_bytes(4, "big"), [4])
 
 
-def test_a_large_announcement_costs_little_until_bytes_come() -> None:
+@pytest.mark.parametrize("first_buffer", [FIRST_BUFFER, between_nodes.FIRST_BUFFER])
+def test_an_announced_length_costs_the_first_buffer_until_bytes_arrive(first_buffer: int) -> None:
+    frames = reader(first_buffer)
+    assert feed(frames, LIMIT.to_bytes(4, "big") + b"x", [10**9]) == []
+    assert frames.waiting_bytes == first_buffer
+
+
+def test_a_reader_between_frames_holds_no_buffer() -> None:
     frames = reader()
-    feed(frames, LIMIT.to_bytes(4, "big") + b"x", [10**9])
-    assert len(frames.buffer()) < WHOLE_UP_TO
+    assert feed(frames, stream_of([b"x" * 1000]), [500]) == [b"x" * 1000]
+    assert frames.waiting_bytes == 0
