@@ -22,7 +22,7 @@ class BrokerProcess:
         command = [sys.executable, "-m", "penstock.cli", "serve", "--kafka", f"127.0.0.1:{port}", *flags]
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, env=_environment(), text=True
+                command, stdout=subprocess.PIPE, stderr=errors, env=clean_environment(), text=True
             )
         self.bootstrap = self._await_ready()
         self.start_seconds = time.perf_counter() - began
@@ -69,6 +69,6 @@ class BrokerProcess:
             self._process.stdout.close()
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Without the settings of the person's own broker, which this one must not inherit."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

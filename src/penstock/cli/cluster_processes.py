@@ -9,7 +9,10 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 
+from penstock.cli.broker_process import clean_environment
 from penstock.cli.cluster_plan import LocalCluster, LocalNode
+from penstock.cli.problem import Problem
+from penstock.cli.stopping import Stop
 
 READY_SECONDS = 60.0
 ROLLING_SECONDS = 5.0
@@ -36,7 +39,7 @@ class Child:
                 stdin=subprocess.PIPE,  # see cluster_child
                 stdout=log,
                 stderr=log,
-                env=_environment(),
+                env=clean_environment(),
                 start_new_session=True,  # Ctrl-C is for us to pass on, to one after the other
             )
 
@@ -108,6 +111,27 @@ class Children:
         for node in self._cluster.nodes:
             self.all.append(Child(node, self._cluster, self._flags))
 
+    def await_ready(self, tell: Callable[[str], None] = lambda _: None, stop: Stop | None = None) -> bool:
+        """Whether all nodes serve; False if the person interrupted it. Problem if one died, or is not ready in time."""
+        began = time.monotonic()
+        waiting = list(self.all)
+        while waiting:
+            for child in self.newly_dead():
+                raise Problem(f"node {child.node.node_id} {child.death()}")
+            for child in [one for one in waiting if one.is_ready()]:
+                waiting.remove(child)
+                tell(f"node {child.node.node_id} is ready after {time.monotonic() - began:.1f} s")
+            if stop:
+                return False
+            if waiting and time.monotonic() - began > READY_SECONDS:
+                names = ", ".join(str(child.node.node_id) for child in waiting)
+                said = "\n".join(f"  {line}" for line in waiting[0].last_lines())
+                raise Problem(
+                    f"node {names} is not ready after {READY_SECONDS:.0f} s; the log of the first ends with\n{said}"
+                )
+            time.sleep(LOOK_SECONDS if waiting else 0.0)
+        return True
+
     def newly_dead(self) -> Iterator[Child]:
         for child in self.all:
             if not child.alive and not child.told_dead:
@@ -130,8 +154,3 @@ class Children:
             if not child.wait(max(0.0, deadline - time.monotonic())):
                 tell(f"node {child.node.node_id} does not stop, so it is killed")
                 child.kill()
-
-
-def _environment() -> dict[str, str]:
-    """Without the settings of the person's own broker, which these must not inherit."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

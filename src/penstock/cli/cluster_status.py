@@ -40,14 +40,10 @@ COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", 
 @click.option("--trouble", is_flag=True, help="Only partitions that are not as they should be, or move.")
 @click.option("--internal", is_flag=True, help="Also the broker's own topics.")
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-    help="Seconds between two looks with --watch.",
-)  # fmt: skip
-@click.option(
-    "--check", is_flag=True,
-    help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are there and every replica keeps up.",
-)  # fmt: skip
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+              help="Seconds between two looks with --watch.")  # fmt: skip
+@click.option("--check", is_flag=True,
+              help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are there and every replica keeps up.")  # fmt: skip
 @json_option
 @asks(ClusterApi)
 def status(

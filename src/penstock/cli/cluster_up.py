@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.cluster_plan import LocalCluster, new_plan, places, read_plan
-from penstock.cli.cluster_processes import LOOK_SECONDS, READY_SECONDS, Child, Children
+from penstock.cli.cluster_processes import LOOK_SECONDS, Children
 from penstock.cli.connection import key_values
 from penstock.cli.help import examples
 from penstock.cli.output import counted, note, show, table
@@ -32,27 +32,17 @@ LAST_PORT = 65_535
         "penstock cluster up --nodes 3 --set replication.election_timeout_ms=600",
     )
 )
-@click.option(
-    "--nodes", type=click.IntRange(min=1, max=MAX_NODES),
-    help=f"How many.  [default: {DEFAULT_NODES}, or as many as the folder has]",
-)  # fmt: skip
-@click.option(
-    "--data-dir", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help=f"Where the cluster is kept, and continued the next time.  [default: {DEFAULT_FOLDER}]",
-)  # fmt: skip
+@click.option("--nodes", type=click.IntRange(min=1, max=MAX_NODES),
+              help=f"How many.  [default: {DEFAULT_NODES}, or as many as the folder has]")  # fmt: skip
+@click.option("--data-dir", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+              help=f"Where the cluster is kept, and continued the next time.  [default: {DEFAULT_FOLDER}]")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Keep everything in memory instead; nothing survives.")
-@click.option(
-    "--kafka-port", type=click.IntRange(1, LAST_PORT),
-    help="Node 1's Kafka port; the others take the next ones.  [default: free ones]",
-)  # fmt: skip
-@click.option(
-    "--http-port", type=click.IntRange(1, LAST_PORT),
-    help="Node 1's HTTP port; the others take the next ones.  [default: free ones]",
-)  # fmt: skip
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE",
-    help="A setting for every node, as often as needed.",
-)  # fmt: skip
+@click.option("--kafka-port", type=click.IntRange(1, LAST_PORT),
+              help="Node 1's Kafka port; the others take the next ones.  [default: free ones]")  # fmt: skip
+@click.option("--http-port", type=click.IntRange(1, LAST_PORT),
+              help="Node 1's HTTP port; the others take the next ones.  [default: free ones]")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
+              help="A setting for every node, as often as needed.")  # fmt: skip
 def up(
     nodes: int | None,
     data_dir: Path | None,
@@ -138,7 +128,7 @@ def _run(cluster: LocalCluster, children: Children, stop: Stop) -> None:
             f"starting {counted(len(cluster.nodes), 'node')} in {'memory' if cluster.memory else cluster.folder}"
         )
         children.start()
-        if _await_ready(children, stop):
+        if children.await_ready(note, stop):
             _announce(cluster, children)
             _watch(cluster, children, stop)
         children.stop(note)
@@ -146,30 +136,6 @@ def _run(cluster: LocalCluster, children: Children, stop: Stop) -> None:
     except KeyboardInterrupt:
         note("killed")
         raise click.Abort from None
-
-
-def _await_ready(children: Children, stop: Stop) -> bool:
-    """Whether all nodes serve; False when the person wants no more."""
-    began = time.monotonic()
-    waiting = list(children.all)
-    while waiting:
-        for child in children.newly_dead():
-            raise Problem(f"node {child.node.node_id} {child.death()}")
-        for child in [one for one in waiting if one.is_ready()]:
-            waiting.remove(child)
-            note(f"node {child.node.node_id} is ready after {time.monotonic() - began:.1f} s")
-        if stop:
-            return False
-        if time.monotonic() - began > READY_SECONDS:
-            raise Problem(_late(waiting))
-        time.sleep(LOOK_SECONDS)
-    return True
-
-
-def _late(waiting: list[Child]) -> str:
-    names = ", ".join(str(child.node.node_id) for child in waiting)
-    said = "\n".join(f"  {line}" for line in waiting[0].last_lines())
-    return f"node {names} is not ready after {READY_SECONDS:.0f} s; the log of the first says last\n{said}"
 
 
 def _announce(cluster: LocalCluster, children: Children) -> None:

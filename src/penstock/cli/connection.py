@@ -192,10 +192,8 @@ BOOTSTRAP_OPTION = click.option(
 )  # fmt: skip
 CONNECTION_OPTIONS = [
     BOOTSTRAP_OPTION,
-    click.option(
-        "-X", "settings", multiple=True, metavar="NAME=VALUE", callback=_settings,
-        help="A librdkafka setting, as often as needed.",
-    ),
+    click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", callback=_settings,
+                 help="A librdkafka setting, as often as needed."),
 ]  # fmt: skip
 
 

@@ -7,16 +7,11 @@ run repeats messages rather than losing them.
 
 import sys
 import time
+from typing import Any
 
 import click
 import msgspec
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.cli import topic_facts
@@ -42,13 +37,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to read, from where, and when to stop."""
 
     topic: str
-    group: str | None
-    partitions: tuple[int, ...]
-    from_beginning: bool
-    offset: int | None
+    group: str | None = None
+    partitions: tuple[int, ...] = ()
+    from_beginning: bool = False
+    offset: int | None = None
     """Where to start; negative: so many before the end."""
-    exit_at_end: bool
-    max_messages: int | None
+    exit_at_end: bool = False
+    max_messages: int | None = None
 
 
 class Reader:
@@ -142,58 +137,26 @@ class Reader:
 )
 @click.argument("topic")
 @click.option("-g", "--group", help="Read as a member of this consumer group, and commit.")
-@click.option(
-    "--from-beginning", is_flag=True, help="Start at the oldest message (a group: if it has no offset yet)."
-)
+@click.option("--from-beginning", is_flag=True,
+              help="Start at the oldest message (a group: if it has no offset yet).")  # fmt: skip
 @click.option("-o", "--offset", type=int, help="Start at this offset; -N is the last N messages.")
-@click.option(
-    "-p",
-    "--partition",
-    "partitions",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only this partition, as often as needed.",
-)
-@click.option(
-    "-e", "--exit", "exit_at_end", is_flag=True, help="Stop at the end instead of waiting for more."
-)
-@click.option(
-    "-n", "--max", "max_messages", type=click.IntRange(min=1), help="Stop after this many messages."
-)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True,
+              help="Only this partition, as often as needed.")  # fmt: skip
+@click.option("-e", "--exit", "exit_at_end", is_flag=True,
+              help="Stop at the end instead of waiting for more.")  # fmt: skip
+@click.option("-n", "--max", "max_messages", type=click.IntRange(min=1),
+              help="Stop after this many messages.")  # fmt: skip
 @click.option("-K", "--key-separator", help="Print the key too, and this between it and the value.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object per line, with key, headers, offset and timestamp.",
-)
+@click.option("--json", "as_json", is_flag=True,
+              help="One JSON object per line, with key, headers, offset and timestamp.")  # fmt: skip
 @connects
-def consume(
-    connection: Connection,
-    topic: str,
-    group: str | None,
-    from_beginning: bool,
-    offset: int | None,
-    partitions: tuple[int, ...],
-    exit_at_end: bool,
-    max_messages: int | None,
-    key_separator: str | None,
-    as_json: bool,
-) -> None:
+def consume(connection: Connection, key_separator: str | None, as_json: bool, **options: Any) -> None:
     """Print the messages of TOPIC: new ones as they come, unless told where to start. Ctrl-C ends it."""
-    if group is not None and (partitions or offset is not None):
+    plan = Plan(**options)
+    if plan.group is not None and (plan.partitions or plan.offset is not None):
         raise click.UsageError("a group decides itself: --partition and --offset do not go with --group")
-    if from_beginning and offset is not None:
+    if plan.from_beginning and plan.offset is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
-    plan = Plan(
-        topic=topic,
-        group=group,
-        partitions=partitions,
-        from_beginning=from_beginning,
-        offset=offset,
-        exit_at_end=exit_at_end,
-        max_messages=max_messages,
-    )
     _run(connection, plan, json_printer if as_json else text_printer(key_separator))
 
 

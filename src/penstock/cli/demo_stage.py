@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from confluent_kafka.admin import NewTopic
 
 from penstock.cli.broker_process import BrokerProcess
 from penstock.cli.connection import Connection
@@ -15,6 +16,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     label: str
     value: int
+
+
+def create_topics(connection: Connection, *names: str, partitions: int, replicas: int = 1) -> None:
+    wanted = [NewTopic(name, partitions, replicas) for name in names]
+    admin = connection.admin()  # held: its requests die with it
+    for name, future in admin.create_topics(wanted).items():
+        connection.wait(future, f"creating {name}")
 
 
 class Stage:
@@ -46,6 +54,9 @@ class Stage:
         flags = ["--data-dir", str(self._folder / "data"), "--http", "127.0.0.1:0", "--log-level", "warning"]
         self._broker = BrokerProcess(self._folder, *flags, port=port)
         return self._broker
+
+    def create_topics(self, *names: str, partitions: int) -> None:
+        create_topics(self.connection, *names, partitions=partitions)
 
     def clear(self) -> None:
         if self._broker is not None:

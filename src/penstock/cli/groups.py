@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from penstock.cli import group_facts, share_groups
 from penstock.cli.connection import REQUEST_TIMEOUT_S, Connection, connects, json_option
 from penstock.cli.help import examples
-from penstock.cli.output import note, show, show_json, table
+from penstock.cli.output import facts_table, note, show, show_facts, show_json
 from penstock.cli.problem import Problem, explain
 from penstock.cli.topic_facts import Partitions, offsets_at, partition_numbers
 from penstock.cli.topics import confirm
@@ -46,12 +46,7 @@ def list_groups(connection: Connection, as_json: bool) -> None:
     found.sort(key=lambda group: group["group"])
     if shares.doubt:
         note(f"share groups may be missing: {shares.doubt}")
-    if as_json:
-        show_json(found)
-    elif found:
-        show(table("group", "state", "type", rows=[list(group.values()) for group in found]))
-    else:
-        note("no groups")
+    show_facts(found, as_json, "group", "state", "type", nothing="no groups")
 
 
 @groups.command(
@@ -74,29 +69,16 @@ def _show_group(group: dict[str, Any]) -> None:
     assignor = f", assignor {group['assignor']}" if group["assignor"] else ""
     show(f"{group['group']}  ({group['state']}{assignor}, coordinator {group['coordinator']})")
     if group["members"]:
-        show("", _members_table(group["members"]))
+        members = [{**member, "held": _held(member["partitions"])} for member in group["members"]]
+        show("", facts_table(members, "member=member_id", "client=client_id", "host", "partitions=held"))
     if group["offsets"]:
-        show("", _lag_table(group["offsets"]))
+        columns = ("topic", "partition", "committed", "end=end_offset", "lag", "member=member_id")
+        show("", facts_table(group["offsets"], *columns))
     show("")
-
-
-def _members_table(members: list[dict[str, Any]]) -> Any:
-    rows = [
-        [member["member_id"], member["client_id"], member["host"], _held(member["partitions"])]
-        for member in members
-    ]
-    return table("member", "client", "host", "partitions", rows=rows)
 
 
 def _held(partitions: list[list[Any]]) -> str:
     return " ".join(f"{topic}-{partition}" for topic, partition in partitions) or "-"
-
-
-def _lag_table(offsets: list[dict[str, Any]]) -> Any:
-    columns = ("topic", "partition", "committed", "end", "lag", "member")
-    keys = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
-    rows = [[place[key] for key in keys] for place in offsets]
-    return table(*columns, rows=rows, numbers=("partition", "committed", "end", "lag"))
 
 
 @groups.command(
@@ -108,25 +90,15 @@ def _lag_table(offsets: list[dict[str, Any]]) -> Any:
     )
 )
 @click.argument("name")
-@click.option(
-    "-t",
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC[:PARTITION]",
-    help="What to move, as often as needed.",
-)
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION]",
+              help="What to move, as often as needed.")  # fmt: skip
 @click.option("--all-topics", is_flag=True, help="Everything the group has offsets for.")
 @click.option("--to-earliest", "target", flag_value="earliest", help="To the oldest message.")
 @click.option("--to-latest", "target", flag_value="latest", help="To the end: skip all there is.")
-@click.option(
-    "--to-offset", type=click.IntRange(min=0), help="To this offset, within what the partition holds."
-)
-@click.option(
-    "--to-timestamp",
-    metavar="TIME",
-    help="To the first message at or after TIME (ISO 8601, or ms since 1970).",
-)
+@click.option("--to-offset", type=click.IntRange(min=0),
+              help="To this offset, within what the partition holds.")  # fmt: skip
+@click.option("--to-timestamp", metavar="TIME",
+              help="To the first message at or after TIME (ISO 8601, or ms since 1970).")  # fmt: skip
 @click.option("--new-group", is_flag=True, help="Be content with a group that does not exist, and make it.")
 @click.option("--execute/--dry-run", default=False, help="Do it, or only show it (the default).")
 @json_option
@@ -213,8 +185,7 @@ def _show_reset(before: Partitions, after: Partitions, executed: bool, as_json: 
     if as_json:
         show_json({"executed": executed, "moves": moves})
         return
-    rows = [list(move.values()) for move in moves]
-    show(table("topic", "partition", "from", "to", rows=rows, numbers=("partition", "from", "to")))
+    show(facts_table(moves, "topic", "partition", "from", "to"))
     if not executed:
         note("nothing was changed; add --execute to do it")
 

@@ -6,7 +6,7 @@ Rich leaves colour out by itself when the output is not a terminal or NO_COLOR i
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -40,14 +40,38 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*headings: str, rows: Iterable[Sequence[object]], numbers: Iterable[str] = ()) -> Table:
-    """A plain table; the columns named in `numbers` are right-aligned and their digits grouped."""
+    """A plain table. Columns of integers, and those named in `numbers`, are right-aligned."""
+    found = list(rows)
     right = set(numbers)
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in headings:
-        drawn.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
+    for at, heading in enumerate(headings):
+        is_right = heading in right or _is_number([row[at] for row in found])
+        drawn.add_column(heading, justify="right" if is_right else "left", overflow="fold")
+    for row in found:
         drawn.add_row(*[text(cell) for cell in row])
     return drawn
+
+
+def _is_number(cells: Sequence[object]) -> bool:
+    known = [cell for cell in cells if cell is not None]
+    return bool(known) and all(isinstance(cell, int) and not isinstance(cell, bool) for cell in known)
+
+
+def facts_table(rows: Iterable[Mapping[str, Any]], *columns: str) -> Table:
+    """A table of dictionaries. A column is named as its key is, or says both: `end=end_offset`."""
+    pairs = [column.partition("=") for column in columns]
+    cells = [[row[key or heading] for heading, _, key in pairs] for row in rows]
+    return table(*(heading for heading, _, _ in pairs), rows=cells)
+
+
+def show_facts(rows: Sequence[Mapping[str, Any]], as_json: bool, *columns: str, nothing: str) -> None:
+    """The result of a command that lists something: JSON, a table, or a note that there is `nothing`."""
+    if as_json:
+        show_json(rows)
+    elif rows:
+        show(facts_table(rows, *columns))
+    else:
+        note(nothing)
 
 
 def text(cell: object) -> str:

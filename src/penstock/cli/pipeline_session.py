@@ -153,15 +153,11 @@ def _on_spark(
 
 SPARK_OPTIONS = [
     BOOTSTRAP_OPTION,
-    click.option(
-        "--master", metavar="URL",
-        help="Spark's master: local[4], spark://HOST:PORT, yarn, k8s://...  [default: local[*]]",
-    ),
+    click.option("--master", metavar="URL",
+                 help="Spark's master: local[4], spark://HOST:PORT, yarn, k8s://...  [default: local[*]]"),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting, as often as needed."),
-    click.option(
-        "-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
-        help="An option of the data source, as often as needed.",
-    ),
+    click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
+                 help="An option of the data source, as often as needed."),
     click.option("--verbose", is_flag=True, help="Show Spark's own log."),
 ]  # fmt: skip
 on_spark = hand_over("where", _on_spark, SPARK_OPTIONS)

@@ -87,21 +87,14 @@ class Sender:
 @click.argument("topic")
 @click.option("-k", "--key", help="The key of every message.")
 @click.option("-K", "--key-separator", help="What stands between key and value in each line.")
-@click.option(
-    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every message."
-)
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE",
+              help="A header for every message.")  # fmt: skip
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition; by key if left out.")
 @click.option("--null-marker", metavar="TEXT", help="A value equal to TEXT is sent as null (a tombstone).")
-@click.option(
-    "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="Who must have it."
-)
-@click.option(
-    "-z",
-    "--compression",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-)
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True,
+              help="Who must have it.")  # fmt: skip
+@click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+              default="none", show_default=True)  # fmt: skip
 @json_option
 @connects
 def produce(

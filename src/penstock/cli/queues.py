@@ -10,7 +10,7 @@ import click
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QueuesApi, asks
-from penstock.cli.output import counted, note, show, show_json, table
+from penstock.cli.output import counted, facts_table, note, show, show_facts, show_json, table
 from penstock.cli.queues_dead import dead_letters
 from penstock.cli.queues_settings import alter, settings_of, takes_settings
 from penstock.cli.topics import confirm
@@ -49,31 +49,25 @@ queues.add_command(alter)
 @click.argument("name")
 @click.option("-t", "--topic", metavar="TOPIC", help="What it takes from; NAME if left out, made if need be.")
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="Of a topic that has to be made.")
-@click.option(
-    "-r", "--replication-factor", type=click.IntRange(min=1), help="Of a topic that has to be made."
-)
-@click.option(
-    "--point-to-point",
-    is_flag=True,
-    help="One partition, one producer and one consumer at a time: strict order.",
-)
+@click.option("-r", "--replication-factor", type=click.IntRange(min=1),
+              help="Of a topic that has to be made.")  # fmt: skip
+@click.option("--point-to-point", is_flag=True,
+              help="One partition, one producer and one consumer at a time: strict order.")  # fmt: skip
 @takes_settings
 @click.option("--only-new", is_flag=True, help="Leave out what is in the topic already.")
 @json_option
 @asks(QueuesApi)
-def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
+def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
     """Create a queue, and its topic if there is none.
 
     A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
     """
+    topic = ("topic", "partitions", "replication_factor", "point_to_point")
     made = api.post(
         queue=name,
-        topic=wishes["topic"],
-        partitions=wishes["partitions"],
-        replication_factor=wishes["replication_factor"],
-        point_to_point=wishes["point_to_point"],
-        start="latest" if wishes["only_new"] else "earliest",
-        **settings_of(wishes),
+        start="latest" if options["only_new"] else "earliest",
+        **{option: options[option] for option in topic},
+        **settings_of(options),
     )
     if as_json:
         show_json(made)
@@ -87,15 +81,8 @@ def create(api: QueuesApi, name: str, as_json: bool, **wishes: Any) -> None:
 @asks(QueuesApi)
 def list_queues(api: QueuesApi, as_json: bool) -> None:
     """List queues, and how much there is to do in them."""
-    found = api.get()["queues"]
-    if as_json:
-        show_json(found)
-    elif found:
-        columns = ("queue", "topics", "partitions", "undone", "leased")
-        rows = [[queue[column] for column in columns] for queue in found]
-        show(table(*columns, rows=rows, numbers=("partitions", "undone", "leased")))
-    else:
-        note("no queues")
+    columns = ("queue", "topics", "partitions", "undone", "leased")
+    show_facts(api.get()["queues"], as_json, *columns, nothing="no queues")
 
 
 @queues.command(epilog=examples("penstock queues describe mail", "penstock queues describe mail --json"))
@@ -113,36 +100,13 @@ def describe(api: QueuesApi, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _show_queue(queue: Facts) -> None:
-    columns = (
-        "topic",
-        "partition",
-        "leader",
-        "start",
-        "end",
-        "undone",
-        "available",
-        "leased",
-        "deferred",
-        "dying",
-    )
-    keys = (
-        "topic", "partition", "leader", "start_offset", "end_offset",
-        "undone", "available", "leased", "deferred", "dying",
-    )  # fmt: skip
-    rows = [[row[key] for key in keys] for row in queue["partitions"]]
-    show(queue["queue"], "", table(*columns, rows=rows, numbers=columns[1:]))
+    counts = ("undone", "available", "leased", "deferred", "dying")
+    columns = ("topic", "partition", "leader", "start=start_offset", "end=end_offset", *counts)
+    show(queue["queue"], "", facts_table(queue["partitions"], *columns))
     for row in queue["partitions"]:
         if row["holder"]:
             show(f"{row['topic']}-{row['partition']} is with {row['holder']}")
-    show(
-        "",
-        table("setting", "value", rows=[[key, _plain(value)] for key, value in queue["settings"].items()]),
-        "",
-    )
-
-
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, float) else value
+    show("", table("setting", "value", rows=queue["settings"].items()), "")
 
 
 @queues.command(
@@ -156,30 +120,15 @@ def _plain(value: object) -> object:
 @click.option("-t", "--topic", metavar="TOPIC", help="Only of this topic.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="From this offset of it on.")
-@click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("-n", "--max", "max_records", type=click.IntRange(1, 1000), default=10, show_default=True)
 @json_option
 @asks(QueuesApi)
-def peek(
-    api: QueuesApi,
-    name: str,
-    topic: str | None,
-    partition: int | None,
-    offset: int | None,
-    most: int,
-    as_json: bool,
-) -> None:
-    """Look at messages that are not done, without taking them."""
-    found = api.get(name, "peek", topic=topic, partition=partition, offset=offset, max_records=most)[
-        "messages"
-    ]
-    if as_json:
-        show_json(found)
-    elif found:
-        columns = ("topic", "partition", "offset", "state", "deliveries", "consumer", "key", "value")
-        rows = [[*(row[column] for column in columns[:-1]), shortened(row["value"])] for row in found]
-        show(table(*columns, rows=rows, numbers=("partition", "offset", "deliveries")))
-    else:
-        note("nothing to do")
+def peek(api: QueuesApi, name: str, as_json: bool, **where: Any) -> None:
+    """Look at messages that are not done, without receiving them."""
+    found = api.get(name, "peek", **where)["messages"]
+    rows = found if as_json else [{**row, "value": shortened(row["value"])} for row in found]
+    columns = ("topic", "partition", "offset", "state", "deliveries", "consumer", "key", "value")
+    show_facts(rows, as_json, *columns, nothing="nothing to do")
 
 
 @queues.command(
@@ -188,29 +137,20 @@ def peek(
 @click.argument("name")
 @click.option("-t", "--topic", metavar="TOPIC", help="Only of this topic.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
-@click.option("-n", "--max", "most", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("-n", "--max", "max_records", type=click.IntRange(1, 1000), default=10, show_default=True)
 @json_option
 @asks(QueuesApi)
-def scheduled(
-    api: QueuesApi, name: str, topic: str | None, partition: int | None, most: int, as_json: bool
-) -> None:
+def scheduled(api: QueuesApi, name: str, as_json: bool, **where: Any) -> None:
     """Show how many messages are not due yet, and when the next of them are."""
-    found = api.get(name, "scheduled", topic=topic, partition=partition, max_records=most)
+    found = api.get(name, "scheduled", **where)
     if as_json:
         show_json(found)
         return
-    columns = ("topic", "partition", "deferred", "next due", "unread")
-    rows = [
-        [row["topic"], row["partition"], row["deferred"], _moment(row["next_due_ms"]), row["unread"]]
-        for row in found["partitions"]
-    ]
-    show(table(*columns, rows=rows, numbers=("partition", "deferred", "unread")))
+    partitions = [{**row, "next_due_ms": _moment(row["next_due_ms"])} for row in found["partitions"]]
+    show(facts_table(partitions, "topic", "partition", "deferred", "next due=next_due_ms", "unread"))
     if found["messages"]:
-        coming = [
-            [_moment(row["due_ms"]), row["topic"], row["partition"], row["offset"]]
-            for row in found["messages"]
-        ]
-        show("", table("due", "topic", "partition", "offset", rows=coming, numbers=("partition", "offset")))
+        coming = [{**row, "due_ms": _moment(row["due_ms"])} for row in found["messages"]]
+        show("", facts_table(coming, "due=due_ms", "topic", "partition", "offset"))
 
 
 def _moment(at_ms: int | None) -> str | None:

@@ -1,14 +1,13 @@
 """`penstock queues dead-letters`: list, show and send back."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
 from penstock.cli.connection import json_option
 from penstock.cli.help import examples
 from penstock.cli.http_api import Facts, QueuesApi, asks
-from penstock.cli.output import counted, note, show, show_json, table
+from penstock.cli.output import counted, note, show, show_facts, show_json, table
 from penstock.cli.parameters import Place
 from penstock.cli.problem import Problem
 
@@ -42,18 +41,10 @@ def dead_letters() -> None:
 def list_letters(api: QueuesApi, queue: str, topic: str | None, most: int, as_json: bool) -> None:
     """List what died in a queue and was not sent back."""
     found, more = _letters(api, queue, topic, most)
-    if as_json:
-        show_json(found)
-        return
-    if not found:
-        note("no dead letters")
-        return
-    rows = [
-        [_place(row), row["reason"], _origin(row), row["deliveries"], _time(row["died_at_ms"]), row["key"]]
-        for row in found
-    ]
-    show(table("letter", "reason", "from", "deliveries", "died", "key", rows=rows, numbers=("deliveries",)))
-    if more:
+    rows = found if as_json else [_summary(letter) for letter in found]
+    columns = ("letter", "reason", "from", "deliveries", "died", "key")
+    show_facts(rows, as_json, *columns, nothing="no dead letters")
+    if more and not as_json:
         note("there are more; --max shows them")
 
 
@@ -74,8 +65,15 @@ def _place(letter: Facts) -> str:
     return f"{letter['topic']}:{letter['partition']}:{letter['offset']}"
 
 
-def _origin(letter: Facts) -> str:
-    return f"{letter['from_topic']}:{letter['from_partition']}:{letter['from_offset']}"
+def _summary(letter: Facts) -> Facts:
+    return {
+        "letter": _place(letter),
+        "from": f"{letter['from_topic']}:{letter['from_partition']}:{letter['from_offset']}",
+        "reason": letter["reason"],
+        "deliveries": letter["deliveries"],
+        "died": _time(letter["died_at_ms"]),
+        "key": letter["key"],
+    }
 
 
 def _time(died_at_ms: int | None) -> str | None:
@@ -101,21 +99,10 @@ def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> Non
     if as_json:
         show_json(found)
         return
-    facts: list[list[Any]] = [
-        ["letter", _place(found)],
-        ["from", _origin(found)],
-        ["reason", found["reason"]],
-        ["deliveries", found["deliveries"]],
-        ["died", _time(found["died_at_ms"])],
-        ["key", found["key"]],
-    ]
-    facts += [[f"header {row['name']}", row["value"]] for row in found["headers"]]
-    show(table("what", "", rows=facts), "")
+    headers = {f"header {row['name']}": row["value"] for row in found["headers"]}
+    show(table("what", "", rows={**_summary(found), **headers}.items()), "")
     value = found["value"]
-    if isinstance(value, str):
-        show(value)
-    else:
-        show_json(value)
+    show(value) if isinstance(value, str) else show_json(value)
 
 
 @dead_letters.command(

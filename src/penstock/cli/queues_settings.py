@@ -60,19 +60,19 @@ def takes_settings(command: Command) -> Command:
     return command
 
 
-def settings_of(wishes: Facts) -> Facts:
+def settings_of(options: Facts) -> Facts:
     """As the HTTP API calls them; None where nothing was said."""
-    if wishes["dead_letters"] and wishes["no_dead_letters"]:
+    if options["dead_letters"] and options["no_dead_letters"]:
         raise click.UsageError("give --dead-letters TOPIC or --no-dead-letters")
     return {
-        "order": wishes["order"],
-        "lease_ms": wishes["lease"],
-        "delivery_limit": wishes["limit"],
-        "dead_letter_topic": wishes["dead_letters"],
-        "dead_letters": False if wishes["no_dead_letters"] else None,
-        "retry_backoff_ms": wishes["retry_delay"],
-        "retry_backoff_max_ms": wishes["retry_delay_max"],
-        "configs": key_values(wishes["configs"]),
+        "order": options["order"],
+        "lease_ms": options["lease"],
+        "delivery_limit": options["limit"],
+        "dead_letter_topic": options["dead_letters"],
+        "dead_letters": False if options["no_dead_letters"] else None,
+        "retry_backoff_ms": options["retry_delay"],
+        "retry_backoff_max_ms": options["retry_delay_max"],
+        "configs": key_values(options["configs"]),
     }
 
 
@@ -86,9 +86,8 @@ def settings_of(wishes: Facts) -> Facts:
 @click.argument("name")
 @takes_settings
 @click.option("--exclusive/--shared", default=None, help="One consumer at a time, in strict order; or many.")
-@click.option(
-    "--unset", "removals", multiple=True, metavar="NAME", help="Return a group config to its default."
-)
+@click.option("--unset", "removals", multiple=True, metavar="NAME",
+              help="Return a group config to its default.")  # fmt: skip
 @json_option
 @asks(QueuesApi)
 def alter(
@@ -97,13 +96,13 @@ def alter(
     exclusive: bool | None,
     removals: tuple[str, ...],
     as_json: bool,
-    **wishes: Any,
+    **options: Any,
 ) -> None:
     """Change settings of a queue while it is at work. What is not named stays as it is.
 
     A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
     """
-    said = settings_of(wishes) | {"exclusive": exclusive}
+    said = settings_of(options) | {"exclusive": exclusive}
     configs: Facts = said.pop("configs") | dict.fromkeys(removals)
     if said["dead_letter_topic"]:
         said["dead_letters"] = True

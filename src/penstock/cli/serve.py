@@ -59,82 +59,37 @@ GC_THRESHOLD = 50_000
         "penstock serve --config cluster.toml --node-id 2",
     )
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="PENSTOCK_CONFIG",
-    show_envvar=True,
-    help="A TOML file that says the same things as these flags, and more.",
-)
+@click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              envvar="PENSTOCK_CONFIG", show_envvar=True,
+              help="A TOML file that says the same things as these flags, and more.")  # fmt: skip
 @click.option("--data-dir", metavar="DIR", help="Where messages are kept.  [default: penstock-data]")
-@click.option(
-    "--memory", is_flag=True, default=None, help="Keep everything in memory instead; nothing survives."
-)
+@click.option("--memory", is_flag=True, default=None,
+              help="Keep everything in memory instead; nothing survives.")  # fmt: skip
 @click.option("--node-id", type=int, help="This node's number.  [default: 1]")
 @click.option("--kafka", metavar="HOST:PORT", help="Where Kafka clients connect.  [default: 127.0.0.1:9092]")
-@click.option(
-    "--advertise", metavar="HOST:PORT", help="The address that clients are told, when it is another one."
-)
-@click.option(
-    "--http",
-    metavar="HOST:PORT|none",
-    help="The HTTP API, WebSockets, health and metrics.  [default: 127.0.0.1:8080]",
-)
-@click.option(
-    "--cluster", metavar="HOST:PORT", help="Where other nodes connect.  [default: none, this node is alone]"
-)
-@click.option(
-    "--seeds", metavar="HOST:PORT,...", help="Nodes to found a cluster with, or to join one through."
-)
+@click.option("--advertise", metavar="HOST:PORT",
+              help="The address that clients are told, when it is another one.")  # fmt: skip
+@click.option("--http", metavar="HOST:PORT|none",
+              help="The HTTP API, WebSockets, health and metrics.  [default: 127.0.0.1:8080]")  # fmt: skip
+@click.option("--cluster", metavar="HOST:PORT",
+              help="Where other nodes connect.  [default: none, this node is alone]")  # fmt: skip
+@click.option("--seeds", metavar="HOST:PORT,...",
+              help="Nodes to found a cluster with, or to join one through.")  # fmt: skip
 @click.option("--rack", metavar="NAME", help="What fails together: replicas are spread over racks.")
-@click.option(
-    "--cluster-key-file",
-    metavar="FILE",
-    help="The secret that the cluster's nodes share; may be left out on loopback only.",
-)
+@click.option("--cluster-key-file", metavar="FILE",
+              help="The secret that the cluster's nodes share; may be left out on loopback only.")  # fmt: skip
 @click.option("--no-auto-create", is_flag=True, help="Topics must be created; using one does not make it.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other setting, as often as needed."
-)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
+              help="Any other setting, as often as needed.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
-def serve(
-    config_file: Path | None,
-    data_dir: str | None,
-    memory: bool | None,
-    node_id: int | None,
-    kafka: str | None,
-    advertise: str | None,
-    http: str | None,
-    cluster: str | None,
-    seeds: str | None,
-    rack: str | None,
-    cluster_key_file: str | None,
-    no_auto_create: bool,
-    settings: tuple[str, ...],
-    log_level: str | None,
-) -> None:
+def serve(config_file: Path | None, no_auto_create: bool, settings: tuple[str, ...], **flags: object) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Prints its listeners, then a line that starts with "ready" when clients can use it. Flags win over
     PENSTOCK_* variables, these over the config file. Port 0 means any free port.
     """
-    flags: dict[str, object] = {
-        **key_values(settings),
-        "data_dir": data_dir,
-        "memory": memory,
-        "node_id": node_id,
-        "kafka": kafka,
-        "advertise": advertise,
-        "http": http,
-        "cluster": cluster,
-        "seeds": seeds,
-        "rack": rack,
-        "cluster_key_file": cluster_key_file,
-        "auto_create_topics": False if no_auto_create else None,
-        "log_level": log_level,
-    }
-    run(_load(config_file, flags))
+    auto_create = {"auto_create_topics": False if no_auto_create else None}
+    run(_load(config_file, {**key_values(settings), **flags, **auto_create}))
 
 
 def _load(config_file: Path | None, flags: dict[str, object]) -> NodeConfig:

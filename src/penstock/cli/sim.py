@@ -27,9 +27,8 @@ LAST_EVENTS = 40
 @click.option("--seeds", type=click.IntRange(1), default=None, help="How many; 100, or 1 with --seed.")
 @click.option("--seed", type=click.IntRange(0), default=None, help="The first one.  [default: 0]")
 @click.option("--seconds", type=click.FloatRange(0), default=None, help="As many as this time allows.")
-@click.option(
-    "--level", type=click.Choice(LEVELS), default=CORE, show_default=True, help="What is simulated."
-)
+@click.option("--level", type=click.Choice(LEVELS), default=CORE, show_default=True,
+              help="What is simulated.")  # fmt: skip
 @click.option("--nodes", type=click.Choice(["3", "5"]), default=None, help="How many; else the seed decides.")
 @click.option("--trace", is_flag=True, help="Print everything that happened.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -93,25 +93,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     )
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option(
-    "-n",
-    "--last",
-    type=click.IntRange(min=0),
-    help=f"Show this many of the events so far.  [default: {DEFAULT_LAST}; with --since: all]",
-)
-@click.option(
-    "--since",
-    type=Duration(),
-    metavar="TIME",
-    help="Only events that are not older: 90s, 15m, 2h, 7d; without a unit, seconds.",
-)
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    metavar="GLOB",
-    help="Only such events (or with ! before it: all others), as often as needed.",
-)
+@click.option("-n", "--last", type=click.IntRange(min=0),
+              help=f"Show this many of the events so far.  [default: {DEFAULT_LAST}; with --since: all]")  # fmt: skip
+@click.option("--since", type=Duration(), metavar="TIME",
+              help="Only events that are not older: 90s, 15m, 2h, 7d; without a unit, seconds.")  # fmt: skip
+@click.option("--kind", "kinds", multiple=True, metavar="GLOB",
+              help="Only such events (or with ! before it: all others), as often as needed.")  # fmt: skip
 @click.option("--connections", is_flag=True, help="Show who connects and disconnects, too.")
 @click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="Where the broker writes it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, as it is in the topic.")
@@ -140,16 +127,7 @@ def status(
 
 def _run(connection: Connection, selection: Selection, *, follow: bool, as_json: bool) -> None:
     firsts, ends = _bounds(connection, selection)
-    plan = Plan(
-        topic=selection.topic,
-        group=None,
-        partitions=(),
-        from_beginning=True,
-        offset=None,
-        exit_at_end=not follow,
-        max_messages=None,
-    )
-    reader = Reader(connection, plan)
+    reader = Reader(connection, Plan(topic=selection.topic, from_beginning=True, exit_at_end=not follow))
     try:
         with stop_on_signals() as stop:
             past = _past(reader, selection, firsts, ends, stop)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from penstock.cli import topic_facts
 from penstock.cli.connection import Connection, connects, json_option, key_values
 from penstock.cli.help import examples
-from penstock.cli.output import note, show, show_json, table
+from penstock.cli.output import facts_table, note, show, show_facts, show_json, table
 from penstock.cli.problem import Problem
 from penstock.config import TOPIC_CONFIGS
 from penstock.config.overrides import nearest
@@ -50,26 +50,12 @@ def topics() -> None:
     )
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option(
-    "-p",
-    "--partitions",
-    type=click.IntRange(min=1),
-    help="How many partitions; the broker's default if left out.",
-)
-@click.option(
-    "-r",
-    "--replication-factor",
-    type=click.IntRange(min=1),
-    help="How many copies; the broker's default if left out.",
-)
-@click.option(
-    "-c",
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A topic setting, as often as needed.",
-)
+@click.option("-p", "--partitions", type=click.IntRange(min=1),
+              help="How many partitions; the broker's default if left out.")  # fmt: skip
+@click.option("-r", "--replication-factor", type=click.IntRange(min=1),
+              help="How many copies; the broker's default if left out.")  # fmt: skip
+@click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE",
+              help="A topic setting, as often as needed.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists already is fine.")
 @connects
 def create(
@@ -125,13 +111,8 @@ def list_topics(connection: Connection, pattern: str | None, internal: bool, as_
         for topic, held in sorted(topic_facts.all_topics(connection).items())
         if matches(topic) and (internal or not topic.startswith("__"))
     ]
-    if as_json:
-        show_json(facts)
-    elif facts:
-        rows = [list(fact.values()) for fact in facts]
-        show(table("topic", "partitions", "replicas", rows=rows, numbers=["partitions", "replicas"]))
-    else:
-        note("no topics" if pattern is None else f"no topic matches {pattern!r}")
+    nothing = "no topics" if pattern is None else f"no topic matches {pattern!r}"
+    show_facts(facts, as_json, "topic", "partitions", "replicas", nothing=nothing)
 
 
 def _matcher(pattern: str | None) -> Any:
@@ -164,11 +145,9 @@ def describe(connection: Connection, names: tuple[str, ...], all_configs: bool, 
 
 
 def _show_topic(topic: dict[str, Any]) -> None:
-    columns = ("partition", "leader", "replicas", "in sync", "start", "end", "messages")
-    keys = ("partition", "leader", "replicas", "isr", "start_offset", "end_offset", "messages")
-    rows = [[partition[key] for key in keys] for partition in topic["partitions"]]
-    numbers = ("partition", "leader", "start", "end", "messages")
-    show(f"{topic['topic']}  (id {topic['topic_id']})", table(*columns, rows=rows, numbers=numbers))
+    offsets = ("start=start_offset", "end=end_offset", "messages")
+    partitions = facts_table(topic["partitions"], "partition", "leader", "replicas", "in sync=isr", *offsets)
+    show(f"{topic['topic']}  (id {topic['topic_id']})", partitions)
     if topic["configs"]:
         show("", table("setting", "value", rows=sorted(topic["configs"].items())))
     show("")
@@ -181,12 +160,10 @@ def _show_topic(topic: dict[str, Any]) -> None:
     )
 )
 @click.argument("name")
-@click.option(
-    "-p", "--partitions", type=click.IntRange(min=1), help="The new number of partitions; it can only grow."
-)
-@click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change a setting, as often as needed."
-)
+@click.option("-p", "--partitions", type=click.IntRange(min=1),
+              help="The new number of partitions; it can only grow.")  # fmt: skip
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE",
+              help="Change a setting, as often as needed.")  # fmt: skip
 @click.option("--unset", "removals", multiple=True, metavar="NAME", help="Return a setting to its default.")
 @connects
 def alter(

@@ -6,6 +6,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.cli import group_facts
+from penstock.cli.demo_chapters.numbered import send
 from penstock.cli.demo_chapters.start import PARTITIONS, TOPIC
 from penstock.cli.demo_stage import Stage
 from penstock.cli.output import table
@@ -44,12 +45,7 @@ def _produce(stage: Stage) -> float:
     value = b"x" * SIZE_BYTES
     began = time.perf_counter()
     for number in range(stage.messages):
-        while True:
-            try:
-                producer.produce(TOPIC, value, str(number % CUSTOMERS).encode())
-                break
-            except BufferError:
-                producer.poll(0.01)
+        send(producer, TOPIC, value, str(number % CUSTOMERS).encode())
     if producer.flush(PATIENCE_S):
         raise Problem("not every message was acknowledged in time")
     return time.perf_counter() - began

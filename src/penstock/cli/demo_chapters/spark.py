@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import NewTopic
-
+from penstock.cli.demo_chapters.numbered import send
 from penstock.cli.demo_stage import Stage
 from penstock.cli.output import table
 from penstock.cli.pipeline_session import OnSpark
@@ -46,19 +45,11 @@ def play(stage: Stage) -> None:
 
 def _produce(stage: Stage) -> None:
     """One purchase for every other message of the demo, as JSON."""
-    admin = stage.connection.admin()
-    wishes = [NewTopic(name, num_partitions=PARTITIONS) for name in (TOPIC, LARGE_TOPIC)]
-    for name, future in admin.create_topics(wishes).items():
-        stage.connection.wait(future, f"creating {name}")
+    stage.create_topics(TOPIC, LARGE_TOPIC, partitions=PARTITIONS)
     producer = stage.connection.producer(acks="all", linger_ms=5)
     for number in range(stage.messages // 2):
         purchase = {"city": CITIES[number % len(CITIES)], "amount": number % 100 + 1}
-        while True:
-            try:
-                producer.produce(TOPIC, json.dumps(purchase).encode(), str(number % 1000).encode())
-                break
-            except BufferError:
-                producer.poll(0.01)
+        send(producer, TOPIC, json.dumps(purchase).encode(), str(number % 1000).encode())
     if producer.flush(PATIENCE_S):
         raise Problem("not every purchase was acknowledged in time")
 

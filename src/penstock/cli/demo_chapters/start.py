@@ -1,7 +1,5 @@
 """A broker in a process of its own, and a topic."""
 
-from confluent_kafka.admin import NewTopic
-
 from penstock.cli.demo_stage import Stage
 
 TOPIC = "orders"
@@ -14,7 +12,5 @@ def play(stage: Stage) -> None:
         broker = stage.start_broker()
     stage.say(f"`penstock serve` is ready after {broker.start_seconds * 1000:.0f} ms, at {broker.bootstrap}")
     stage.figure("start_ms", "start of the process to ready, ms", broker.start_seconds * 1000)
-    admin = stage.connection.admin()
-    [future] = admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)]).values()
-    stage.connection.wait(future, f"creating {TOPIC}")
+    stage.create_topics(TOPIC, partitions=PARTITIONS)
     stage.say(f"topic {TOPIC} with {PARTITIONS} partitions")
