@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import httpx
 
-from penstock.node.queues.messages import HandedOut
+from penstock.node.calls.messages.queues import DeliveryId
 from penstock.web.api.queue_jobs import RECEIPT_VERSION, JobReceipt
 
 Unique = Callable[[str], str]
@@ -20,7 +20,7 @@ def test_a_receipt_of_a_topic_that_is_not_here_is_told_from_one_without_a_leader
     [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()["jobs"]
     http.delete(f"/v1/topics/{queue}").raise_for_status()
     of_another_cluster = JobReceipt(
-        RECEIPT_VERSION, queue, "somebody", uuid4().bytes, 0, 0, HandedOut(b"", 1)
+        RECEIPT_VERSION, queue, "somebody", uuid4().bytes, 0, 0, DeliveryId(b"", 1)
     ).encode()
     answer = http.post(f"/v1/queues/{queue}/settle", json={"accept": [job["receipt"], of_another_cluster]})
     assert answer.status_code == 207

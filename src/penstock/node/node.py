@@ -85,7 +85,7 @@ class Node:
     record_forwarder: RecordForwarder
     queues: QueueManager
     queue_overview: QueueOverview
-    queue_desk: QueueRouter
+    queue_router: QueueRouter
     subscription_desk: SubscriptionRouter
     acked: AckedCleanup
     flusher: Flusher
@@ -301,7 +301,7 @@ class Node:
         )
 
     def _open_queues(self) -> None:
-        state, rpc = self._state, self._rpc
+        state = self._state
         self.record_forwarder = RecordForwarder(
             state=state, partitions=self.partitions, controller=self.controller, calls=self.calls
         )
@@ -332,13 +332,13 @@ class Node:
             calls=self.calls,
             events=self.events,
         )
-        self.queue_desk = QueueRouter(
+        self.queue_router = QueueRouter(
             node_id=self.node_id,
             state=state,
             view=self.view,
             partitions=self.partitions,
             queues=self.queues,
-            rpc=rpc,
+            calls=self.calls,
         )
         self.share_groups = ShareGroups(self.groups.cores, erase=self.queue_overview.forget, calls=self.calls)
 

@@ -12,9 +12,17 @@ from penstock.cluster import STATE_TOPIC, TopicWish, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
+from penstock.node.calls import BROKER
+from penstock.node.calls.messages.queues import (
+    AcceptRequest,
+    PeekRequest,
+    ScheduledRequest,
+    Settlement,
+    SettleRequest,
+)
 from penstock.node.queues import QueueDriver
-from penstock.node.queues.messages import Ahead, At, Look, Verdict, Verdicts
 from penstock.queue import AckKind
+from penstock.types import GroupId
 
 GROUP, MEMBER = "workers", "member-1"
 EVERYTHING = 1 << 20
@@ -140,14 +148,14 @@ def test_how_many_partitions_there_were_is_nobodys_queue(tmp_path: Path) -> None
 # --- who speaks of a queue that is gone
 
 
-async def deleted(node: Node) -> At:
+async def deleted(node: Node) -> GroupId:
     """A queue that had a message in somebody's hands."""
     await create(node)
     await queue(node)
     await publish(node, 0, 3)
     assert await taken(node) == [0, 1, 2]
     await node.queue_overview.forget(GROUP)
-    return At.of(topic_id(node), 0)
+    return GroupId(topic_id(node), 0)
 
 
 async def is_still_gone(node: Node) -> bool:
@@ -159,8 +167,8 @@ def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -
         place = await deleted(node)
         state_topic = node.metadata.state.topics[STATE_TOPIC]
         ends = [node.leader(STATE_TOPIC, index).high_watermark for index in range(state_topic.partitions)]
-        rows = [Verdict(offset, AckKind.ACCEPT) for offset in (0, 1)]
-        refused = await node.queue_desk.settle(Verdicts(GROUP, MEMBER, place, rows))
+        rows = [Settlement(offset, AckKind.ACCEPT) for offset in (0, 1)]
+        refused = await node.queue_router.settle(SettleRequest(GROUP, MEMBER, place, rows), caller=BROKER)
         assert {offset: error.code for offset, error in refused.items()} == dict.fromkeys(
             (0, 1), ErrorCode.INVALID_RECORD_STATE
         )
@@ -176,9 +184,9 @@ def test_looking_at_a_deleted_queue_does_not_bring_it_back(tmp_path: Path) -> No
     async def act(node: Node) -> None:
         place = await deleted(node)
         for looking in (
-            node.queue_desk.peek(Look(GROUP, place, 0, 10, False)),
-            node.queue_desk.scheduled(Ahead(GROUP, place, 10)),
-            node.queue_desk.accept(GROUP, place, 0),
+            node.queue_router.peek(PeekRequest(GROUP, place, 0, 10, False), caller=BROKER),
+            node.queue_router.scheduled(ScheduledRequest(GROUP, place, 10), caller=BROKER),
+            node.queue_router.accept(AcceptRequest(GROUP, place, 0), caller=BROKER),
         ):
             with pytest.raises(KafkaError) as refused:
                 await looking

@@ -1,221 +1,249 @@
-"""The desk of one node (see `desk`): messages are taken, settled and looked at on the partitions that it leads."""
+"""The queues on the partitions that this node leads, for `QueueRouter` of this and of other nodes."""
 
 import asyncio
 import itertools
 from collections.abc import Iterable, Sequence
-from uuid import UUID
 
 from penstock.batch import first_batches, iter_headers, unpacked_total
 from penstock.cluster import ClusterState
-from penstock.errors import ErrorCode, KafkaError, PenstockError, StorageError
+from penstock.errors import ErrorCode, KafkaError, NotExecuted, PenstockError, StorageError
+from penstock.node.calls import Calls, methods
+from penstock.node.calls.messages.queues import (
+    AcceptRequest,
+    CancelReceive,
+    PeekedRange,
+    PeekRequest,
+    PeekResult,
+    ReceivedBatch,
+    ReceiveRequest,
+    ReturnRequest,
+    ScheduledRequest,
+    ScheduledResult,
+    Settlement,
+    SettleRequest,
+    SettleResult,
+)
 from penstock.node.queues.driver import QueueDriver
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.messages import (
-    Ahead,
-    At,
-    Look,
-    One,
-    Returned,
-    Schedule,
-    Seen,
-    SeenRun,
-    Taken,
-    Verdict,
-    Verdicts,
-    Wish,
-)
 from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.queue import QueueKey
-from penstock.types import NodeId, Offset
+from penstock.types import Caller, GroupId, Offset
 
 WAIT_MS_MAX = 5_000
-"""One question between nodes waits so long at most; whoever wants to wait longer asks again."""
+"""One request between nodes waits so long at most; the router sends another one for a longer wait."""
 OPENING_SECONDS = 1.0
 PEEK_BYTES = 1024 * 1024
 PEEK_UNPACKED_BYTES = 4 * 1024 * 1024
-"""What that may unpack to, by what the batches say, beside one that is larger."""
+"""The unpacked size of all batches of one response, by their headers; a single larger batch is read alone."""
 PEEK_RUNS_MAX = 1_000
 READ_ON_SECONDS = 2.0
-"""For who asks what is scheduled: a few hundred thousand messages. The rest is read when it is asked again."""
+"""How long a request for scheduled messages may read on: a few hundred thousand messages. The next request reads the
+rest."""
 OWN_NAME = "penstock"
-"""The consumer in whose name the broker itself settles."""
+"""The consumer name under which the broker itself settles messages."""
 
 
 class LocalQueues:
-    """Answers nodes, this one and others. Every method is called on the event loop."""
+    """Answers requests of this and of other nodes. Every method is called on the event loop."""
 
-    def __init__(self, *, state: ClusterState, partitions: PartitionTable, queues: QueueManager) -> None:
+    def __init__(
+        self, *, state: ClusterState, partitions: PartitionTable, queues: QueueManager, calls: Calls
+    ) -> None:
         self._state = state
         self._partitions = partitions
         self._queues = queues
         self._turn = itertools.count()
-        self._waiting: dict[tuple[int, int], Consumer] = {}
-        """Who waits here for a node's ticket."""
+        self._waiting: dict[int, Consumer] = {}
+        """Consumers that wait here, by the `wait_id` of their request."""
+        calls.serve(methods.RECEIVE, self._receive)
+        calls.serve(methods.CANCEL_RECEIVE, self._cancel_receive)
+        calls.serve(methods.RETURN, self._return)
+        calls.serve(methods.SETTLE, self._settle)
+        calls.serve(methods.PEEK, self._peek)
+        calls.serve(methods.ACCEPT, self._accept)
+        calls.serve(methods.LIST_SCHEDULED, self._list_scheduled)
 
     @property
     def is_waited_at(self) -> bool:
         return bool(self._waiting)
 
-    # --- taking
+    # --- receiving
 
-    async def take(self, sender: NodeId, wish: Wish) -> list[Taken]:
+    async def _receive(self, caller: Caller, request: ReceiveRequest) -> list[ReceivedBatch]:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wish.wait_ms, WAIT_MS_MAX) / 1000
+        deadline = loop.time() + min(request.wait_ms, WAIT_MS_MAX) / 1000
         consumer = Consumer()
-        if wish.wait_ms > 0:
-            self._waiting[sender, wish.ticket] = consumer
+        if request.wait_ms > 0:
+            self._waiting[request.wait_id] = consumer
         try:
             while True:
-                drivers, troubles = await self._drivers(wish)
-                taken = self._take_here(wish, drivers)
-                if not drivers and troubles:
-                    raise troubles[0]
-                if taken or loop.time() >= deadline:
-                    return taken
-                if wish.wait_ms > 0 and (sender, wish.ticket) not in self._waiting:
+                drivers, problems = await self._drivers(request)
+                received = self._deliver(request, drivers)
+                if not drivers and problems:
+                    raise problems[0]
+                if received or loop.time() >= deadline:
+                    return received
+                if request.wait_ms > 0 and request.wait_id not in self._waiting:
                     return []
-                if not await _woken(consumer, drivers, wish.consumer, deadline):
+                if not await _woken(consumer, drivers, request.consumer, deadline):
                     return []
         finally:
-            self._waiting.pop((sender, wish.ticket), None)
+            self._waiting.pop(request.wait_id, None)
 
-    async def _drivers(self, wish: Wish) -> tuple[list[tuple[At, QueueDriver]], list[PenstockError]]:
-        """POLICY_VIOLATION if somebody else has one of them, and this one is not content to stand by."""
-        found: list[tuple[At, QueueDriver]] = []
-        absent: list[At] = []
-        for place in wish.places:
-            driver = self._open_driver(wish.group_id, place)
+    async def _drivers(
+        self, request: ReceiveRequest
+    ) -> tuple[list[tuple[GroupId, QueueDriver]], list[PenstockError]]:
+        """POLICY_VIOLATION if another consumer has one of them, and this one does not want to stand by."""
+        found: list[tuple[GroupId, QueueDriver]] = []
+        absent: list[GroupId] = []
+        for partition in request.partitions:
+            driver = self._open_driver(request.group_id, partition)
             if driver is None:
-                absent.append(place)
+                absent.append(partition)
             else:
-                found.append((place, driver))
-        opened, troubles = await self._opened(wish.group_id, absent)
+                found.append((partition, driver))
+        opened, problems = await self._opened(request.group_id, absent)
         found += opened
         for _, driver in found:
-            other = driver.other_holder(wish.consumer)
-            if other is not None and not wish.standby:
+            other = driver.other_holder(request.consumer)
+            if other is not None and not request.standby:
                 raise held_by_other(driver, str(other))
         if len(found) > 1:
             first = next(self._turn) % len(found)
             found = found[first:] + found[:first]
-        return found, troubles
+        return found, problems
 
-    def _open_driver(self, group_id: str, place: At) -> QueueDriver | None:
-        driver = self._queues.find(QueueKey(group_id, UUID(bytes=place.topic_id), place.partition))
+    def _open_driver(self, group_id: str, partition: GroupId) -> QueueDriver | None:
+        driver = self._queues.find(QueueKey(group_id, *partition))
         if driver is None or driver.config != self._state.group_config(group_id):
             return None
         return driver
 
     async def _opened(
-        self, group_id: str, places: Sequence[At]
-    ) -> tuple[list[tuple[At, QueueDriver]], list[PenstockError]]:
-        """Queues that have to be opened first. One that does not come must not hold up the others for long."""
-        found: list[tuple[At, QueueDriver]] = []
-        troubles: list[PenstockError] = []
-        tasks = {asyncio.ensure_future(self._driver(group_id, place, begin=True)): place for place in places}
+        self, group_id: str, partitions: Sequence[GroupId]
+    ) -> tuple[list[tuple[GroupId, QueueDriver]], list[PenstockError]]:
+        """Opens queues. One that takes long must not hold up the others for more than OPENING_SECONDS."""
+        found: list[tuple[GroupId, QueueDriver]] = []
+        problems: list[PenstockError] = []
+        tasks = {
+            asyncio.ensure_future(self._driver(group_id, partition, begin=True)): partition
+            for partition in partitions
+        }
         if not tasks:
-            return found, troubles
+            return found, problems
         done, late = await asyncio.wait(tasks, timeout=OPENING_SECONDS)
         for task in late:
             task.add_done_callback(lambda one: one.cancelled() or one.exception())
-            troubles.append(leaderless(group_id))
+            problems.append(leaderless(group_id))
         for task in done:
-            trouble = task.exception()
-            if isinstance(trouble, PenstockError):
-                troubles.append(trouble)
+            problem = task.exception()
+            if isinstance(problem, PenstockError):
+                problems.append(problem)
             else:
                 found.append((tasks[task], task.result()))
-        return found, troubles
+        return found, problems
 
-    def _take_here(self, wish: Wish, drivers: Sequence[tuple[At, QueueDriver]]) -> list[Taken]:
-        taken: list[Taken] = []
-        left, room = wish.max_records, wish.max_bytes
-        for place, driver in drivers:
-            if left <= 0 or room <= 0:
+    def _deliver(
+        self, request: ReceiveRequest, drivers: Sequence[tuple[GroupId, QueueDriver]]
+    ) -> list[ReceivedBatch]:
+        received: list[ReceivedBatch] = []
+        records_left, bytes_left = request.max_records, request.max_bytes
+        for partition, driver in drivers:
+            if records_left <= 0 or bytes_left <= 0:
                 break
             try:
-                delivery = driver.deliver(wish.consumer, left, room, who=wish.who, seat_ms=driver.lease_ms)
+                delivery = driver.deliver(
+                    request.consumer, records_left, bytes_left, who=request.client, seat_ms=driver.lease_ms
+                )
             except PenstockError:
-                continue  # it has just ended: the next look finds who leads now
+                continue  # the driver has just ended: the next round finds the new leader
             if delivery.acquired:
                 acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
-                taken.append(Taken(place, delivery.records, acquired, driver.lease_ms, driver.life))
-                left -= taken[-1].count
-                room -= len(delivery.records)
-        return taken
+                received.append(
+                    ReceivedBatch(partition, delivery.records, acquired, driver.lease_ms, driver.life)
+                )
+                records_left -= received[-1].count
+                bytes_left -= len(delivery.records)
+        return received
 
-    async def _driver(self, group_id: str, place: At, *, begin: bool = False) -> QueueDriver:
-        """Who takes messages may `begin` a queue. Who speaks of them does not bring one back that was deleted."""
-        topic_id = UUID(bytes=place.topic_id)
-        topic = self._state.topic_by_id(topic_id)
-        if topic is None or not 0 <= place.partition < topic.partitions:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic here has the id {topic_id}")
+    async def _driver(self, group_id: str, partition: GroupId, *, begin: bool = False) -> QueueDriver:
+        """`begin`: a consumer that receives messages may create the queue. A request that only mentions a deleted queue
+        does not recreate it. Errors are NotExecuted: without a driver nothing has been done."""
+        topic = self._state.topic_by_id(partition.topic_id)
+        if topic is None or not 0 <= partition.partition < topic.partitions:
+            message = f"this node knows no topic with the id {partition.topic_id}"
+            raise NotExecuted(ErrorCode.UNKNOWN_TOPIC_ID, message)
         if topic.internal:
             raise internal_topic(topic.name)
-        partition = self._partitions.get(topic.name, place.partition)
-        return await self._queues.driver(group_id, topic_id, partition, begin=begin)
+        try:
+            replica = self._partitions.get(topic.name, partition.partition)
+            return await self._queues.driver(group_id, partition.topic_id, replica, begin=begin)
+        except KafkaError as refused:
+            raise NotExecuted(refused.code, refused.message) from refused
 
-    def stop_waiting(self, node: int, ticket: int) -> None:
-        if (consumer := self._waiting.pop((node, ticket), None)) is not None:
+    def _cancel_receive(self, caller: Caller, request: CancelReceive) -> None:
+        if (consumer := self._waiting.pop(request.wait_id, None)) is not None:
             consumer.set()
 
-    async def hand_back(self, sender: NodeId, back: Returned) -> None:
-        driver = await self._driver(back.group_id, back.place)
-        for first, last in back.ranges:
-            driver.hand_back(back.consumer, first, last)
+    async def _return(self, caller: Caller, request: ReturnRequest) -> None:
+        driver = await self._driver(request.group_id, request.partition)
+        for first, last in request.ranges:
+            driver.hand_back(request.consumer, first, last)
 
-    # --- settling and looking
+    # --- settling and peeking
 
-    async def settle(self, sender: NodeId, verdicts: Verdicts) -> list[tuple[int, int, str]]:
+    async def _settle(self, caller: Caller, request: SettleRequest) -> SettleResult:
         try:
-            driver = await self._driver(verdicts.group_id, verdicts.place)
+            driver = await self._driver(request.group_id, request.partition)
         except KafkaError as refused:
             if refused.code != ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
             message = (
-                f"there is no queue {verdicts.group_id!r} on this topic, or no more: all its leases are over"
+                f"there is no queue {request.group_id!r} on this topic, or no more: all its leases are over"
             )
-            return [(row.offset, ErrorCode.INVALID_RECORD_STATE, message) for row in verdicts.rows]
-        rows, late = _in_hand(driver, verdicts, verdicts.rows)
+            return SettleResult(
+                [(row.offset, ErrorCode.INVALID_RECORD_STATE, message) for row in request.rows]
+            )
+        rows, late = _held(driver, request, request.rows)
         if not rows:
-            return late
+            return SettleResult(late)
         try:
-            await driver.acknowledge(verdicts.consumer, list(_ranges(rows)))
+            await driver.acknowledge(request.consumer, list(_ranges(rows)))
         except NotLeased as refused:
             wrong = {offset for first, last in refused.ranges for offset in range(first, last + 1)}
             rows = [row for row in rows if row.offset in wrong]
         else:
-            return late
-        return [*late, *await self._settle_singly(driver, verdicts, rows)]
+            return SettleResult(late)
+        return SettleResult([*late, *await self._settle_singly(driver, request, rows)])
 
     async def _settle_singly(
-        self, driver: QueueDriver, verdicts: Verdicts, rows: Sequence[Verdict]
+        self, driver: QueueDriver, request: SettleRequest, rows: Sequence[Settlement]
     ) -> list[tuple[int, int, str]]:
-        """A range is taken as a whole or not at all: what of these is the consumer's must be found one by one."""
-        rows, late = _in_hand(driver, verdicts, rows)  # again: others had their turn since
+        """A range is settled as a whole or not at all, so the messages that the consumer holds are found one by one."""
+        rows, late = _held(driver, request, rows)  # again: other requests had their turn since
         single = [_acknowledgement(row, row.offset) for row in rows]
         try:
-            await driver.acknowledge(verdicts.consumer, single)
+            await driver.acknowledge(request.consumer, single)
         except NotLeased as refused:
             message = "it is not, or no more, leased to this consumer"
             return [*late, *((first, refused.code, message) for first, _ in refused.ranges)]
         return late
 
-    async def peek(self, sender: NodeId, look: Look) -> Seen:
-        topic = self._state.topic_by_id(UUID(bytes=look.place.topic_id))
+    async def _peek(self, caller: Caller, request: PeekRequest) -> PeekResult:
+        topic = self._state.topic_by_id(request.partition.topic_id)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no such topic here")
-        partition = self._partitions.get(topic.name, look.place.partition)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "this node does not know the topic")
+        partition = self._partitions.get(topic.name, request.partition.partition)
         partition.check_readable()
-        isolation = self._state.group_config(look.group_id).isolation
-        first, end = max(look.first, partition.start_offset), partition.end_for(isolation)
-        driver = None if look.is_new else await self._driver(look.group_id, look.place)
-        runs = list(_undone(driver, first, end, look.max_records))
+        isolation = self._state.group_config(request.group_id).isolation
+        first, end = max(request.first, partition.start_offset), partition.end_for(isolation)
+        driver = None if request.is_new else await self._driver(request.group_id, request.partition)
+        runs = list(_undone(driver, first, end, request.max_records))
         if not runs:
-            return Seen([], b"", -1)
+            return PeekResult([], b"", -1)
         data = bytearray()
-        seen: list[SeenRun] = []
+        seen: list[PeekedRange] = []
         covered = unpacked = 0
         try:
             for run in runs:
@@ -233,22 +261,22 @@ class LocalQueues:
                 if covered <= run.first:
                     break
                 last = min(run.last, covered - 1)
-                seen.append(SeenRun(run.first, last, *_rest(run)))
-        except StorageError as trouble:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble)) from trouble
+                seen.append(PeekedRange(run.first, last, *_rest(run)))
+        except StorageError as problem:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(problem)) from problem
         at = seen[-1].last + 1 if seen else runs[0].first
-        return Seen(seen, bytes(data), at if at < end else -1)
+        return PeekResult(seen, bytes(data), at if at < end else -1)
 
-    async def scheduled(self, sender: NodeId, ahead: Ahead) -> Schedule:
-        driver = await self._driver(ahead.group_id, ahead.place)
+    async def _list_scheduled(self, caller: Caller, request: ScheduledRequest) -> ScheduledResult:
+        driver = await self._driver(request.group_id, request.partition)
         await driver.read_on(READ_ON_SECONDS)
         core = driver.core
         unread = max(0, driver.end_offset - core.next_offset)
-        return Schedule(core.deferred_count, unread, core.scheduled(ahead.max_records))
+        return ScheduledResult(core.deferred_count, unread, core.scheduled(request.max_records))
 
-    async def accept(self, sender: NodeId, one: One) -> None:
-        driver = await self._driver(one.group_id, one.place)
-        await driver.accept_one(OWN_NAME, one.offset)
+    async def _accept(self, caller: Caller, request: AcceptRequest) -> None:
+        driver = await self._driver(request.group_id, request.partition)
+        await driver.accept_one(OWN_NAME, request.offset)
 
 
 def internal_topic(name: str) -> KafkaError:
@@ -265,9 +293,9 @@ def held_by_other(driver: QueueDriver, holder: str) -> KafkaError:
 
 
 async def _woken(
-    consumer: Consumer, drivers: Sequence[tuple[At, QueueDriver]], member: str, deadline: float
+    consumer: Consumer, drivers: Sequence[tuple[GroupId, QueueDriver]], member: str, deadline: float
 ) -> bool:
-    """Whether there may be something, before the deadline."""
+    """Whether there may be messages; False when the deadline has passed."""
     consumer.clear()
     for _, driver in drivers:
         driver.wait(consumer, member)
@@ -282,8 +310,8 @@ async def _woken(
     return True
 
 
-def _undone(driver: QueueDriver | None, first: int, end: int, most: int) -> Iterable[SeenRun]:
-    """Runs that are not done, no more than so many messages; what nobody has read yet is available."""
+def _undone(driver: QueueDriver | None, first: int, end: int, most: int) -> Iterable[PeekedRange]:
+    """Ranges that are not done, no more than `most` messages; records that the queue has not read are available."""
     left = most
     known = first
     if driver is not None:
@@ -294,50 +322,56 @@ def _undone(driver: QueueDriver | None, first: int, end: int, most: int) -> Iter
                 return
             last = min(run.last, run.first + left - 1)
             left -= last - run.first + 1
-            yield SeenRun(run.first, last, run.state.name.lower(), run.deliveries, run.member, run.until_ms)
+            yield PeekedRange(
+                run.first, last, run.state.name.lower(), run.deliveries, run.member, run.until_ms
+            )
         known = max(known, core.start_offset)
     if left > 0 and known < end:
-        yield SeenRun(known, min(end - 1, known + left - 1), "available", 0, None, None)
+        yield PeekedRange(known, min(end - 1, known + left - 1), "available", 0, None, None)
 
 
-def _rest(run: SeenRun) -> tuple[str, int, str | None, int | None]:
+def _rest(run: PeekedRange) -> tuple[str, int, str | None, int | None]:
     return run.state, run.deliveries, run.consumer, run.until_ms
 
 
-def _in_hand(
-    driver: QueueDriver, verdicts: Verdicts, rows: Sequence[Verdict]
-) -> tuple[list[Verdict], list[tuple[int, int, str]]]:
-    """What is the consumer's by the delivery that it speaks of, and what to say of the rest: a name alone does not tell
-    a lease from an earlier one of the same message. To be acknowledged before anybody else has a turn."""
-    by = verdicts.by
-    if by is None:
+def _held(
+    driver: QueueDriver, request: SettleRequest, rows: Sequence[Settlement]
+) -> tuple[list[Settlement], list[tuple[int, int, str]]]:
+    """The messages that the consumer holds by the delivery that it names, and the refusals of the others: a consumer's
+    name alone does not tell a lease from an earlier one of the same message. The result is valid until other requests
+    have their turn."""
+    delivery = request.delivery
+    if delivery is None:
         return list(rows), []
-    mine: list[Verdict] = []
+    mine: list[Settlement] = []
     late: list[tuple[int, int, str]] = []
     for row in rows:
-        if by.life == driver.life and driver.has_delivery(verdicts.consumer, row.offset, by.deliveries):
+        is_held = driver.has_delivery(request.consumer, row.offset, delivery.deliveries)
+        if is_held and delivery.life == driver.life:
             mine.append(row)
         else:
-            message = f"delivery {by.deliveries} of it is over: it is settled, waits, or was handed out again"
+            message = (
+                f"delivery {delivery.deliveries} of it is over: it is settled, waits, or was delivered again"
+            )
             late.append((row.offset, ErrorCode.INVALID_RECORD_STATE, message))
     return mine, late
 
 
-def _ranges(rows: Sequence[Verdict]) -> Iterable[Acknowledgement]:
-    """Neighbours of which the same is said, as one."""
+def _ranges(rows: Sequence[Settlement]) -> Iterable[Acknowledgement]:
+    """Adjacent offsets with the same settlement become one range."""
     ordered = sorted(rows, key=lambda row: row.offset)
     start = 0
     for at in range(1, len(ordered) + 1):
         before = ordered[at - 1]
-        if at < len(ordered) and ordered[at] == Verdict(before.offset + 1, before.kind, before.delay_ms):
+        if at < len(ordered) and ordered[at] == Settlement(before.offset + 1, before.kind, before.delay_ms):
             continue
         yield _acknowledgement(ordered[start], before.offset)
         start = at
 
 
-def _acknowledgement(row: Verdict, last: int) -> Acknowledgement:
+def _acknowledgement(row: Settlement, last: int) -> Acknowledgement:
     return Acknowledgement(row.offset, last, bytes([row.kind]), row.delay_ms)
 
 
 def leaderless(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads a partition of {group_id!r} now")
+    return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"no node leads a partition of {group_id!r} now")

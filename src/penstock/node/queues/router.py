@@ -1,71 +1,52 @@
-"""Queues for those who do not speak Kafka's share protocol, asked of any node: messages are taken, settled and looked
-at where their partitions are led, over the inter-node port if that is elsewhere.
+"""Queues for callers that do not speak Kafka's share protocol, on any node: messages are received, settled and peeked
+at by the leaders of their partitions (`LocalQueues`), which this module asks.
 
-Whoever takes something here is known by a name alone and has no connection, so nothing tells when it goes: what it
-holds comes back when its lease ends, and its seat of an exclusive queue some time after its last word (`exclusive`).
+A consumer here is a name without a connection, so the broker does not notice when it goes away: its messages become
+available again when their leases end, and an exclusive queue becomes free some time after the consumer's last request
+(`exclusive_consumer`).
 
-A taker that finds nothing waits in the line of every partition at once, on all nodes. The first node that has something
-answers; the others are told not to wait any more, and what they hand out meanwhile beyond what was asked for is handed
-back as if it had never left.
+A consumer that finds nothing waits at the leaders of all partitions at once. The first one that has messages answers;
+the others are told to stop waiting, and messages that they deliver meanwhile beyond what was asked for are given back
+as if they had never been delivered.
 """
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
-from uuid import UUID
 
 import msgspec
 
 from penstock.cluster import ClusterState
 from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.node.calls import AtNode, Calls, LeaderOf, methods
+from penstock.node.calls.messages.queues import (
+    AcceptRequest,
+    CancelReceive,
+    PeekRequest,
+    PeekResult,
+    ReceivedBatch,
+    ReceiveRequest,
+    ReturnRequest,
+    ScheduledRequest,
+    ScheduledResult,
+    SettleRequest,
+)
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.local_queues import WAIT_MS_MAX, LocalQueues, internal_topic, leaderless
 from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.messages import (
-    Ahead,
-    At,
-    Look,
-    One,
-    Returned,
-    Schedule,
-    Seen,
-    Taken,
-    Verdicts,
-    Wish,
-)
 from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition_table import PartitionTable
-from penstock.types import NodeId
+from penstock.types import Caller, GroupId, NodeId
 
-if TYPE_CHECKING:
-    from penstock.node.peers import Rpc
+Led = Sequence[tuple[int, list[GroupId]]]
+"""Nodes, each with the partitions that it leads."""
 
-TAKE, CANCEL, HAND_BACK, SETTLE, PEEK, ACCEPT, SCHEDULED = 40, 41, 42, 43, 44, 45, 46
-"""Methods of the inter-node port."""
-
-ANSWER_MS = 10_000
-LOOK_AGAIN_SECONDS = 0.1
-PATIENCE_SECONDS = 5.0
-"""How long a leader is looked for: an election with the usual settings, and then some."""
-
-T = TypeVar("T")
-
-_PASSING = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-"""What passes when an election is over, or when the nodes have heard of a topic."""
+WAIT_ID_BITS = 40
 
 
 class QueueRouter:
-    """Asks and answers. Every method is called on the event loop."""
+    """Asks the leaders. Every method is called on the event loop."""
 
     def __init__(
         self,
@@ -75,262 +56,200 @@ class QueueRouter:
         view: ClusterView,
         partitions: PartitionTable,
         queues: QueueManager,
-        rpc: "Rpc | None",
+        calls: Calls,
     ) -> None:
-        self._node_id = node_id
         self._state = state
         self._view = view
-        self._rpc = rpc
-        self.here = LocalQueues(state=state, partitions=partitions, queues=queues)
-        self._tickets = itertools.count(1)
+        self._calls = calls
+        self.local = LocalQueues(state=state, partitions=partitions, queues=queues, calls=calls)
+        self._wait_ids = itertools.count((node_id << WAIT_ID_BITS) + 1)
         self._turn = itertools.count()
         self._tasks: set[asyncio.Future[object]] = set()
-        if rpc is not None:
-            rpc.handle(TAKE, _serves(Wish, self.here.take))
-            rpc.handle(CANCEL, self._serve_cancel)
-            rpc.handle(HAND_BACK, _serves(Returned, self.here.hand_back))
-            rpc.handle(SETTLE, _serves(Verdicts, self.here.settle))
-            rpc.handle(PEEK, _serves(Look, self.here.peek))
-            rpc.handle(ACCEPT, _serves(One, self.here.accept))
-            rpc.handle(SCHEDULED, _serves(Ahead, self.here.scheduled))
 
-    # --- taking
+    # --- receiving
 
-    async def take(self, wish: Wish) -> list[Taken]:
-        """What there is, up to what is wished for, after waiting for it as long as is wished. KafkaError and
-        NodeSilent say why nobody could be asked; POLICY_VIOLATION names who has an exclusive queue."""
-        self._check_places(wish.places)
+    async def receive(self, request: ReceiveRequest, *, caller: Caller) -> list[ReceivedBatch]:
+        """Messages, up to the limits of the request, after waiting for them as long as it allows. KafkaError says why
+        no leader could be asked; POLICY_VIOLATION names the consumer that has an exclusive queue."""
+        self._check_topics(request.partitions)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wish.wait_ms / 1000
+        deadline = loop.time() + request.wait_ms / 1000
+        retry = self._calls.retry()
         while True:
-            homes = self._homes(wish.places)
-            taken, troubles = await self._take_round(wish, homes)
+            led = self._by_leader(request.partitions)
+            received, problems = await self._receive_at_once(request, led, caller)
             left_ms = int((deadline - loop.time()) * 1000)
-            if not taken and left_ms > 0 and len(troubles) < len(homes):
-                taken = await self._take_waiting(wish, homes, min(left_ms, WAIT_MS_MAX))
-            if taken:
-                return taken
+            if not received and left_ms > 0 and len(problems) < len(led):
+                received = await self._receive_waiting(request, led, min(left_ms, WAIT_MS_MAX), caller)
+            if received:
+                return received
             if loop.time() >= deadline:
-                if len(troubles) >= len(homes):
-                    raise troubles[0] if troubles else leaderless(wish.group_id)
+                if len(problems) >= len(led):
+                    raise problems[0] if problems else leaderless(request.group_id)
                 return []
-            if troubles or not homes:
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            if problems or not led:
+                await retry.pause()
 
-    def _check_places(self, places: Iterable[At]) -> None:
-        for topic_id in dict.fromkeys(place.topic_id for place in places):
-            topic = self._state.topic_by_id(UUID(bytes=topic_id))
+    def _check_topics(self, partitions: Iterable[GroupId]) -> None:
+        for topic_id in dict.fromkeys(partition.topic_id for partition in partitions):
+            topic = self._state.topic_by_id(topic_id)
             if topic is not None and topic.internal:
                 raise internal_topic(topic.name)
 
-    def _homes(self, places: Iterable[At]) -> list[tuple[int, list[At]]]:
+    def _by_leader(self, partitions: Iterable[GroupId]) -> Led:
         """Partitions by leader; each time another leader first, so that none is always asked before the others."""
-        found: dict[int, list[At]] = {}
-        for place in places:
-            leader = self._leader(place)
+        found: dict[int, list[GroupId]] = {}
+        for partition in partitions:
+            leader = self._leader(partition)
             if leader != NO_LEADER:
-                found.setdefault(leader, []).append(place)
-        homes = list(found.items())
-        first = next(self._turn) % max(1, len(homes))
-        return homes[first:] + homes[:first]
+                found.setdefault(leader, []).append(partition)
+        led = list(found.items())
+        first = next(self._turn) % max(1, len(led))
+        return led[first:] + led[:first]
 
-    def _leader(self, place: At) -> int:
-        topic = self._state.topic_by_id(UUID(bytes=place.topic_id))
-        if topic is None or place.partition >= topic.partitions:
+    def _leader(self, partition: GroupId) -> int:
+        topic = self._state.topic_by_id(partition.topic_id)
+        if topic is None or partition.partition >= topic.partitions:
             return NO_LEADER
-        return self._view.partition(topic, place.partition).leader
+        return self._view.partition(topic, partition.partition).leader
 
-    async def _take_round(
-        self, wish: Wish, homes: Sequence[tuple[int, list[At]]]
-    ) -> tuple[list[Taken], list[PenstockError]]:
-        taken: list[Taken] = []
-        troubles: list[PenstockError] = []
-        left, room = wish.max_records, wish.max_bytes
-        for node, places in homes:
-            if left <= 0 or room <= 0:
+    async def _receive_at_once(
+        self, request: ReceiveRequest, led: Led, caller: Caller
+    ) -> tuple[list[ReceivedBatch], list[KafkaError]]:
+        """Asks one leader after the other, without waiting, until there are enough messages."""
+        received: list[ReceivedBatch] = []
+        problems: list[KafkaError] = []
+        records_left, bytes_left = request.max_records, request.max_bytes
+        for node, partitions in led:
+            if records_left <= 0 or bytes_left <= 0:
                 break
-            part = _with(wish, places=places, max_records=left, max_bytes=room, wait_ms=0)
+            part = _with(
+                request, partitions=partitions, max_records=records_left, max_bytes=bytes_left, wait_ms=0
+            )
             try:
-                found = await self._ask_take(node, part)
-            except PenstockError as trouble:
-                held = isinstance(trouble, KafkaError) and trouble.code == ErrorCode.POLICY_VIOLATION
-                if held and not taken:
+                found = await self._receive_from(node, part, caller)
+            except KafkaError as problem:
+                if problem.code == ErrorCode.POLICY_VIOLATION and not received:
                     raise
-                troubles.append(trouble)
+                problems.append(problem)
                 continue
-            taken += found
-            left -= sum(one.count for one in found)
-            room -= sum(len(one.records) for one in found)
-        return taken, troubles
+            received += found
+            records_left -= sum(one.count for one in found)
+            bytes_left -= sum(len(one.records) for one in found)
+        return received, problems
 
-    async def _take_waiting(
-        self, wish: Wish, homes: Sequence[tuple[int, list[At]]], wait_ms: int
-    ) -> list[Taken]:
-        """Waits on all nodes at once. What comes together from several may be more than was asked for."""
-        ticket = next(self._tickets)
+    async def _receive_waiting(
+        self, request: ReceiveRequest, led: Led, wait_ms: int, caller: Caller
+    ) -> list[ReceivedBatch]:
+        """Waits at all leaders at once. Several may answer together with more than was asked for."""
+        wait_id = next(self._wait_ids)
         asked = {
             asyncio.ensure_future(
-                self._ask_take(node, _with(wish, places=places, wait_ms=wait_ms, ticket=ticket))
+                self._receive_from(
+                    node, _with(request, partitions=partitions, wait_ms=wait_ms, wait_id=wait_id), caller
+                )
             ): node
-            for node, places in homes
+            for node, partitions in led
         }
         pending = set(asked)
-        taken: list[Taken] = []
+        received: list[ReceivedBatch] = []
         try:
-            while pending and not taken:
+            while pending and not received:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                taken += [row for task in done for row in _outcome(task)]
-            self._cancel(ticket, [asked[task] for task in pending])
+                received += [row for task in done for row in _outcome(task)]
+            self._cancel(wait_id, [asked[task] for task in pending], caller)
             if pending:
                 await asyncio.wait(pending)
             late = [row for task in pending for row in _outcome(task)]
-            return await self._within(wish, [*taken, *late])
+            return await self._within(request, [*received, *late], caller)
         finally:
             late_ones = [task for task in pending if not task.done()]
-            self._cancel(ticket, [asked[task] for task in late_ones])
-            for task in late_ones:  # whoever asked has gone
-                task.add_done_callback(lambda done: self._return_all(wish, done))
+            self._cancel(wait_id, [asked[task] for task in late_ones], caller)
+            for task in late_ones:  # the consumer's request was cancelled
+                task.add_done_callback(lambda done: self._return_all(request, done, caller))
 
-    def _return_all(self, wish: Wish, done: "asyncio.Task[list[Taken]]") -> None:
+    def _return_all(
+        self, request: ReceiveRequest, done: "asyncio.Task[list[ReceivedBatch]]", caller: Caller
+    ) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._spawn(self._within(_with(wish, max_records=0), done.result()))
+            self._spawn(self._within(_with(request, max_records=0), done.result(), caller))
 
     def _spawn(self, work: Awaitable[object]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _cancel(self, ticket: int, nodes: Iterable[int]) -> None:
-        """Nobody wants to wait there any more. If this does not arrive, their own time ends it."""
-        for node in nodes:
-            if node == self._node_id:
-                self.here.stop_waiting(node, ticket)
-            elif self._rpc is not None:
-                self._spawn(self._tell(node, ticket))
+    def _cancel(self, wait_id: int, nodes: Sequence[int], caller: Caller) -> None:
+        """Ends the wait at these nodes. If this does not arrive, the request's own time ends it."""
+        if nodes:
+            request = CancelReceive(wait_id)
+            self._spawn(self._calls.ask_nodes(nodes, methods.CANCEL_RECEIVE, request, caller=caller))
 
-    async def _tell(self, node: int, ticket: int) -> None:
-        assert self._rpc is not None
-        with suppress(PenstockError):
-            await self._rpc.call(NodeId(node), CANCEL, msgspec.msgpack.encode(ticket), ANSWER_MS)
-
-    async def _within(self, wish: Wish, taken: Sequence[Taken]) -> list[Taken]:
-        kept: list[Taken] = []
-        left = wish.max_records
-        for row in taken:
+    async def _within(
+        self, request: ReceiveRequest, received: Sequence[ReceivedBatch], caller: Caller
+    ) -> list[ReceivedBatch]:
+        """No more messages than were asked for; the others are given back."""
+        kept: list[ReceivedBatch] = []
+        left = request.max_records
+        for row in received:
             mine, surplus = _split(row.acquired, left)
             left -= sum(last - first + 1 for first, last, _ in mine)
             if mine:
-                kept.append(Taken(row.place, row.records, mine, row.lease_ms, row.life))
+                kept.append(msgspec.structs.replace(row, acquired=mine))
             if surplus:
-                back = Returned(wish.group_id, wish.consumer, row.place, surplus)
-                await self._hand_back(back)
+                back = ReturnRequest(request.group_id, request.consumer, row.partition, surplus)
+                with suppress(KafkaError):  # otherwise their leases will end
+                    await self._calls.ask(LeaderOf(row.partition), methods.RETURN, back, caller=caller)
         return kept
 
-    async def _hand_back(self, back: Returned) -> None:
-        with suppress(PenstockError):  # otherwise its lease will end
-            await self._ask(self._leader(back.place), HAND_BACK, back, None, self.here.hand_back)
+    async def _receive_from(self, node: int, request: ReceiveRequest, caller: Caller) -> list[ReceivedBatch]:
+        target = AtNode(NodeId(node))
+        return await self._calls.ask(target, methods.RECEIVE, request, caller=caller, wait_ms=request.wait_ms)
 
-    async def _ask_take(self, node: int, wish: Wish) -> list[Taken]:
-        return await self._ask(node, TAKE, wish, list[Taken], self.here.take, wait_ms=wish.wait_ms)
+    # --- settling and peeking
 
-    # --- settling and looking
+    async def settle(self, request: SettleRequest, *, caller: Caller) -> dict[int, KafkaError]:
+        """Returns when all accepted settlements are durable: the refused ones, and why."""
+        target = LeaderOf(request.partition)
+        result = await self._calls.ask(target, methods.SETTLE, request, caller=caller)
+        return {offset: KafkaError(ErrorCode(code), message) for offset, code, message in result.refused}
 
-    async def settle(self, verdicts: Verdicts) -> dict[int, KafkaError]:
-        """Returns when all that was taken is durable: what was refused, and why. PenstockError: nobody knows."""
-        rows = await self._ask(
-            self._leader(verdicts.place),
-            SETTLE,
-            verdicts,
-            list[tuple[int, int, str]],
-            self.here.settle,
-        )
-        return {offset: KafkaError(ErrorCode(code), message) for offset, code, message in rows}
+    async def peek(self, request: PeekRequest, *, caller: Caller) -> PeekResult:
+        """Messages that are not done, without leasing them."""
+        return await self._calls.ask(LeaderOf(request.partition), methods.PEEK, request, caller=caller)
 
-    async def peek(self, look: Look) -> Seen:
-        """What is not done, without taking it."""
-        return await self._ask_leader(look.place, PEEK, look, Seen, self.here.peek)
+    async def scheduled(self, request: ScheduledRequest, *, caller: Caller) -> ScheduledResult:
+        """Messages of a partition that are deferred."""
+        target = LeaderOf(request.partition)
+        return await self._calls.ask(target, methods.LIST_SCHEDULED, request, caller=caller)
 
-    async def scheduled(self, ahead: Ahead) -> Schedule:
-        """What is deferred on a partition."""
-        return await self._ask_leader(ahead.place, SCHEDULED, ahead, Schedule, self.here.scheduled)
-
-    async def accept(self, group_id: str, place: At, offset: int) -> None:
-        """A message is done that nobody was handed. KafkaError if it was done before."""
-        await self._ask_leader(place, ACCEPT, One(group_id, place, offset), None, self.here.accept)
-
-    async def _ask_leader(
-        self,
-        place: At,
-        method: int,
-        question: msgspec.Struct,
-        kind: type[T] | None,
-        serve: Callable[..., Awaitable[object]],
-    ) -> T:
-        """Asks whoever leads, and again while that is about to become clear. Only for what may be asked twice."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_SECONDS
-        while True:
-            try:
-                return await self._ask(self._leader(place), method, question, kind, serve)
-            except KafkaError as refused:
-                if refused.code not in _PASSING or loop.time() > deadline:
-                    raise
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
-
-    async def _ask(
-        self,
-        node: int,
-        method: int,
-        question: msgspec.Struct,
-        kind: type[T] | None,
-        serve: Callable[..., Awaitable[object]],
-        *,
-        wait_ms: int = 0,
-    ) -> T:
-        if node == self._node_id:
-            return cast(T, await serve(self._node_id, question))
-        if node == NO_LEADER or self._rpc is None:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads this partition now")
-        packed = msgspec.msgpack.encode(question)
-        told = await self._rpc.call(NodeId(node), method, packed, ANSWER_MS + wait_ms)
-        return msgspec.msgpack.decode(told, type=kind or None)
-
-    async def _serve_cancel(self, sender: NodeId, question: memoryview) -> bytes:
-        self.here.stop_waiting(sender, msgspec.msgpack.decode(question, type=int))
-        return b""
+    async def accept(self, request: AcceptRequest, *, caller: Caller) -> None:
+        """Settles a message that was not delivered. KafkaError if it was done before."""
+        await self._calls.ask(LeaderOf(request.partition), methods.ACCEPT, request, caller=caller)
 
 
 def _split(
-    acquired: Iterable[tuple[int, int, int]], most: int
+    acquired: Iterable[tuple[int, int, int]], limit: int
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
     mine: list[tuple[int, int, int]] = []
     surplus: list[tuple[int, int]] = []
     for first, last, deliveries in acquired:
-        stop = min(last, first + most - 1)
+        stop = min(last, first + limit - 1)
         if stop >= first:
             mine.append((first, stop, deliveries))
-            most -= stop - first + 1
+            limit -= stop - first + 1
         if stop < last:
             surplus.append((max(first, stop + 1), last))
     return mine, surplus
 
 
-def _outcome(task: "asyncio.Task[list[Taken]]") -> list[Taken]:
-    """What became of one question; one that failed brought nothing, and the next round will tell why."""
-    trouble = task.exception()
-    if trouble is not None and not isinstance(trouble, PenstockError):
-        raise trouble
-    return [] if trouble is not None else task.result()
+def _outcome(task: "asyncio.Task[list[ReceivedBatch]]") -> list[ReceivedBatch]:
+    """The messages of one leader; none if it failed: the next round finds out why."""
+    problem = task.exception()
+    if problem is not None and not isinstance(problem, PenstockError):
+        raise problem
+    return [] if problem is not None else task.result()
 
 
-def _with(wish: Wish, **changes: object) -> Wish:
-    return msgspec.structs.replace(wish, **changes)
-
-
-def _serves(
-    kind: type[msgspec.Struct], serve: Callable[..., Awaitable[object]]
-) -> Callable[[NodeId, memoryview], Awaitable[bytes]]:
-    async def answer(sender: NodeId, question: memoryview) -> bytes:
-        return msgspec.msgpack.encode(await serve(sender, msgspec.msgpack.decode(question, type=kind)))
-
-    return answer
+def _with(request: ReceiveRequest, **changes: object) -> ReceiveRequest:
+    return msgspec.structs.replace(request, **changes)

@@ -17,8 +17,10 @@ from penstock.batch import Record, build_batch, unpacked_total
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node.calls import BROKER
+from penstock.node.calls.messages.queues import AcceptRequest, PeekRequest, PeekResult
 from penstock.node.queues import dead_letters as dead_letter_headers
-from penstock.node.queues.messages import At, Look, Seen
+from penstock.types import GroupId
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
@@ -223,10 +225,10 @@ class DeadLetters:
 
     async def _peek(
         self, topic: Topic, partition: int, first: int, most: int, known: set[tuple[str, int]]
-    ) -> Seen:
+    ) -> PeekResult:
         is_new = (topic.name, partition) not in known
-        look = Look(KEEPER, At.of(topic.topic_id, partition), first, most, is_new)
-        return await self._node.queue_desk.peek(look)
+        request = PeekRequest(KEEPER, GroupId(topic.topic_id, partition), first, most, is_new)
+        return await self._node.queue_router.peek(request, caller=BROKER)
 
     async def _find(self, queue: str, place: LetterPlace) -> Letter:
         topic = self._node.metadata.state.topics.get(place.topic)
@@ -294,7 +296,8 @@ class DeadLetters:
             if (place.topic, place.partition) not in await self._kept():
                 await self._node.queue_overview.reset(KEEPER, topic, place.partition, 0)
         try:
-            await self._node.queue_desk.accept(KEEPER, At.of(topic.topic_id, place.partition), place.offset)
+            request = AcceptRequest(KEEPER, GroupId(topic.topic_id, place.partition), place.offset)
+            await self._node.queue_router.accept(request, caller=BROKER)
         except KafkaError as refused:
             if refused.code != ErrorCode.INVALID_RECORD_STATE:  # somebody else was faster
                 raise
@@ -307,8 +310,8 @@ def _check_place(params: LettersParams) -> None:
         raise wrong("offset", "of which partition? give `topic` and `partition` as well")
 
 
-def _opened(topic: str, partition: int, seen: Seen) -> Iterator[Letter]:
-    handed = [(run.first, run.last, run.deliveries) for run in seen.runs]
+def _opened(topic: str, partition: int, seen: PeekResult) -> Iterator[Letter]:
+    handed = [(run.first, run.last, run.deliveries) for run in seen.ranges]
     for record, _ in open_jobs(seen.records, handed).jobs:
         yield Letter(LetterPlace(topic=topic, partition=partition, offset=record.offset), record)
 

@@ -16,10 +16,17 @@ import msgspec
 from msgspec import Meta
 
 from penstock.batch import unpacked_total
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.queues.messages import At, HandedOut, Taken, Verdict, Verdicts, Wish
+from penstock.node.calls.messages.queues import (
+    DeliveryId,
+    ReceivedBatch,
+    ReceiveRequest,
+    Settlement,
+    SettleRequest,
+)
 from penstock.queue import AckKind
+from penstock.types import Caller, GroupId
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
@@ -107,11 +114,11 @@ class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     partition: int
     offset: int
-    by: HandedOut
+    by: DeliveryId
 
     @property
-    def place(self) -> At:
-        return At(self.topic_id, self.partition)
+    def place(self) -> GroupId:
+        return GroupId(UUID(bytes=self.topic_id), self.partition)
 
     def encode(self) -> str:
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
@@ -131,25 +138,25 @@ class QueueJobs:
         places = await self._places(queue, wish.topics)
         consumer = wish.consumer or f"http-{uuid4().hex}"
         client = call.request.client
-        asked = Wish(
+        asked = ReceiveRequest(
             group_id=queue,
             consumer=consumer,
-            who=f"{consumer} at {client.host}" if client is not None else "",
-            places=list(places),
+            client=f"{consumer} at {client.host}" if client is not None else "",
+            partitions=list(places),
             max_records=wish.max,
             max_bytes=MAX_BYTES,
             wait_ms=wish.wait_ms,
             standby=wish.standby,
-            ticket=0,
         )
-        taken = await while_wanted(call.request, asyncio.ensure_future(self._node.queue_desk.take(asked)))
-        jobs = await self._opened(call, asked, places, taken)
+        receiving = asyncio.ensure_future(self._node.queue_router.receive(asked, caller=call.caller))
+        received = await while_wanted(call.request, receiving)
+        jobs = await self._opened(call, asked, places, received)
         lease_ms = self._node.group_config(queue).record_lock_duration_ms
         answer = Received(queue=queue, consumer=consumer, lease_ms=lease_ms, jobs=jobs)
-        size = sum(len(row.records) for row in taken)
+        size = sum(len(row.records) for row in received)
         return Answer(200, await aside(size, msgspec.json.encode, answer))
 
-    async def _places(self, queue: str, topics: Sequence[str] | None) -> dict[At, str]:
+    async def _places(self, queue: str, topics: Sequence[str] | None) -> dict[GroupId, str]:
         """Partitions, and the names of their topics."""
         names = topics
         if names is None:
@@ -157,13 +164,13 @@ class QueueJobs:
             names = list(dict.fromkeys(picture.topic for picture in pictures))
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
-        places: dict[At, str] = {}
+        places: dict[GroupId, str] = {}
         for name in names:
             topic = self._node.metadata.state.topics.get(name)
             if topic is None:
                 message = f"there is no topic {name}"
                 raise Problem(404, "unknown_topic_or_partition", message, "topics")
-            places |= {At.of(topic.topic_id, index): name for index in range(topic.partitions)}
+            places |= {GroupId(topic.topic_id, index): name for index in range(topic.partitions)}
         if len(places) > MAX_PLACES:
             raise wrong("topics", f"they have {len(places)} partitions: at most {MAX_PLACES} at once")
         return places
@@ -171,33 +178,35 @@ class QueueJobs:
     async def _opened(
         self,
         call: Call[QueueParams, Receive],
-        asked: Wish,
-        places: dict[At, str],
-        taken: Iterable[Taken],
+        asked: ReceiveRequest,
+        places: dict[GroupId, str],
+        received: Iterable[ReceivedBatch],
     ) -> list[JobOut]:
         jobs: list[JobOut] = []
-        for row in taken:
+        for row in received:
             call.holding.take(unpacked_total(row.records))
             opened = await aside(
                 unpacked_total(row.records), open_jobs, row.records, row.acquired, self._batches
             )
-            await self._settle_unreadable(asked, row.place, AckKind.REJECT, opened.unreadable)
-            await self._settle_unreadable(asked, row.place, AckKind.GAP, opened.missing)
+            await self._settle_unreadable(
+                asked, row.partition, AckKind.REJECT, opened.unreadable, call.caller
+            )
+            await self._settle_unreadable(asked, row.partition, AckKind.GAP, opened.missing, call.caller)
             for record, deliveries in opened.jobs:
                 receipt = JobReceipt(
                     RECEIPT_VERSION,
                     asked.group_id,
                     asked.consumer,
-                    row.place.topic_id,
-                    row.place.partition,
+                    row.partition.topic_id.bytes,
+                    row.partition.partition,
                     record.offset,
-                    HandedOut(row.life, deliveries),
+                    DeliveryId(row.life, deliveries),
                 )
                 jobs.append(
                     JobOut(
                         receipt=receipt.encode(),
-                        topic=places[row.place],
-                        partition=row.place.partition,
+                        topic=places[row.partition],
+                        partition=row.partition.partition,
                         deliveries=deliveries,
                         **msgspec.structs.asdict(record_out(record, call.body.encoding)),
                     )
@@ -205,31 +214,32 @@ class QueueJobs:
         return jobs
 
     async def _settle_unreadable(
-        self, asked: Wish, place: At, kind: AckKind, ranges: Sequence[Range]
+        self, asked: ReceiveRequest, place: GroupId, kind: AckKind, ranges: Sequence[Range], caller: Caller
     ) -> None:
         """In the name of the consumer, who cannot be shown it: it would come again and again."""
-        rows = [Verdict(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
+        rows = [Settlement(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
         if rows:
-            await self._node.queue_desk.settle(Verdicts(asked.group_id, asked.consumer, place, rows))
+            request = SettleRequest(asked.group_id, asked.consumer, place, rows)
+            await self._node.queue_router.settle(request, caller=caller)
 
     # --- settling
 
     async def settle_jobs(self, call: Call[QueueParams, SettleJobs]) -> Answer[Settled]:
         queue = call.params.queue
         told = _verdicts(call.body)
-        groups: dict[JobReceipt, dict[int, tuple[str, Verdict]]] = {}
+        groups: dict[JobReceipt, dict[int, tuple[str, Settlement]]] = {}
         for text, receipt, kind, delay_ms in told:
             offsets = groups.setdefault(msgspec.structs.replace(receipt, offset=0), {})
             if receipt.offset in offsets:
                 raise wrong("accept", f"receipt {text} is there more than once")
-            offsets[receipt.offset] = text, Verdict(receipt.offset, kind, delay_ms)
-        work = (self._settle_some(queue, like, rows) for like, rows in groups.items())
+            offsets[receipt.offset] = text, Settlement(receipt.offset, kind, delay_ms)
+        work = (self._settle_some(queue, like, rows, call.caller) for like, rows in groups.items())
         refused = [row for rows in await asyncio.gather(*work) for row in rows]
         answer = Settled(settled=len(told) - len(refused), refused=refused)
         return Answer(207 if refused else 200, answer)
 
     async def _settle_some(
-        self, queue: str, like: JobReceipt, rows: dict[int, tuple[str, Verdict]]
+        self, queue: str, like: JobReceipt, rows: dict[int, tuple[str, Settlement]], caller: Caller
     ) -> list[RefusedReceipt]:
         """Receipts that differ in their offset alone."""
         if like.queue != queue:
@@ -237,9 +247,8 @@ class QueueJobs:
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
         said = [verdict for _, verdict in rows.values()]
         try:
-            refused = await self._node.queue_desk.settle(
-                Verdicts(queue, like.consumer, like.place, said, like.by)
-            )
+            request = SettleRequest(queue, like.consumer, like.place, said, like.by)
+            refused = await self._node.queue_router.settle(request, caller=caller)
         except PenstockError as trouble:
             facts = _unsettled(trouble, self._is_known(like.place))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
@@ -256,10 +265,10 @@ class QueueJobs:
             message if await self._node.queue_overview.pictures(queue) else f"{message}, which is not there"
         )
 
-    def _is_known(self, place: At) -> bool:
+    def _is_known(self, place: GroupId) -> bool:
         """Whether this node knows such a partition. It may not have heard of a new one yet, so it is asked only to
         explain why nobody leads it."""
-        topic = self._node.metadata.state.topic_by_id(UUID(bytes=place.topic_id))
+        topic = self._node.metadata.state.topic_by_id(place.topic_id)
         return topic is not None and place.partition < topic.partitions
 
 
@@ -269,7 +278,7 @@ def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
             "no topic here has the id in this receipt: it was deleted, or the receipt is another cluster's"
         )
         return ErrorFacts(code="unknown_topic_id", message=message)
-    if isinstance(trouble, KafkaError):
+    if isinstance(trouble, KafkaError) and not isinstance(trouble, Unanswered):
         return as_problem(trouble).facts
     message = f"{trouble}; it may have been settled all the same: settle it again, at once"
     return ErrorFacts(code="outcome_unknown", message=message)

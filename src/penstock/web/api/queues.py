@@ -23,9 +23,15 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from penstock.node.calls.messages.queues import QueuePicture
+from penstock.node.calls.messages.queues import (
+    PeekRequest,
+    PeekResult,
+    QueuePicture,
+    ScheduledRequest,
+    ScheduledResult,
+)
 from penstock.node.coordination.share_groups import name_taken
-from penstock.node.queues.messages import Ahead, At, Look, Schedule, Seen
+from penstock.types import Caller, GroupId
 from penstock.web.api.dead_letters import KEEPER, QueueParams
 from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
@@ -115,12 +121,11 @@ class Queues:
     ) -> list[Peeked]:
         """Page by page: a page may hold only a part of what fits."""
         topic = self._node.metadata.state.topics[picture.topic]
-        place = At.of(topic.topic_id, picture.partition)
+        place = GroupId(topic.topic_id, picture.partition)
         found: list[Peeked] = []
         while first >= 0 and len(found) < room:
-            seen = await self._node.queue_desk.peek(
-                Look(call.params.queue, place, first, room - len(found), False)
-            )
+            request = PeekRequest(call.params.queue, place, first, room - len(found), False)
+            seen = await self._node.queue_router.peek(request, caller=call.caller)
             call.holding.take(unpacked_total(seen.records))
             found += await aside(
                 ASIDE_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
@@ -137,7 +142,7 @@ class Queues:
 
         async def look(picture: QueuePicture) -> ScheduledPartition:
             async with limit:
-                schedule = await self._schedule(params, picture)
+                schedule = await self._schedule(params, picture, call.caller)
             if schedule is not None:
                 messages.extend(_coming(picture, schedule))
                 messages.sort(key=_when)
@@ -147,14 +152,17 @@ class Queues:
         partitions = await asyncio.gather(*map(look, pictures))
         return ScheduledList(queue=params.queue, partitions=partitions, messages=messages)
 
-    async def _schedule(self, params: ScheduledParams, picture: QueuePicture) -> Schedule | None:
+    async def _schedule(
+        self, params: ScheduledParams, picture: QueuePicture, caller: Caller
+    ) -> ScheduledResult | None:
         """None: the partition's leader does not tell."""
         topic = self._node.metadata.state.topics.get(picture.topic)
         if topic is None:
             return None
-        place = At.of(topic.topic_id, picture.partition)
+        place = GroupId(topic.topic_id, picture.partition)
         try:
-            return await self._node.queue_desk.scheduled(Ahead(params.queue, place, params.max_records))
+            request = ScheduledRequest(params.queue, place, params.max_records)
+            return await self._node.queue_router.scheduled(request, caller=caller)
         except PenstockError:
             return None
 
@@ -379,7 +387,7 @@ def _is_meant(params: PeekParams | ScheduledParams, picture: QueuePicture) -> bo
     )
 
 
-def _scheduled(picture: QueuePicture, schedule: Schedule | None) -> ScheduledPartition:
+def _scheduled(picture: QueuePicture, schedule: ScheduledResult | None) -> ScheduledPartition:
     coming = schedule.coming if schedule is not None else []
     return ScheduledPartition(
         topic=picture.topic,
@@ -390,7 +398,7 @@ def _scheduled(picture: QueuePicture, schedule: Schedule | None) -> ScheduledPar
     )
 
 
-def _coming(picture: QueuePicture, schedule: Schedule) -> Iterable[ScheduledMessage]:
+def _coming(picture: QueuePicture, schedule: ScheduledResult) -> Iterable[ScheduledMessage]:
     for due_ms, offset in schedule.coming:
         yield ScheduledMessage(topic=picture.topic, partition=picture.partition, offset=offset, due_ms=due_ms)
 
@@ -399,11 +407,11 @@ def _when(message: ScheduledMessage) -> tuple[int, str, int, int]:
     return message.due_ms, message.topic, message.partition, message.offset
 
 
-def _peeked(picture: QueuePicture, seen: Seen, encoding: Encoding) -> list[Peeked]:
+def _peeked(picture: QueuePicture, seen: PeekResult, encoding: Encoding) -> list[Peeked]:
     found: list[Peeked] = []
-    runs = iter(seen.runs)
+    runs = iter(seen.ranges)
     run = next(runs, None)
-    handed = [(one.first, one.last, one.deliveries) for one in seen.runs]
+    handed = [(one.first, one.last, one.deliveries) for one in seen.ranges]
     for job in open_jobs(seen.records, handed).jobs:
         while run is not None and run.last < job.record.offset:
             run = next(runs, None)
