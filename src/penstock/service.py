@@ -10,8 +10,9 @@ import msgspec
 from penstock.config import Address, NodeConfig
 from penstock.errors import ConfigError
 from penstock.kafka.server import KafkaListener
-from penstock.log import Disk
+from penstock.log import DataFolder, Disk
 from penstock.node import Node
+from penstock.node.clock import Clock, SystemClock
 from penstock.types import NO_EVENTS
 from penstock.version import VERSION
 
@@ -80,7 +81,6 @@ class Service:
     def _make_status_log(self) -> "StatusLog | None":
         if not self.config.status_topic:
             return None
-        from penstock.node.clock import SystemClock
         from penstock.node.status.status_log import StatusLog
 
         return StatusLog(self.config.status_topic, node_id=self.config.node_id, clock=SystemClock())
@@ -111,9 +111,12 @@ class Service:
             )
             return BoundNetwork(network, listening)
 
-        def make_links(node: Node) -> "Links":
+        def make_links(config: NodeConfig, folder: DataFolder, disk: Disk, clock: Clock) -> "Links":
             return Links(
-                node,
+                config,
+                folder,
+                disk,
+                clock,
                 make_network=make_network,
                 datagrams=UdpNetwork(),
                 bind=bind,

@@ -141,9 +141,11 @@ def test_a_backlog_without_consumers_stays_in_the_metrics(
     publish(broker.bootstrap_servers, "jobs", ["a", "b", "c"])
     node: Any = broker._thread.service.node
     monkeypatch.setattr(driver, "IDLE_SECONDS", -1.0)
-    asyncio.run_coroutine_threadsafe(node.queues.tidy(), node.flusher._cycle._loop).result(PATIENCE_SECONDS)
+    asyncio.run_coroutine_threadsafe(node.queues.tidy(), node.storage.flusher._cycle._loop).result(
+        PATIENCE_SECONDS
+    )
     monkeypatch.undo()
-    assert not list(node.queues.drivers()), "nobody drives it any more"
+    assert not list(node.queues.manager.drivers()), "nobody drives it any more"
     publish(broker.bootstrap_servers, "jobs", ["d"])
     assert of(samples(broker), "available") == 4
     with working(broker.http_url, "crew", "jobs", credit=1) as one:

@@ -125,10 +125,10 @@ def test_who_waits_on_one_node_is_handed_what_comes_on_another_and_no_more_than_
 ) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(receive, callers[1], queue, max=1, wait_ms=20_000)
-        trio.eventually(lambda: all(trio.node(node).queue_router.local.is_waited_at for node in NODES))
+        trio.eventually(lambda: all(trio.node(node).queues.router.local.is_waited_at for node in NODES))
         publish(callers[2], queue, 0, 1, 2)
         [job] = waiting.result(30)
-    trio.eventually(lambda: not any(trio.node(node).queue_router.local.is_waited_at for node in NODES))
+    trio.eventually(lambda: not any(trio.node(node).queues.router.local.is_waited_at for node in NODES))
     rest: list[dict[str, Any]] = []
     while len(rest) < 2:
         rest += receive(callers[3], queue)
@@ -176,7 +176,7 @@ def test_a_worker_gets_what_its_node_leads_is_told_of_the_rest_and_follows_the_l
 def driver_of(trio: WebTrio, queue: str) -> QueueDriver:
     node = trio.node(1)
     topic = node.metadata.state.topics[queue]
-    return trio.run(node.queues.driver(queue, topic.topic_id, node.leader(queue, 0)))
+    return trio.run(node.queues.manager.driver(queue, topic.topic_id, node.leader(queue, 0)))
 
 
 def test_those_who_wait_are_not_woken_while_as_much_is_leased_as_may_be(

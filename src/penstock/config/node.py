@@ -103,6 +103,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What new topics get if there are nodes enough."""
         return self.default_replication_factor or (1 if self.cluster is None else USUAL_REPLICAS)
 
+    @property
+    def log_dir(self) -> str:
+        """The data folder, as people are shown it."""
+        return "memory" if self.memory else self.data_dir
+
     def validate(self) -> "NodeConfig":
         """Itself, when it can work; else ConfigError that names the field."""
         check_fields(self)

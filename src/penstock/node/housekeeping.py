@@ -10,6 +10,7 @@ from penstock.errors import CorruptLog, PenstockError, StorageError
 from penstock.log.scrub import SCRUB_BYTES
 from penstock.node.clock import Clock
 from penstock.node.metrics import NodeMetrics
+from penstock.node.parts import Part
 from penstock.node.replication.partition import Partition
 from penstock.node.workers import Workers
 from penstock.types import Offset
@@ -43,7 +44,7 @@ Chore = Callable[[], Awaitable[None]]
 """What another part of the node wants to have done every minute, or every other second."""
 
 
-class Housekeeping:
+class Housekeeping(Part):
     """Background rounds over all partitions."""
 
     def __init__(
@@ -67,7 +68,7 @@ class Housekeeping:
         """Where the next scrub of each partition goes on."""
         self._scrub_turn = 0
 
-    def start(self) -> None:
+    async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._rounds()),

@@ -312,7 +312,7 @@ class ClusterWorld:
     def rots(self, host: Host, group: GroupId) -> None:
         """Its disk is not what it was. Somebody will replace it, when the storm is over at the latest."""
         self._rotten = host
-        self.witnesses[group].rotten = host.node._assembly.replica(group)
+        self.witnesses[group].rotten = host.node.storage.raft.replica(group)
 
     def is_rotten(self, host: Host) -> bool:
         return host is self._rotten

@@ -10,7 +10,7 @@ from penstock.raft import Role
 from penstock.sim.entries import old_segments
 from penstock.sim.host import Host
 from penstock.sim.shards import TOPIC
-from penstock.types import Offset
+from penstock.types import GroupId, Offset
 
 if TYPE_CHECKING:
     from penstock.sim.cluster import ClusterWorld
@@ -290,8 +290,8 @@ class ClusterFaults:
                 return
 
 
-async def _hand_over(host: Host, group: object, to: int) -> None:
-    host.node._hand_over(group, to)  # type: ignore[arg-type]
+async def _hand_over(host: Host, group: GroupId, to: int) -> None:
+    host.node.storage.transfer(group, to)
 
 
 async def _reassign(host: Host, topic: str, index: int, replicas: list[int]) -> None:

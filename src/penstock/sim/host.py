@@ -9,9 +9,10 @@ from uuid import UUID
 from penstock.batch import check_batch
 from penstock.config import Address, NodeConfig
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, PenstockError, PromisesLost, StorageError
-from penstock.log import Log
+from penstock.log import DataFolder, Disk, Log
 from penstock.log.layout import CLEANED_SUFFIX, SWAP_SUFFIX
 from penstock.node import Node, frame_kinds
+from penstock.node.clock import Clock
 from penstock.node.membership.links import Links
 from penstock.node.peers import PeerHello, TransportEvents
 from penstock.node.replication.multi_raft import unpack
@@ -56,6 +57,8 @@ class Host(Process):
         skew_ms = int(random.uniform(-1, 1) * MAX_SKEW_MS) if drift else 0
         self.clock = SimClock(world.scheduler, skew_ms=skew_ms, rate=self.rate)
         self.running = False
+        self.is_assembled = False
+        """Whether it runs a node that has opened its folder."""
         self.ready = False
         self.lying = False
         self.slow_until = 0.0
@@ -82,14 +85,6 @@ class Host(Process):
         self.loop.enter(self._boot)
 
     def _boot(self) -> None:
-        self.node = Node(
-            self._config(),
-            clock=self.clock,
-            disk=self.disk,
-            links=self._links,
-            threads=self._thread,
-            random=Random(self.random.getrandbits(64)),
-        )
         self.loop.create_task(self._live())
 
     def _config(self) -> NodeConfig:
@@ -108,8 +103,16 @@ class Host(Process):
 
     async def _live(self) -> None:
         try:
+            self.node = Node(
+                self._config(),
+                clock=self.clock,
+                disk=self.disk,
+                links=self._links,
+                threads=self._thread,
+                random=Random(self.random.getrandbits(64)),
+            )
+            self.is_assembled = True
             await self.node.start()
-            self.me = self.node.me
             await self.node.wait_ready()
         except StorageError as problem:
             self.world.halted(self, str(problem))
@@ -119,7 +122,7 @@ class Host(Process):
         self.ready = True
 
     def stop(self) -> None:
-        self.running = self.ready = False
+        self.running = self.ready = self.is_assembled = False
         self.disk.on_operation = None
         self.world.bury(self.loop)
         self.world.scheduler.crash(self)
@@ -151,10 +154,13 @@ class Host(Process):
 
     # --- the node's seams
 
-    def _links(self, node: Node) -> Links:
-        self.me = node.me
+    def _links(self, config: NodeConfig, folder: DataFolder, disk: Disk, clock: Clock) -> Links:
+        self.me = Replica(self.node_id, folder.incarnation)
         return Links(
-            node,
+            config,
+            folder,
+            disk,
+            clock,
             make_network=self._transport,
             datagrams=self.world.datagrams.at_node(self, self.loop),
             bind=self.address,
@@ -225,7 +231,7 @@ class Host(Process):
     def members(self) -> list["WatchedReplica"]:
         """The replicas that take part in their groups on this node."""
         found = []
-        for group, consensus in self.node._assembly._groups.items():
+        for group, consensus in self.node.storage.raft._groups.items():
             watched = self._watched.get(group)
             if watched is None or watched.consensus is not consensus:
                 if watched is not None:
@@ -234,10 +240,6 @@ class Host(Process):
                 watched = self._watched[group] = WatchedReplica(self, consensus)
             found.append(watched)
         return found
-
-    @property
-    def is_assembled(self) -> bool:
-        return self.running and hasattr(self.node, "groups")
 
     def has_halted_replicas(self) -> bool:
         """Because their disk failed, while they were open or when they should have been opened."""

@@ -73,7 +73,7 @@ class Graves:
     def folders_of(self, replica: Replica, folder: str) -> list[str]:
         """What a replica had acknowledged before it was made anew counted, as what a lost node had does."""
         host = next((one for one in self._world.hosts if one.is_home_of(replica)), None)
-        if host is None or (host.is_assembled and host.node._assembly.replica(self._group) == replica):
+        if host is None or (host.is_assembled and host.node.storage.raft.replica(self._group) == replica):
             return [folder]
         name = posixpath.basename(folder)
         aside = [one for one in host.disk.durable_names(ORPHANS) if one.startswith(f"{name}.")]

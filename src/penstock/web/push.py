@@ -86,7 +86,7 @@ class PushEndpoint:
         if self._subscriptions is None:
             reader = InnerReader(InnerClient(self._node))
             self._subscriptions = Subscriptions(self._node, reader, ENCODERS)
-            self._node.subscription_desk.live = self._subscriptions
+            self._node.subscriptions.live = self._subscriptions
         return self._subscriptions
 
     async def explain(self, request: Request) -> Response:

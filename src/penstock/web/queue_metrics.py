@@ -1,6 +1,6 @@
 """Queues and push as Prometheus' metrics: a part of `metrics`.
 
-Queues are shown by name up to a limit (`node.queues.tally`); those beyond it together, with both labels empty, which
+Queues are shown by name up to a limit (`node.queues.stats`); those beyond it together, with both labels empty, which
 Prometheus takes for no labels at all.
 """
 

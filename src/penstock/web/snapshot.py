@@ -95,11 +95,11 @@ def take_snapshot(node: Node) -> Snapshot:
         partitions=partitions,
         offline_partitions=node.partitions.offline_count(),
         groups=group_figures(node.groups.summaries(), partitions),
-        queues=tuple(node.queues.figures()),
-        push=node.subscription_desk.figures(),
+        queues=tuple(node.queues.manager.figures()),
+        push=node.subscriptions.figures(),
         cluster=node.status.figures(),
-        flush_cycles=node.flusher.cycles,
-        flush_seconds=node.flusher.seconds_total,
+        flush_cycles=node.storage.flusher.cycles,
+        flush_seconds=node.storage.flusher.seconds_total,
         snapshot_seconds=time.perf_counter() - began,
     )
 

@@ -323,7 +323,7 @@ class Worker:
     async def _find(self, key: TopicPartition) -> QueueDriver:
         partition = self._node.leader(*key)
         topic = self._node.metadata.state.topics[key.topic]
-        return await self._node.queues.driver(self._wish.queue, topic.topic_id, partition)
+        return await self._node.queues.manager.driver(self._wish.queue, topic.topic_id, partition)
 
     def _opened(self, key: TopicPartition) -> QueueDriver | None:
         task = self._opening.get(key)

@@ -222,7 +222,7 @@ def queue(trio: Trio, group: str, topic: str) -> QueueDriver:
     leader = trio.leader(topic)
     partition: Partition = trio.replica(leader, topic)
     node = trio.node(leader)
-    return trio.run(node.queues.driver(group, partition.group.topic_id, partition))
+    return trio.run(node.queues.manager.driver(group, partition.group.topic_id, partition))
 
 
 def accept(trio: Trio, driver: QueueDriver, first: int, last: int) -> None:
@@ -264,7 +264,7 @@ def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
         hand_over(trio, STATE_TOPIC, leader, index)
     with trio.client(leader) as client:
         write(client, topic)
-    states = trio.node(leader)._queue_states
+    states = trio.node(leader).queues.state
     index = states.index_of(driver.key)
     core = trio.call(lambda: states.cores.get(index)).core
     assert (driver.key, 10) in core.start_offsets(None)

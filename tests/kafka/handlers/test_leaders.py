@@ -289,7 +289,7 @@ def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: U
 @contextmanager
 def unflushed(trio: Trio, node_id: int) -> Iterator[None]:
     """The node's disk takes its time: what is written meanwhile is flushed when this ends."""
-    thread: Any = trio.node(node_id).flusher._cycle._thread
+    thread: Any = trio.node(node_id).storage.flusher._cycle._thread
     submit, held = thread.submit, list[Any]()
     trio.call(lambda: setattr(thread, "submit", held.append))
 

@@ -409,7 +409,7 @@ def test_the_next_coordinator_knows_the_group_and_takes_its_members_in_again(
     trio.hand_over(OFFSETS_TOPIC, after, partition_of(trio, group))
     with trio.client(after) as client:
         member.client, told = client, member.epoch
-        trio.eventually(lambda: trio.node(after).share_groups.is_known(group))
+        trio.eventually(lambda: trio.node(after).queues.share_groups.is_known(group))
         assert describe(client, group).group_state == "Empty"
         assert member.reports().error_code == ErrorCode.UNKNOWN_MEMBER_ID
         member.epoch = 0

@@ -166,5 +166,5 @@ def test_whoever_ends_a_connection_its_end_is_told(how: str, monkeypatch: pytest
 
 
 def _loop_of(service: Any) -> asyncio.AbstractEventLoop:
-    loop: asyncio.AbstractEventLoop = service.node.flusher._cycle._loop
+    loop: asyncio.AbstractEventLoop = service.node.storage.flusher._cycle._loop
     return loop

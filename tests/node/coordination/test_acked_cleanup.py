@@ -62,7 +62,7 @@ class Scene:
             rows = [Record(0, self.clock.now_ms, None, bytes(size), ())]
             batch = memoryview(bytearray(build_batch(rows)))
             partition.append(batch, check_batch(batch))
-        await self.node.flusher.drain()
+        await self.node.storage.flusher.drain()
 
     async def commit(self, group: str, offset: int, *, index: int = 0, ttl_ms: int = -1) -> None:
         row = OffsetToCommit(topic="t", partition=index, offset=offset, metadata="")
@@ -251,7 +251,7 @@ def test_a_group_that_has_committed_nothing_keeps_everything_in_each_state_that_
 
 async def accept(scene: Scene, group: str, first: int, last: int, *, index: int = 0) -> None:
     topic_id = scene.node.metadata.state.topics["t"].topic_id
-    driver = await scene.node.queues.driver(group, topic_id, scene.node.leader("t", index))
+    driver = await scene.node.queues.manager.driver(group, topic_id, scene.node.leader("t", index))
     driver.deliver("member", 1000, MEBIBYTE)
     await driver.acknowledge("member", [Acknowledgement(first, last, ACCEPT)])
 
@@ -259,7 +259,7 @@ async def accept(scene: Scene, group: str, first: int, last: int, *, index: int 
 async def open_queue(scene: Scene, group: str, index: int = 0) -> None:
     """A queue that begins where the log ends."""
     topic_id = scene.node.metadata.state.topics["t"].topic_id
-    await scene.node.queues.driver(group, topic_id, scene.node.leader("t", index))
+    await scene.node.queues.manager.driver(group, topic_id, scene.node.leader("t", index))
 
 
 def test_a_queue_holds_back_what_it_has_not_done() -> None:
@@ -281,11 +281,11 @@ def test_a_queue_that_nobody_works_on_holds_back_as_well_until_it_is_deleted() -
         await open_queue(scene, "workers")
         await scene.write(10)
         await scene.commit("group", 10)
-        for driver in scene.node.queues.drivers():
+        for driver in scene.node.queues.manager.drivers():
             driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
-        assert not scene.node.queues.drivers()
+        assert not scene.node.queues.manager.drivers()
         assert await scene.clean() == 0
-        await scene.node.queue_overview.forget("workers")
+        await scene.node.queues.overview.forget("workers")
         assert await scene.clean() == 10
 
     play(act)
@@ -296,9 +296,9 @@ def test_a_queue_that_is_being_opened_holds_everything_back() -> None:
         await scene.write(10)
         await scene.commit("group", 10)
         opening = asyncio.get_running_loop().create_task(open_queue(scene, "workers"))
-        while not scene.node.queues.drivers():
+        while not scene.node.queues.manager.drivers():
             await asyncio.sleep(0)
-        driver = next(iter(scene.node.queues.drivers()))
+        driver = next(iter(scene.node.queues.manager.drivers()))
         assert not driver.is_open
         assert scene.node.acked.queue_starts(scene.partition.group) == [None]
         await opening
@@ -316,7 +316,7 @@ def test_a_queue_whose_workers_are_away_keeps_all_of_a_partition_that_was_added_
         for index in (0, 1):
             await open_queue(scene, "away", index)
             await open_queue(scene, "busy", index)
-        for driver in scene.node.queues.drivers():
+        for driver in scene.node.queues.manager.drivers():
             driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
         await scene.node.metadata.change(lambda state: decisions.create_partitions(state, "t", 3, rules))
         await scene.node.settled()

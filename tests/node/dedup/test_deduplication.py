@@ -357,7 +357,7 @@ def test_a_duplicate_of_what_is_not_committed_yet_waits_for_the_same_commit(acks
             await asyncio.sleep(0)
         assert not waiting.done()
         partition.log.flushes = flushes
-        act.node.flusher.mark(partition)
+        act.node.storage.flusher.mark(partition)
         assert (await act.answer(waiting)).base_offset == 1
 
     play(scene)
@@ -532,7 +532,7 @@ def test_while_ids_are_read_back_producers_wait_and_nothing_overtakes_them(
             await act.send(f"id {number}")
 
     async def after(act: Scene) -> None:
-        act.node.dedup.stop()  # what the start has begun
+        await act.node.dedup.stop()  # what the start has begun
         monkeypatch.setattr(deduplication, "RECORDS_PER_TURN", 1)
         asked = act.ask("id 49", "new", producer_id=1, sequence=0)
         assert isawaitable(asked)
@@ -551,7 +551,7 @@ def test_what_is_deleted_while_ids_are_read_back_is_no_obstacle(monkeypatch: pyt
     async def scene(act: Scene) -> None:
         for one in "abcdef":
             await act.send(one)
-        act.node.dedup.stop()
+        await act.node.dedup.stop()
         monkeypatch.setattr(deduplication, "RECORDS_PER_TURN", 1)
         monkeypatch.setattr(deduplication, "READ_BYTES", 1)
         asked = act.ask("f")
@@ -611,7 +611,7 @@ def test_the_other_partitions_of_a_request_do_not_wait_with_their_append() -> No
 def test_what_cannot_be_read_back_refuses_writes_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(act: Scene) -> None:
         await act.send("a")
-        act.node.dedup.stop()
+        await act.node.dedup.stop()
 
         def rotten(*_: object, **__: object) -> bytes:
             raise CorruptLog("t-0/00.log", 7, "rot")

@@ -33,8 +33,8 @@ async def leave_a_crashed_copy(folder: Path, copy: Path) -> None:
     node = node_on(folder)
     await node.start()
     await create_topics(node)
-    assert node._housekeeping is not None
-    await node._housekeeping.tidy()
+    assert node.housekeeping is not None
+    await node.housekeeping.tidy()
     shutil.copytree(folder, copy)
     await node.stop()
 

@@ -60,7 +60,7 @@ def topic_id(node: Node) -> UUID:
 
 
 async def queue(node: Node) -> QueueDriver:
-    return await node.queues.driver(GROUP, topic_id(node), node.leader("jobs", 0))
+    return await node.queues.manager.driver(GROUP, topic_id(node), node.leader("jobs", 0))
 
 
 def numbers(count: int) -> list[bytes]:
@@ -109,7 +109,7 @@ def test_a_driver_that_was_replaced_cannot_write_any_more(tmp_path: Path) -> Non
         old = await queue(node)
         await publish(node, numbers(3))
         await taken(old)
-        await node.queues._store.claim(old.key, old.term)  # somebody else drives it from here on
+        await node.queues.manager._store.claim(old.key, old.term)  # somebody else drives it from here on
         with pytest.raises(KafkaError) as refused:
             await old.acknowledge(MEMBER, [Acknowledgement(0, 2, ACCEPT)])
         assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
@@ -121,7 +121,7 @@ def test_a_driver_that_was_replaced_cannot_write_any_more(tmp_path: Path) -> Non
 def test_a_save_that_was_delayed_does_not_undo_a_later_one(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node)
-        store, key = node.queues._store, QueueKey(GROUP, topic_id(node), 0)
+        store, key = node.queues.manager._store, QueueKey(GROUP, topic_id(node), 0)
         fence, _ = await store.claim(key, 5)
         await store.save(key, fence, 2, [(b"\x00", b"newer")])
         with pytest.raises(KafkaError, match="term 5"):
@@ -135,7 +135,7 @@ def test_a_save_that_was_delayed_does_not_undo_a_later_one(tmp_path: Path) -> No
 def test_a_claim_of_an_older_term_is_refused(tmp_path: Path) -> None:
     async def act(node: Node) -> None:
         await create(node)
-        store, key = node.queues._store, QueueKey(GROUP, topic_id(node), 0)
+        store, key = node.queues.manager._store, QueueKey(GROUP, topic_id(node), 0)
         await store.claim(key, 7)
         with pytest.raises(KafkaError) as refused:
             await store.claim(key, 6)

@@ -20,8 +20,8 @@ class Coordinator:
     def __init__(self, node: Node) -> None:
         self.is_there = asyncio.Event()
         self.asked = 0
-        self._begin = node.share_groups.begin
-        node.share_groups.begin = self.begin  # type: ignore[method-assign]
+        self._begin = node.queues.share_groups.begin
+        node.queues.share_groups.begin = self.begin  # type: ignore[method-assign]
 
     async def begin(self, group_id: str) -> None:
         self.asked += 1
@@ -31,12 +31,12 @@ class Coordinator:
 
 
 async def open_queue(node: Node, index: int = 0) -> QueueDriver:
-    return await node.queues.driver(GROUP, topic_id(node), node.leader("jobs", index))
+    return await node.queues.manager.driver(GROUP, topic_id(node), node.leader("jobs", index))
 
 
 async def noted(node: Node) -> None:
     async with asyncio.timeout(20):
-        while not node.share_groups.is_known(GROUP):
+        while not node.queues.share_groups.is_known(GROUP):
             await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -57,7 +57,7 @@ def test_a_queue_that_begins_while_nobody_coordinates_is_noted_later(
         coordinator = Coordinator(node)
         driver = await open_queue(node)
         assert driver.is_open
-        assert not node.share_groups.is_known(GROUP)
+        assert not node.queues.share_groups.is_known(GROUP)
         coordinator.is_there.set()
         await noted(node)
 
@@ -72,7 +72,7 @@ def test_a_queue_of_which_something_is_stored_does_not_wait_for_the_coordinator(
     async def act(node: Node) -> None:
         await create(node)
         topic = node.metadata.state.topics["jobs"]
-        await node.queue_overview.reset(GROUP, topic, 0, 0)
+        await node.queues.overview.reset(GROUP, topic, 0, 0)
         Coordinator(node)
         async with asyncio.timeout(20):
             assert (await open_queue(node)).is_open
@@ -101,7 +101,7 @@ def test_a_queue_that_was_begun_beside_a_consumer_group_goes_on_and_no_other_beg
             await open_queue(node)
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         assert GROUP in refused.value.message
-        await node.queue_overview.reset(
+        await node.queues.overview.reset(
             GROUP, node.metadata.state.topics["jobs"], 0, 0
         )  # as an older version did
         assert (await open_queue(node, 0)).is_open
@@ -120,7 +120,7 @@ def test_a_note_that_was_lost_is_made_again_while_the_queue_is_at_work(
         await open_queue(node)
         home = await node.groups.cores.home(GROUP)
         home.carry_out(home.core.delete_share_group(home.now_ms, asyncio.Future(), GROUP))
-        assert not node.share_groups.is_known(GROUP)
+        assert not node.queues.share_groups.is_known(GROUP)
         await node.queues.tidy()
         await noted(node)
 

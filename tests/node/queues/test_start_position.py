@@ -69,7 +69,7 @@ def topic_id(node: Node) -> UUID:
 
 
 async def queue(node: Node, index: int = 0) -> QueueDriver:
-    return await node.queues.driver(GROUP, topic_id(node), node.leader("jobs", index))
+    return await node.queues.manager.driver(GROUP, topic_id(node), node.leader("jobs", index))
 
 
 async def taken(node: Node, index: int = 0) -> list[int]:
@@ -116,7 +116,7 @@ def test_a_queue_that_was_set_up_has_all_of_a_partition_that_is_added(tmp_path: 
         await create(node, partitions=2)
         topic = node.metadata.state.topics["jobs"]
         for index in range(2):
-            await node.queue_overview.reset(GROUP, topic, index, 0)
+            await node.queues.overview.reset(GROUP, topic, index, 0)
         await grow(node, 3)
         await publish(node, 2, 5)
         assert await taken(node, 2) == list(range(5))
@@ -130,7 +130,7 @@ def test_a_queue_that_is_deleted_and_begun_anew_takes_all_partitions_as_its_firs
         assert await taken(node) == []
         await grow(node, 2)
         await publish(node, 1, 5)
-        await node.queue_overview.forget(GROUP)
+        await node.queues.overview.forget(GROUP)
         assert await taken(node, 0) == await taken(node, 1) == []
 
     play(tmp_path, act)
@@ -140,7 +140,7 @@ def test_how_many_partitions_there_were_is_nobodys_queue(tmp_path: Path) -> None
     async def act(node: Node) -> None:
         await create(node, partitions=2)
         await queue(node)
-        assert [(one.topic, one.partition) for one in await node.queue_overview.pictures()] == [("jobs", 0)]
+        assert [(one.topic, one.partition) for one in await node.queues.overview.pictures()] == [("jobs", 0)]
 
     play(tmp_path, act)
 
@@ -154,12 +154,12 @@ async def deleted(node: Node) -> GroupId:
     await queue(node)
     await publish(node, 0, 3)
     assert await taken(node) == [0, 1, 2]
-    await node.queue_overview.forget(GROUP)
+    await node.queues.overview.forget(GROUP)
     return GroupId(topic_id(node), 0)
 
 
 async def is_still_gone(node: Node) -> bool:
-    return not await node.queue_overview.pictures() and not list(node.queues.drivers())
+    return not await node.queues.overview.pictures() and not list(node.queues.manager.drivers())
 
 
 def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -
         state_topic = node.metadata.state.topics[STATE_TOPIC]
         ends = [node.leader(STATE_TOPIC, index).high_watermark for index in range(state_topic.partitions)]
         rows = [Settlement(offset, AckKind.ACCEPT) for offset in (0, 1)]
-        refused = await node.queue_router.settle(SettleRequest(GROUP, MEMBER, place, rows), caller=BROKER)
+        refused = await node.queues.router.settle(SettleRequest(GROUP, MEMBER, place, rows), caller=BROKER)
         assert {offset: error.code for offset, error in refused.items()} == dict.fromkeys(
             (0, 1), ErrorCode.INVALID_RECORD_STATE
         )
@@ -184,9 +184,9 @@ def test_looking_at_a_deleted_queue_does_not_bring_it_back(tmp_path: Path) -> No
     async def act(node: Node) -> None:
         place = await deleted(node)
         for looking in (
-            node.queue_router.peek(PeekRequest(GROUP, place, 0, 10, False), caller=BROKER),
-            node.queue_router.scheduled(ScheduledRequest(GROUP, place, 10), caller=BROKER),
-            node.queue_router.accept(AcceptRequest(GROUP, place, 0), caller=BROKER),
+            node.queues.router.peek(PeekRequest(GROUP, place, 0, 10, False), caller=BROKER),
+            node.queues.router.scheduled(ScheduledRequest(GROUP, place, 10), caller=BROKER),
+            node.queues.router.accept(AcceptRequest(GROUP, place, 0), caller=BROKER),
         ):
             with pytest.raises(KafkaError) as refused:
                 await looking
@@ -201,14 +201,16 @@ def test_one_who_comes_to_work_while_another_only_looks_begins_the_queue(tmp_pat
 
     async def act(node: Node) -> None:
         await create(node)
-        store = node.queues._store
+        store = node.queues.manager._store
 
         async def found(_: object) -> int:
             return 0
 
         start_of, store.start_of = store.start_of, found  # type: ignore[assignment, method-assign]
         partition = node.leader("jobs", 0)
-        looks = asyncio.ensure_future(node.queues.driver(GROUP, topic_id(node), partition, begin=False))
+        looks = asyncio.ensure_future(
+            node.queues.manager.driver(GROUP, topic_id(node), partition, begin=False)
+        )
         await asyncio.sleep(0)
         store.start_of = start_of  # type: ignore[method-assign]
         works = asyncio.ensure_future(queue(node))

@@ -15,6 +15,7 @@ from penstock.config import ClusterSettings
 from penstock.errors import StorageError
 from penstock.node import Partition
 from penstock.node.replication import repair
+from penstock.node.replication.reconciler import ReplicaReconciler
 from penstock.node.replication.repair import PATIENT_ROUNDS
 from penstock.types import GroupId, Offset
 from tests.faults.patience import eventually
@@ -155,7 +156,7 @@ def scrub(trio: Trio, node_id: int, topic: str) -> None:
     """Until the rot is found; each call looks at one partition at least."""
     node, replica = trio.node(node_id), trio.replica(node_id, topic)
     for _ in range(len(node.partitions.tended())):
-        trio.run(node._housekeeping.scrub())
+        trio.run(node.housekeeping.scrub())
     assert replica.damage is not None or replica.closed
 
 
@@ -287,7 +288,7 @@ def test_a_repair_that_a_disk_interrupts_is_done_in_the_end(
 ) -> None:
     """Between the two steps there is a replica that misses its files, and no new life with old ones."""
     follower = trio.followers(topic)[0]
-    states = trio.node(follower)._hard_states
+    states = trio.node(follower).storage.hard_states
     renew_now, seen = states.renew_now, []
 
     def fail_once(group: GroupId, new_life: int) -> None:
@@ -396,7 +397,9 @@ def test_with_one_copy_or_two_people_are_told_where_the_rot_is_and_nothing_is_to
     with caplog.at_level(logging.ERROR):
         scrub(trio, holder, "few")
         trio.eventually(lambda: any("few-0: damaged, and not made anew" in one for one in caplog.messages))
-        mender = trio.node(holder)._caretaker._mender
+        [mender] = [
+            part._mender for part in trio.node(holder).parts._parts if isinstance(part, ReplicaReconciler)
+        ]
         for _ in range(PATIENT_ROUNDS + 1):
             trio.call(mender.look)
     assert any(f"{path} at byte" in line for line in caplog.messages)

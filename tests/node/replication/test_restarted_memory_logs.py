@@ -54,7 +54,7 @@ async def publish(node: Node, count: int) -> None:
 
 async def queue(node: Node) -> QueueDriver:
     topic_id = node.metadata.state.topics["jobs"].topic_id
-    return await node.queues.driver(GROUP, topic_id, node.leader("jobs", 0))
+    return await node.queues.manager.driver(GROUP, topic_id, node.leader("jobs", 0))
 
 
 def taken(driver: QueueDriver) -> list[int]:
@@ -103,7 +103,7 @@ def test_what_was_done_above_the_first_that_was_not_is_forgotten_too(tmp_path: P
     async def come_back(node: Node) -> None:
         await publish(node, 10)
         assert taken(await queue(node)) == list(range(10))
-        [driver] = node.queues.drivers()
+        [driver] = node.queues.manager.drivers()
         driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "to be read again"))
         assert taken(await queue(node)) == list(range(10)), "nor is it stored any more"
 
@@ -132,9 +132,9 @@ def test_a_queue_that_is_set_to_an_offset_of_this_log_begins_there(tmp_path: Pat
         await create(node)
         await publish(node, 10)
         topic = node.metadata.state.topics["jobs"]
-        await node.queue_overview.reset(GROUP, topic, 0, 6)
+        await node.queues.overview.reset(GROUP, topic, 0, 6)
         assert taken(await queue(node)) == [6, 7, 8, 9]
-        await node.queue_overview.reset(GROUP, topic, 0, 8)
+        await node.queues.overview.reset(GROUP, topic, 0, 8)
         assert taken(await queue(node)) == [8, 9]
 
     asyncio.run(run(tmp_path, act))

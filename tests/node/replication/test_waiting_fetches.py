@@ -56,7 +56,7 @@ def test_bytes_committed_before_the_wait_begins_are_not_missed() -> None:
         answer = fetch(context, request)
         assert not isinstance(answer, FetchResponse), "there is nothing to read yet"
         append(partition)
-        await node.flusher.drain()
+        await node.storage.flusher.drain()
         response = await asyncio.wait_for(answer, PATIENCE_SECONDS)
         assert response.responses[0].partitions[0].records
 
@@ -76,7 +76,7 @@ def test_bytes_appended_during_a_flush_wake_whoever_waits_when_they_are_flushed_
         assert partition.high_watermark == 1
         waiter = FetchWaiter(1, asyncio.get_running_loop().create_future())
         partition.add_waiter(waiter)
-        await node.flusher.drain()
+        await node.storage.flusher.drain()
         assert partition.high_watermark == 2
         await asyncio.wait_for(waiter.future, PATIENCE_SECONDS)
 

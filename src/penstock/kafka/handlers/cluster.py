@@ -58,7 +58,7 @@ async def describe_log_dirs(
     return DescribeLogDirsResponse(
         results=[
             DescribeLogDirsResult(
-                log_dir=node.log_dir,
+                log_dir=node.config.log_dir,
                 topics=_sizes(node, wanted),
                 total_bytes=total_bytes,
                 usable_bytes=usable_bytes,

@@ -64,7 +64,7 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
         )
     if group is None:
         if context.api_version >= NOT_FOUND_SINCE_VERSION:
-            is_share = context.node.share_groups.is_known(group_id)
+            is_share = context.node.queues.share_groups.is_known(group_id)
             message = f"{group_id!r} is a share group" if is_share else f"there is no group {group_id!r}"
             code = ErrorCode.GROUP_ID_NOT_FOUND
             return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=code, error_message=message)
@@ -101,6 +101,6 @@ async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
         context.check_group(group_id)
     except KafkaError as refused:
         return refused.code
-    if node.share_groups.is_known(group_id):
-        return await node.share_groups.delete(group_id)
+    if node.queues.share_groups.is_known(group_id):
+        return await node.queues.share_groups.delete(group_id)
     return (await node.groups.delete([group_id]))[group_id]

@@ -242,7 +242,7 @@ def _moved(
 ) -> AlterReplicaLogDirTopicResult:
     results, node = [], context.node
     for index in topic.partitions:
-        code = ErrorCode.NONE if path == node.log_dir else ErrorCode.LOG_DIR_NOT_FOUND
+        code = ErrorCode.NONE if path == node.config.log_dir else ErrorCode.LOG_DIR_NOT_FOUND
         try:
             _topic_of(context.cluster(), topic.name, index)
             if index not in node.partitions.held(topic.name):

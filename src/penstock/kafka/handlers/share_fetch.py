@@ -60,7 +60,7 @@ async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> Sh
     acked = await _acknowledge_all(context, group_id, member_id, batches)
     attempt = _Attempt(context, request, session)
     if request.share_session_epoch == FINAL_EPOCH:
-        node.queues.sessions.close(session)
+        node.queues.manager.sessions.close(session)
     elif request.max_records > 0 or request.max_bytes > 0:
         await attempt.run()
     return attempt.response(acked)
@@ -80,12 +80,12 @@ async def share_acknowledge(
         if request.share_session_epoch == OPENING_EPOCH:
             message = "share session epoch 0: acknowledgements belong to a session that was opened before"
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
-        session = node.queues.sessions.find(group_id, member_id, request.share_session_epoch)
+        session = node.queues.manager.sessions.find(group_id, member_id, request.share_session_epoch)
     except KafkaError as mistake:
         return ShareAcknowledgeResponse(error_code=mistake.code, error_message=mistake.message)
     acked = await _acknowledge_all(context, group_id, member_id, batches)
     if request.share_session_epoch == FINAL_EPOCH:
-        node.queues.sessions.close(session)
+        node.queues.manager.sessions.close(session)
     hints = Hints(context)
     answers: dict[UUID, list[acknowledge_messages.PartitionData]] = {}
     for (topic_id, index), error in acked.items():
@@ -136,7 +136,7 @@ def _fetch_batches(request: ShareFetchRequest) -> dict[Place, Sequence[_Batch]]:
 def _session(
     context: RequestContext, request: ShareFetchRequest, group_id: str, member_id: str, batches: Batches
 ) -> ShareSession:
-    sessions = context.node.queues.sessions
+    sessions = context.node.queues.manager.sessions
     if request.share_session_epoch == OPENING_EPOCH:
         if batches:
             message = "acknowledgement_batches: a request that opens a session cannot acknowledge anything"
@@ -207,7 +207,7 @@ async def _driver(context: RequestContext, group_id: str, place: Place, *, begin
         raise internal_topic(topic.name)
     try:
         partition = resources.led_partition(context.caller, topic.name, index, operation)
-        return await context.node.queues.driver(group_id, topic_id, partition, begin=begin)
+        return await context.node.queues.manager.driver(group_id, topic_id, partition, begin=begin)
     except KafkaError as refused:
         if refused.code == ErrorCode.OFFSET_NOT_AVAILABLE:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refused.message) from refused

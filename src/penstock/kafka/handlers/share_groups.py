@@ -36,7 +36,7 @@ async def share_group_heartbeat(
         client_id=context.caller.client_id,
         client_host="/" + context.caller.host,
     )
-    result = await context.node.share_groups.heartbeat(heartbeat)
+    result = await context.node.queues.share_groups.heartbeat(heartbeat)
     return beating.ShareGroupHeartbeatResponse(
         error_code=result.error,
         error_message=result.message,
@@ -71,7 +71,7 @@ async def share_group_describe(
 def _describe(context: RequestContext, group_id: str) -> describing.DescribedGroup:
     try:
         context.check_group(group_id)
-        group = context.node.share_groups.describe(group_id)
+        group = context.node.queues.share_groups.describe(group_id)
         if group is None:
             message = f"there is no share group {group_id!r}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)

@@ -45,7 +45,7 @@ async def _describe(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     try:
         _check_group(context, wanted.group_id)
-        pictures = await context.node.queue_overview.pictures(wanted.group_id)
+        pictures = await context.node.queues.overview.pictures(wanted.group_id)
     except KafkaError as mistake:
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=wanted.group_id, error_code=mistake.code, error_message=mistake.message
@@ -81,7 +81,7 @@ def _topic_id(context: RequestContext, name: str) -> UUID:
 
 def _check_group(context: RequestContext, group_id: str, *, must_be_empty: bool = False) -> None:
     context.check_group(group_id)
-    described = context.node.share_groups.describe(group_id)
+    described = context.node.queues.share_groups.describe(group_id)
     if described is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
     if must_be_empty and described.members:
@@ -148,7 +148,7 @@ async def _alter(
         topic = context.topic_of(name, index)
         if start_offset < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"start_offset {start_offset}: expected 0 or more")
-        await context.node.queue_overview.reset(group_id, topic, index, start_offset)
+        await context.node.queues.overview.reset(group_id, topic, index, start_offset)
     except KafkaError as mistake:
         return AlterShareGroupOffsetsResponsePartition(
             partition_index=index, error_code=mistake.code, error_message=mistake.message
@@ -164,7 +164,7 @@ async def delete_share_group_offsets(
         _check_group(context, request.group_id, must_be_empty=True)
         names = (topic.topic_name for topic in request.topics)
         visible = node.resources.visible(context.caller, ResourceType.TOPIC, names, context.api.on_topic)
-        await node.queue_overview.forget(request.group_id, sorted(visible))
+        await node.queues.overview.forget(request.group_id, sorted(visible))
     except KafkaError as mistake:
         return DeleteShareGroupOffsetsResponse(error_code=mistake.code, error_message=mistake.message)
     answers: list[DeleteShareGroupOffsetsResponseTopic] = []

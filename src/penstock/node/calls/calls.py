@@ -16,6 +16,7 @@ from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, Stor
 from penstock.node.calls.methods import Method
 from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
 from penstock.node.calls.targets import AtNode, Directory, Target, absent_code
+from penstock.node.parts import Part, TopicChanges
 from penstock.types import Caller, NodeId
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ BROKER = Caller(client_id="penstock-inner")
 """The caller of requests that a node makes for itself and not for a client."""
 
 
-class Calls:
+class Calls(Part):
     """Both sides of requests between nodes. One per node, on its event loop."""
 
     def __init__(self, node_id: NodeId, directory: Directory, changed: Changes) -> None:
@@ -41,6 +42,9 @@ class Calls:
         self._changed = changed
         self._handlers: dict[int, Handler[Any, Any]] = {}
         self._remote: RemoteCalls | None = None
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        self._changed.fire()
 
     def connect(self, remote: "RemoteCalls") -> None:
         """From now on other nodes can be asked, and are answered."""

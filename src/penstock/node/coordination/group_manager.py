@@ -36,10 +36,12 @@ from penstock.node.coordination.share_groups import AppliedMetadata
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.parts import Part, TopicChanges
+from penstock.node.replication.partition import Partition
 from penstock.types import NO_EVENTS, EventSink, TopicPartition
 
 
-class GroupManager:
+class GroupManager(Part):
     """Sends each request to the coordinator of its group. Every method is called on the event loop."""
 
     def __init__(
@@ -149,9 +151,16 @@ class GroupManager:
         )
         return replace(request, offsets=tuple(offsets))
 
-    def metadata_changed(self, names: Collection[str]) -> None:
+    def role_changed(self, partition: Partition) -> None:
+        self.cores.role_changed(partition)
+
+    async def stop(self) -> None:
+        self.cores.stop()
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
         """Offsets of a topic that is gone must not count for the next topic of that name. Coordinators on other nodes
         find out by the topics' ids."""
+        names = (*topics.vanished, *topics.changed)
         gone = [name for name in names if self._stands_for_another(name)]
         for host in self.cores.hosts():
             if host.is_ready:

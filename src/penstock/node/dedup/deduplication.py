@@ -31,6 +31,7 @@ from penstock.log.segment import newest_timestamp
 from penstock.node.clock import Clock
 from penstock.node.dedup.index import DedupIndex
 from penstock.node.dedup.message_ids import MessageId, emptied, read_ids, without_records
+from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.types import NO_TIMESTAMP, Offset
 
@@ -216,7 +217,7 @@ class Memory:
             )
 
 
-class Deduplication:
+class Deduplication(Part):
     """All that this node remembers."""
 
     def __init__(self, clock: Clock, max_ids: int) -> None:
@@ -252,14 +253,14 @@ class Deduplication:
             except StorageError as trouble:
                 log.error("%s", trouble)
 
-    def tidy(self) -> None:
+    def metadata_changed(self, topics: TopicChanges) -> None:
         """Forgets partitions that are led by others now, were deleted, or have no window any more."""
         for partition, memory in list(self._memories.items()):
             if not partition.leads or partition.closed or partition.config.dedup_window_ms == 0:
                 memory.stop()
                 del self._memories[partition]
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         for memory in self._memories.values():
             memory.stop()
         self._memories.clear()

@@ -2,31 +2,34 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
-from penstock.config import Address
+from penstock.config import Address, NodeConfig
+from penstock.log import DataFolder
+from penstock.log.disk import Disk
 from penstock.node import frame_kinds
+from penstock.node.clock import Clock
 from penstock.node.membership.datagrams import DatagramNetwork
 from penstock.node.membership.gossip import Gossip
 from penstock.node.membership.membership import Membership
 from penstock.node.membership.network import MakeNetwork
+from penstock.node.parts import Part
 from penstock.node.peers import PeerHello, Rpc, Switchboard
 from penstock.swim import Endpoint, Member, MemberMeta, Session, State, SwimSettings
 from penstock.types import NodeId
 from penstock.version import VERSION
 
-if TYPE_CHECKING:
-    from penstock.node.node import Node
-
 LEAVE_SECONDS = 1.0
 
 
-class Links:
+class Links(Part):
     """Made for one node, on its event loop. `bind` is where gossip listens; the network brings its own socket."""
 
     def __init__(
         self,
-        node: "Node",
+        config: NodeConfig,
+        folder: DataFolder,
+        disk: Disk,
+        clock: Clock,
         *,
         make_network: MakeNetwork,
         datagrams: DatagramNetwork,
@@ -34,14 +37,13 @@ class Links:
         key: bytes | None,
         random: Random,
     ) -> None:
-        config, folder = node.config, node.folder
         advertised = config.cluster_advertised
         assert advertised is not None
         cluster_id = folder.cluster_id or None
         self._bind = Endpoint(bind.host, bind.port)
         self.gossip = Gossip(
             meta=MemberMeta(
-                node=node.node_id,
+                node=NodeId(config.node_id),
                 folder_incarnation=folder.incarnation,
                 cluster_id=cluster_id or "",
                 cluster=Endpoint(advertised.host, advertised.port),
@@ -52,15 +54,15 @@ class Links:
             ),
             settings=SwimSettings(),
             key=key,
-            disk=node.disk,
-            clock=node.clock,
+            disk=disk,
+            clock=clock,
             network=datagrams,
             reliable=self._reliable,
             on_change=self._member_changed,
             chance=random,
         )
         hello = PeerHello(
-            node=node.node_id,
+            node=NodeId(config.node_id),
             incarnation=folder.incarnation,
             run=random.getrandbits(62),
             gossip_epoch=self.gossip.epoch,
@@ -97,7 +99,6 @@ class Links:
             self._peer_up(node)
 
     async def stop(self) -> None:
-        await self.membership.stop()
         await self.gossip.leave(LEAVE_SECONDS)
         self.gossip.stop()
         self.rpc.stop()
@@ -116,4 +117,4 @@ class Links:
         """Whoever wants to know looks at `seen`: decisions are made in rounds."""
 
 
-MakeLinks = Callable[["Node"], Links]
+MakeLinks = Callable[[NodeConfig, DataFolder, Disk, Clock], Links]

@@ -26,6 +26,7 @@ from penstock.cluster import (
 from penstock.config import ClusterSettings
 from penstock.errors import PenstockError
 from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.parts import Part
 from penstock.raft import Refused
 from penstock.types import Replica
 
@@ -34,7 +35,7 @@ log = logging.getLogger("penstock.node")
 ROUND_SECONDS = 0.25
 
 
-class ControllerLoop:
+class ControllerLoop(Part):
     """Keeps the cluster in order while this node is the controller."""
 
     def __init__(
@@ -57,7 +58,7 @@ class ControllerLoop:
         self._moves_looked_at: object = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def stop(self) -> None:

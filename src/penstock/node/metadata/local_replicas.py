@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from penstock.cluster import ClusterState, Topic
 from penstock.cluster.records import UNKNOWN_INCARNATION
 from penstock.errors import StorageError
+from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.workers import Workers
@@ -20,7 +21,7 @@ from penstock.types import GroupId, Replica, TopicPartition
 log = logging.getLogger("penstock.node")
 
 
-class LocalReplicas:
+class LocalReplicas(Part):
     """Acts on committed metadata, topic by topic."""
 
     def __init__(
@@ -32,8 +33,15 @@ class LocalReplicas:
         self._workers = workers
         self._slow: set[asyncio.Task[None]] = set()
 
-    def bring(self, name: str) -> None:
-        """One topic came, went or changed."""
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        for name in topics.vanished:
+            # That the topic was deleted is likely and not certain: its files are kept, in another place.
+            self._partitions.set_aside(name)
+        for name in topics.changed:
+            self._bring(name)
+
+    def _bring(self, name: str) -> None:
+        """Opens and closes the replicas of one topic that was created, deleted or changed."""
         try:
             topic = self._state.topics.get(name)
             held = self._partitions.held(name)
@@ -47,11 +55,6 @@ class LocalReplicas:
             self._partitions.reconfigure(name, topic.config)
         except StorageError as trouble:
             log.error("topic %s: %s", name, trouble)
-
-    def set_aside(self, name: str) -> None:
-        """A topic is no longer mentioned. That it was deleted is likely and not sure: its files are kept out of the
-        way."""
-        self._partitions.set_aside(name)
 
     def _open(self, topic: Topic, index: int) -> Partition | None:
         # A node that was never registered with others is not known by its incarnation.
@@ -94,7 +97,8 @@ class LocalReplicas:
         }
         self._partitions.move_orphans(known)
 
-    async def drain(self) -> None:
+    async def stop(self) -> None:
+        """Returns when the files of deleted replicas are deleted."""
         if self._slow:
             await asyncio.wait(self._slow)
 

@@ -8,12 +8,12 @@ written as one snapshot record and everything before it is deleted: a node that 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.cluster import ClusterState, MetadataRecord, Snapshot, decode_record, encode_record
 from penstock.errors import ErrorCode, KafkaError, NotExecuted
 from penstock.node.coordination.internal_topic import append_records, records_between
+from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition import Partition
 from penstock.node.status.metadata_events import tell_changes
 from penstock.types import NO_EVENTS, EventSink, Offset
@@ -26,27 +26,24 @@ SNAPSHOT_FACTOR = 4
 Decision = Callable[[ClusterState], Sequence[MetadataRecord]]
 
 
-class Follower(Protocol):
-    """Whoever acts on changes: the node opens and closes partitions, and looks at its peers."""
-
-    def metadata_changed(self, changed: Collection[str], vanished: Collection[str]) -> None:
-        """Topics that came, went or changed; and topics that a snapshot no longer mentions. Those were deleted while
-        this node was away, as far as one can tell."""
-        ...
-
-    async def settled(self) -> None:
-        """Returns when what a change led to on this node has happened, if that takes no other node."""
-        ...
-
-
-class MetadataLog:
+class MetadataLog(Part):
     """Drives the cluster state through its log."""
 
-    def __init__(self, state: ClusterState, follower: Follower, events: EventSink = NO_EVENTS) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        *,
+        changed: Callable[[TopicChanges], None],
+        settled: Callable[[], Awaitable[None]],
+        events: EventSink = NO_EVENTS,
+    ) -> None:
+        """`changed` carries out on this node what the metadata says. `settled` waits until that has happened, if it
+        takes no other node."""
         self.state = state
         self._events = events
         self.partition: Partition
-        self._follower = follower
+        self._on_change = changed
+        self._settled = settled
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Sequence[MetadataRecord]]] = set()
         self._applied = Offset(0)
@@ -68,8 +65,7 @@ class MetadataLog:
                 vanished |= names - self.state.topics.keys()
             self._records_since_snapshot += 1
         self._applied = end
-        self._follower.metadata_changed(sorted(changed - vanished), sorted(vanished))
-
+        self._on_change(TopicChanges(tuple(sorted(changed - vanished)), tuple(sorted(vanished))))
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
@@ -109,7 +105,7 @@ class MetadataLog:
         if not task.cancelled():
             task.exception()  # its caller may have gone, and then nobody else looks
 
-    async def drain(self) -> None:
+    async def stop(self) -> None:
         """Returns when no change is under way."""
         if self._changes:
             await asyncio.wait(self._changes)
@@ -121,7 +117,7 @@ class MetadataLog:
             if records:
                 await self._commit(records)
                 tell_changes(self._events, self.state, records)
-                await self._follower.settled()
+                await self._settled()
                 if self._records_since_snapshot > max(
                     SNAPSHOT_AFTER_RECORDS, SNAPSHOT_FACTOR * len(self.state.topics)
                 ):

@@ -110,7 +110,7 @@ class QueueManager:
     def drivers(self) -> Iterable[QueueDriver]:
         return list(self._drivers.values())
 
-    def partition_moved(self, partition: Partition) -> None:
+    def role_changed(self, partition: Partition) -> None:
         """This node began or ceased to lead a partition, or it was closed."""
         for driver in self.drivers():
             if driver.partition.group == partition.group and not (
@@ -137,7 +137,6 @@ class QueueManager:
         self._admission.look_after(one.key.group_id for one in self.drivers() if one.may_begin)
         for tally in self._tallies:
             tally.look_over()
-        await self._store.local.tidy()
 
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:
@@ -181,7 +180,6 @@ class QueueManager:
             driver.end(gone)
         await asyncio.gather(*(driver.drain() for driver in drivers))
         self._admission.stop()
-        self._store.local.cores.stop()
 
 
 def _place(driver: QueueDriver) -> dict[str, object]:

@@ -6,8 +6,11 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.cluster import ClusterState
 from penstock.errors import ProtocolViolation
 from penstock.node import frame_kinds
+from penstock.node.metadata.cluster_view import METADATA_GROUP
+from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.leaders import Leadership, LeaderTable, decode_rows, encode_rows
 from penstock.node.replication.partition import Partition
 from penstock.types import GroupId, NodeId, Term
@@ -20,10 +23,13 @@ TELL_AGAIN_SECONDS = 0.5
 """After this long a node is told again what could not be sent to it: its connection was full, not gone."""
 
 
-class LeaderAnnouncer:
+class LeaderAnnouncer(Part):
     """This node's voice in the matter of leaders, and its ear."""
 
-    def __init__(self, *, node_id: NodeId, leaders: LeaderTable, transport: "Transport") -> None:
+    def __init__(
+        self, *, node_id: NodeId, state: ClusterState, leaders: LeaderTable, transport: "Transport"
+    ) -> None:
+        self._state = state
         self._node_id = node_id
         self._leaders = leaders
         self._transport = transport
@@ -37,6 +43,12 @@ class LeaderAnnouncer:
             self.announce(group, partition.term, partition.in_sync_nodes())
         elif partition.leads or partition.leader is None:
             self._leaders.lost(group, partition.term, self._node_id)
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        """Leaders of topics that are gone are forgotten."""
+        known = self._state.topics
+        if not known.keys() >= {*topics.changed, *topics.vanished}:
+            self._leaders.keep({METADATA_GROUP.topic_id, *(topic.topic_id for topic in known.values())})
 
     def announce(self, group: GroupId, term: Term, in_sync: tuple[int, ...]) -> None:
         leadership = Leadership(self._node_id, term, in_sync)

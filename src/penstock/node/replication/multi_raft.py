@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from penstock.errors import ProtocolViolation
 from penstock.node import frame_kinds
 from penstock.node.clock import Clock
+from penstock.node.parts import Part
 from penstock.node.replication.hard_states import HardStates
 from penstock.node.replication.raft_driver import RaftDriver
 from penstock.raft import Append, Beat, Message, Raft, RaftSettings, Role, beats
@@ -105,7 +106,7 @@ def unpack(body: memoryview) -> list[Envelope]:
     return envelopes
 
 
-class MultiRaft:
+class MultiRaft(Part):
     """All cores of one node. Everything happens on the event loop."""
 
     def __init__(
@@ -155,11 +156,11 @@ class MultiRaft:
 
     # --- life
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begins to tick. A node that is alone has nothing to wait for and never calls this."""
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from penstock.cluster import Assignment, ClusterState
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.node.metadata.controller import Controller
+from penstock.node.parts import Part
 from penstock.node.replication.leader_announcer import LeaderAnnouncer
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
@@ -29,7 +30,7 @@ PATIENT_ROUNDS = 10
 better things to do, and clients dislike every move."""
 
 
-class ReplicaReconciler:
+class ReplicaReconciler(Part):
     """Looks after the partitions that this node leads."""
 
     def __init__(
@@ -55,7 +56,7 @@ class ReplicaReconciler:
         self._mender = ReplicaRepair(me=me, state=state, partitions=partitions, controller=controller)
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def stop(self) -> None:

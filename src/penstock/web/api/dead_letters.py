@@ -211,7 +211,7 @@ class DeadLetters:
 
     async def _graveyards(self, queue: str) -> list[str]:
         """Where the dead letters of a queue go, as far as there is such a topic."""
-        pictures = await self._node.queue_overview.pictures(queue)
+        pictures = await self._node.queues.overview.pictures(queue)
         if not pictures:
             raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
         config = self._node.group_config(queue)
@@ -220,7 +220,7 @@ class DeadLetters:
 
     async def _kept(self) -> set[tuple[str, int]]:
         """Partitions of which some letters were dealt with."""
-        pictures = await self._node.queue_overview.pictures(KEEPER)
+        pictures = await self._node.queues.overview.pictures(KEEPER)
         return {(picture.topic, picture.partition) for picture in pictures}
 
     async def _peek(
@@ -228,7 +228,7 @@ class DeadLetters:
     ) -> PeekResult:
         is_new = (topic.name, partition) not in known
         request = PeekRequest(KEEPER, GroupId(topic.topic_id, partition), first, most, is_new)
-        return await self._node.queue_router.peek(request, caller=BROKER)
+        return await self._node.queues.router.peek(request, caller=BROKER)
 
     async def _find(self, queue: str, place: LetterPlace) -> Letter:
         topic = self._node.metadata.state.topics.get(place.topic)
@@ -294,10 +294,10 @@ class DeadLetters:
         topic = self._node.metadata.state.topics[place.topic]
         async with self._beginning:
             if (place.topic, place.partition) not in await self._kept():
-                await self._node.queue_overview.reset(KEEPER, topic, place.partition, 0)
+                await self._node.queues.overview.reset(KEEPER, topic, place.partition, 0)
         try:
             request = AcceptRequest(KEEPER, GroupId(topic.topic_id, place.partition), place.offset)
-            await self._node.queue_router.accept(request, caller=BROKER)
+            await self._node.queues.router.accept(request, caller=BROKER)
         except KafkaError as refused:
             if refused.code != ErrorCode.INVALID_RECORD_STATE:  # somebody else was faster
                 raise

@@ -148,7 +148,7 @@ class QueueJobs:
             wait_ms=wish.wait_ms,
             standby=wish.standby,
         )
-        receiving = asyncio.ensure_future(self._node.queue_router.receive(asked, caller=call.caller))
+        receiving = asyncio.ensure_future(self._node.queues.router.receive(asked, caller=call.caller))
         received = await while_wanted(call.request, receiving)
         jobs = await self._opened(call, asked, places, received)
         lease_ms = self._node.group_config(queue).record_lock_duration_ms
@@ -160,7 +160,7 @@ class QueueJobs:
         """Partitions, and the names of their topics."""
         names = topics
         if names is None:
-            pictures = await self._node.queue_overview.pictures(queue)
+            pictures = await self._node.queues.overview.pictures(queue)
             names = list(dict.fromkeys(picture.topic for picture in pictures))
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
@@ -220,7 +220,7 @@ class QueueJobs:
         rows = [Settlement(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
         if rows:
             request = SettleRequest(asked.group_id, asked.consumer, place, rows)
-            await self._node.queue_router.settle(request, caller=caller)
+            await self._node.queues.router.settle(request, caller=caller)
 
     # --- settling
 
@@ -248,7 +248,7 @@ class QueueJobs:
         said = [verdict for _, verdict in rows.values()]
         try:
             request = SettleRequest(queue, like.consumer, like.place, said, like.by)
-            refused = await self._node.queue_router.settle(request, caller=caller)
+            refused = await self._node.queues.router.settle(request, caller=caller)
         except PenstockError as trouble:
             facts = _unsettled(trouble, self._is_known(like.place))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
@@ -262,7 +262,7 @@ class QueueJobs:
     async def _wrong_queue(self, queue: str, rightly: str) -> str:
         message = f"this receipt is of queue {rightly!r}, not of {queue!r}"
         return (
-            message if await self._node.queue_overview.pictures(queue) else f"{message}, which is not there"
+            message if await self._node.queues.overview.pictures(queue) else f"{message}, which is not there"
         )
 
     def _is_known(self, place: GroupId) -> bool:

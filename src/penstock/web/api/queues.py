@@ -79,7 +79,7 @@ class Queues:
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
         found: dict[str, list[QueuePicture]] = {}
-        for picture in await self._node.queue_overview.pictures():
+        for picture in await self._node.queues.overview.pictures():
             if picture.group_id != KEEPER:
                 found.setdefault(picture.group_id, []).append(picture)
         return QueueList(queues=[_summary(name, found[name]) for name in sorted(found)])
@@ -96,7 +96,7 @@ class Queues:
         )
 
     async def _pictures(self, queue: str, *, opened: bool = False) -> list[QueuePicture]:
-        found = await self._node.queue_overview.pictures(queue, opened=opened)
+        found = await self._node.queues.overview.pictures(queue, opened=opened)
         if not found:
             raise unknown_queue(queue)
         return found
@@ -125,7 +125,7 @@ class Queues:
         found: list[Peeked] = []
         while first >= 0 and len(found) < room:
             request = PeekRequest(call.params.queue, place, first, room - len(found), False)
-            seen = await self._node.queue_router.peek(request, caller=call.caller)
+            seen = await self._node.queues.router.peek(request, caller=call.caller)
             call.holding.take(unpacked_total(seen.records))
             found += await aside(
                 ASIDE_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
@@ -162,7 +162,7 @@ class Queues:
         place = GroupId(topic.topic_id, picture.partition)
         try:
             request = ScheduledRequest(params.queue, place, params.max_records)
-            return await self._node.queue_router.scheduled(request, caller=caller)
+            return await self._node.queues.router.scheduled(request, caller=caller)
         except PenstockError:
             return None
 
@@ -175,7 +175,7 @@ class Queues:
             raise wrong("queue", f"{KEEPER} is the broker's own")
         if (known := self._node.metadata.state.topics.get(name)) is not None and known.internal:
             raise wrong("topic" if wish.topic else "queue", f"{name} is internal: a queue cannot be on it")
-        existing = await self._node.queue_overview.pictures(wish.queue)
+        existing = await self._node.queues.overview.pictures(wish.queue)
         if any(picture.topic == name for picture in existing):
             raise Problem(409, "queue_exists", f"there is a queue {wish.queue!r} on {name} already", "queue")
         check_dead_letter_topic(wish.group_configs(), [name])
@@ -227,7 +227,7 @@ class Queues:
 
     async def _admit(self, queue: str) -> None:
         try:
-            await self._node.queues.begin(queue)
+            await self._node.queues.manager.begin(queue)
         except KafkaError as refusal:
             raise refused(refusal.code, refusal.message, "queue") from None
 
@@ -262,7 +262,7 @@ class Queues:
 
         async def begin(partition: int, start: int) -> None:
             async with limit:
-                await self._node.queue_overview.reset(queue, topic, partition, start)
+                await self._node.queues.overview.reset(queue, topic, partition, start)
 
         await asyncio.gather(*(begin(partition, start) for partition, start in starts.items()))
 
@@ -306,7 +306,7 @@ class Queues:
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
         try:
-            await self._node.queue_overview.forget(queue)
+            await self._node.queues.overview.forget(queue)
         except KafkaError as busy:
             if busy.code == ErrorCode.NON_EMPTY_GROUP:
                 raise refused(busy.code, busy.message, "queue") from None

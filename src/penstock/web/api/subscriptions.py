@@ -109,7 +109,7 @@ class SubscriptionsApi:
         after = ""
         while True:
             try:
-                page = await self._node.subscription_desk.browse(node, after)
+                page = await self._node.subscriptions.browse(node, after)
             except PenstockError:
                 return None
             await self._find(page.pictures, ranges)
@@ -130,7 +130,7 @@ class SubscriptionsApi:
 
     async def describe_subscription(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
         name = call.params.subscription
-        picture = await self._node.subscription_desk.look(name)
+        picture = await self._node.subscriptions.look(name)
         if picture is None:
             raise _unknown(name)
         ranges: Ranges = {}
@@ -147,7 +147,7 @@ class SubscriptionsApi:
     async def delete_subscription(self, call: Call[ForgetParams, None]) -> None:
         name = call.params.subscription
         try:
-            was_there = await self._node.subscription_desk.forget(name, force=call.params.force)
+            was_there = await self._node.subscriptions.forget(name, force=call.params.force)
         except KafkaError as trouble:
             if trouble.code != ErrorCode.NON_EMPTY_GROUP:
                 raise

@@ -1,0 +1,92 @@
+"""Queues on a node: where their state is, what drives them, and how any node is asked about them."""
+
+from penstock.config import NodeConfig
+from penstock.node.calls import Calls
+from penstock.node.clock import Clock
+from penstock.node.coordination.group_manager import GroupManager
+from penstock.node.coordination.record_forwarder import RecordForwarder
+from penstock.node.coordination.share_groups import ShareGroups
+from penstock.node.metadata.cluster_view import ClusterView
+from penstock.node.metadata.controller import Controller
+from penstock.node.metadata.metadata_log import MetadataLog
+from penstock.node.parts import Part, TopicChanges
+from penstock.node.queues.dead_letters import DeadLetterWriter
+from penstock.node.queues.manager import QueueManager
+from penstock.node.queues.overview import QueueOverview
+from penstock.node.queues.router import QueueRouter
+from penstock.node.queues.state_client import QueueStateClient
+from penstock.node.queues.state_log import QueueStateLog
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.partition_table import PartitionTable
+from penstock.types import EventSink, NodeId
+
+
+class Queues(Part):
+    """All of a node's queues."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        metadata: MetadataLog,
+        controller: Controller,
+        view: ClusterView,
+        partitions: PartitionTable,
+        groups: GroupManager,
+        forwarder: RecordForwarder,
+        calls: Calls,
+        clock: Clock,
+        events: EventSink,
+    ) -> None:
+        node_id, state = NodeId(config.node_id), metadata.state
+        self.state = QueueStateLog(
+            metadata=metadata,
+            controller=controller,
+            view=view,
+            clock=clock,
+            partitions=config.groups.state_topic_partitions,
+        )
+        store = QueueStateClient(state=state, local=self.state, calls=calls)
+        self.manager = QueueManager(
+            store=store,
+            graveyard=DeadLetterWriter(forwarder, clock, events),
+            clock=clock,
+            limits=config.limits,
+            config_of=state.group_config,
+            note=self._note,
+            events=events,
+        )
+        """The queues on partitions that this node leads."""
+        self.overview = QueueOverview(
+            node_id=node_id,
+            state=state,
+            view=view,
+            partitions=partitions,
+            store=store,
+            queues=self.manager,
+            calls=calls,
+            events=events,
+        )
+        self.router = QueueRouter(
+            node_id=node_id, state=state, view=view, partitions=partitions, queues=self.manager, calls=calls
+        )
+        self.share_groups = ShareGroups(groups.cores, erase=self.overview.forget, calls=calls)
+
+    async def _note(self, group_id: str) -> None:
+        await self.share_groups.begin(group_id)
+
+    def role_changed(self, partition: Partition) -> None:
+        self.manager.role_changed(partition)
+        self.state.cores.role_changed(partition)
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        self.manager.topics_changed()
+
+    async def tidy(self) -> None:
+        """Closes queues that are idle, and deletes the state of topics that are gone."""
+        await self.manager.tidy()
+        await self.state.tidy()
+
+    async def stop(self) -> None:
+        await self.manager.stop()
+        self.state.cores.stop()

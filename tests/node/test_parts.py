@@ -1,0 +1,101 @@
+"""Parts of a node start in order, stop in reverse, and hear of the same events."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from penstock.node.parts import Part, Parts, TopicChanges
+
+
+class Noted(Part):
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name = name
+        self.notes = notes
+        self.problem: Exception | None = None
+        self.stop_problem: Exception | None = None
+        self.may_start: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        if self.may_start is not None:
+            await self.may_start.wait()
+        if self.problem is not None:
+            raise self.problem
+        self.notes.append(f"start {self.name}")
+
+    def metadata_changed(self, topics: TopicChanges) -> None:
+        self.notes.append(f"{self.name} hears of {topics.changed[0]}")
+
+    async def stop(self) -> None:
+        self.notes.append(f"stop {self.name}")
+        if self.stop_problem is not None:
+            raise self.stop_problem
+
+
+def play(scene: Callable[[Parts, list[Noted], list[str]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        notes: list[str] = []
+        listed = [Noted(name, notes) for name in "abc"]
+        parts = Parts()
+        parts.set(listed)
+        await scene(parts, listed, notes)
+
+    asyncio.run(run())
+
+
+def test_stop_is_start_reversed_and_events_come_in_order() -> None:
+    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+        await parts.start()
+        parts.metadata_changed(TopicChanges(("t",)))
+        await parts.stop()
+        assert notes == [
+            *("start a", "start b", "start c"),
+            *("a hears of t", "b hears of t", "c hears of t"),
+            *("stop c", "stop b", "stop a"),
+        ]
+
+    play(scene)
+
+
+def test_a_part_that_fails_to_stop_keeps_none_from_stopping_and_the_first_problem_is_told() -> None:
+    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+        listed[2].stop_problem, listed[0].stop_problem = ValueError("first"), ValueError("second")
+        with pytest.raises(ValueError, match="first"):
+            await parts.stop()
+        assert notes == ["stop c", "stop b", "stop a"]
+
+    play(scene)
+
+
+def test_parts_behind_one_that_waits_for_other_nodes_start_in_the_background() -> None:
+    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+        listed[1].waits_for_others, listed[1].may_start = True, asyncio.Event()
+        await parts.start()
+        assert notes == ["start a"]
+        listed[1].may_start.set()
+        while len(notes) < 3:
+            await asyncio.sleep(0)
+        assert notes == ["start a", "start b", "start c"]
+        await parts.stop()
+
+    play(scene)
+
+
+def test_a_start_in_the_background_that_fails_is_told_and_one_that_waits_ends_with_stop() -> None:
+    async def scene(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+        listed[1].waits_for_others, listed[1].problem = True, ValueError("not admitted")
+        await parts.start()
+        with pytest.raises(ValueError, match="not admitted"):
+            await parts.failed()
+        await parts.stop()
+        assert notes == ["start a", "stop c", "stop b", "stop a"]
+
+    async def waiting(parts: Parts, listed: list[Noted], notes: list[str]) -> None:
+        listed[1].waits_for_others, listed[1].may_start = True, asyncio.Event()
+        await parts.start()
+        await asyncio.sleep(0)
+        await parts.stop()
+        assert notes == ["start a", "stop c", "stop b", "stop a"]
+
+    play(scene)
+    play(waiting)
