@@ -1,9 +1,9 @@
-"""Asynchronous workers: eight jobs at once on one event loop, with retries, a dead letter, and a graceful end."""
+"""Asyncio workers: eight jobs at once on one event loop, with retries, a dead letter, and a graceful end."""
 
 import asyncio
 import logging
 
-from stage import broker_or_yours, fresh
+from example_broker import broker_or_start, fresh
 
 from penstock.client import AsyncClient, AsyncJob, Reject
 
@@ -25,13 +25,13 @@ async def work(servers: str) -> None:
             busy += 1
             most_busy = max(most_busy, busy)
             try:
-                await asyncio.sleep(0.05)  # what a download would wait for
+                await asyncio.sleep(0.05)  # stands for a download
                 if job.text() == "13":
                     settled += 1
                     raise Reject("13 can never be downloaded")
                 if int(job.text()) % 10 == 7 and job.deliveries == 1:
                     failures += 1
-                    raise ConnectionError("try again")  # acked is only what returns
+                    raise ConnectionError("try again")  # the worker retries the job
                 settled += 1
             finally:
                 busy -= 1
@@ -40,9 +40,11 @@ async def work(servers: str) -> None:
 
         finished = await client.run(grace=10)
         print(f"{settled} jobs, {failures} of them at the second attempt, up to {most_busy} at once")
-        print(f"everything in hand was finished: {finished}")
+        print(f"all handlers have finished: {finished}")
 
-        async with client.subscribe(f"{topic}.dlq", name=fresh("undertaker"), read_old=True) as dead_letters:
+        async with client.subscribe(
+            f"{topic}.dlq", name=fresh("dead-letter-reader"), read_old=True
+        ) as dead_letters:
             letter = await dead_letters.receive(timeout=10)
             assert letter is not None
             print(f"dead letter: {letter.text()}")
@@ -50,7 +52,7 @@ async def work(servers: str) -> None:
 
 def main() -> None:
     logging.getLogger("penstock.client.workers").setLevel(logging.ERROR)  # the failures here are on purpose
-    with broker_or_yours(__doc__) as servers:
+    with broker_or_start(__doc__) as servers:
         asyncio.run(work(servers))
 
 

@@ -1,8 +1,8 @@
-"""Messages that come later, messages that are stored once however often they are sent, and messages that expire."""
+"""Delayed messages, messages that are stored once however often they are published, and messages that expire."""
 
 import time
 
-from stage import broker_or_yours, fresh
+from example_broker import broker_or_start, fresh
 
 from penstock.client import Client
 
@@ -10,14 +10,14 @@ WINDOW = {"dedup.window.ms": "60000"}
 
 
 def main() -> None:
-    with broker_or_yours(__doc__) as servers, Client(servers) as client:
+    with broker_or_start(__doc__) as servers, Client(servers) as client:
         topic, group = fresh("mails"), fresh("mailers")
         client.admin.create_topic(topic, configs=WINDOW)
         client.admin.create_queue(group)
 
         first = client.publish(topic, "welcome, alice", message_id="welcome-alice")
         again = client.publish(topic, "welcome, alice", message_id="welcome-alice")
-        print(f"sent twice, stored once: at offset {first.offset}, and the second answer says {again.offset}")
+        print(f"published twice, stored once: the answers have offsets {first.offset} and {again.offset}")
 
         began = time.monotonic()
         client.publish(topic, "how do you like it?", delay=2.0)

@@ -1,12 +1,12 @@
-"""Publish messages, wait for the acks or do not, and read them back in the log's order."""
+"""Publish messages, with and without waiting for each ack, and read them back in log order."""
 
-from stage import broker_or_yours, fresh
+from example_broker import broker_or_start, fresh
 
 from penstock.client import Client
 
 
 def main() -> None:
-    with broker_or_yours(__doc__) as servers, Client(servers) as client:
+    with broker_or_start(__doc__) as servers, Client(servers) as client:
         topic = fresh("orders")
         client.admin.create_topic(topic, partitions=2)
 
@@ -14,14 +14,14 @@ def main() -> None:
         stored = client.publish(topic, b'{"amount": 12}', key="alice", headers={"source": "shop"})
         print(f"stored in partition {stored.partition} at offset {stored.offset}")
 
-        # `publish_soon` goes on at once and sends many in one batch.
+        # `publish_soon` returns at once and sends many messages in one batch.
         futures = [
             client.publish_soon(topic, f'{{"amount": {n}}}', key=f"customer-{n % 5}") for n in range(1_000)
         ]
         client.flush()
         print(f"{sum(future.done() for future in futures)} more are stored")
 
-        # A subscription reads from the oldest message on. It ends here when nothing came for a second.
+        # The subscription starts with the oldest message. The loop ends when none has come for a second.
         total = count = 0
         with client.subscribe(topic, name=fresh("report"), read_old=True, idle_s=1.0) as subscription:
             for message in subscription:

@@ -1,19 +1,19 @@
-"""Two subscribers of one topic. Each has a place of its own, and goes on where its acks ended when it comes back."""
+"""Two subscriptions to one topic. Each has its own position, and continues after its last ack when it reconnects."""
 
-from stage import broker_or_yours, fresh
+from example_broker import broker_or_start, fresh
 
 from penstock.client import Client
 
 
 def main() -> None:
-    with broker_or_yours(__doc__) as servers, Client(servers) as client:
+    with broker_or_start(__doc__) as servers, Client(servers) as client:
         topic, billing, mailing = fresh("orders"), fresh("billing"), fresh("mailing")
         client.admin.create_topic(topic)
         for number in range(1, 7):
             client.publish_soon(topic, f"order {number}")
         client.flush()
 
-        print("billing reads three orders, acks two, and goes")
+        print("billing reads three orders, acks two, and disconnects")
         with client.subscribe(topic, name=billing, read_old=True) as subscription:
             for _ in range(3):
                 message = subscription.receive()
@@ -22,13 +22,13 @@ def main() -> None:
                 if message.text() != "order 3":
                     message.ack()
 
-        print("mailing does not care, and gets all of them")
+        print("mailing is independent of it, and gets all of them")
         with client.subscribe(topic, name=mailing, read_old=True, idle_s=1.0) as subscription:
             for message in subscription:
                 print(f"  mailing: {message.text()}")
                 message.ack()
 
-        print("billing comes back: what was not acked comes again, and what is published now comes as well")
+        print("billing reconnects: it gets the order that was not acked, and a new one")
         client.publish(topic, "order 7")
         with client.subscribe(topic, name=billing, idle_s=1.0) as subscription:
             for message in subscription:

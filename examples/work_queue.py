@@ -1,13 +1,13 @@
-"""A work queue whose worker crashes: what it had in hand goes to another one, and nothing is lost or forgotten.
+"""A work queue whose worker crashes: another worker gets its jobs, and none is lost.
 
-The first worker is a process of its own that dies, without a word, in the middle of its fourth job.
+The first worker is a separate process that dies in the middle of its fourth job.
 """
 
 import os
 import subprocess
 import sys
 
-from stage import broker_or_yours, fresh
+from example_broker import broker_or_start, fresh
 
 from penstock.client import Client, Job
 
@@ -16,7 +16,7 @@ CRASHES_AT = 4
 
 
 def main() -> None:
-    with broker_or_yours(__doc__) as servers, Client(servers) as client:
+    with broker_or_start(__doc__) as servers, Client(servers) as client:
         topic, group = fresh("thumbnails"), fresh("workers")
         client.admin.create_topic(topic)
         client.admin.create_queue(group, topic=topic)
@@ -28,13 +28,13 @@ def main() -> None:
         dead = subprocess.run([sys.executable, __file__, "--crash", servers, topic, group], check=False)
         print(f"the first worker died with status {dead.returncode}; a second one takes over")
 
-        # Its connection broke, so all that it had not acked is available again at once.
+        # Its connection broke, so the jobs that it had not acked are available again at once.
         finished: list[str] = []
 
         @client.worker(topic, group=group)
         def make_thumbnail(job: Job) -> None:
             finished.append(job.text())
-            again = ", which somebody has begun before" if job.deliveries > 1 else ""
+            again = ", for the second time" if job.deliveries > 1 else ""
             print(f"  second worker: {job.text()}{again}")
             if len(finished) == JOBS - CRASHES_AT + 1:
                 client.stop()
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def crash(servers: str, topic: str, group: str) -> None:
-    """Works until the fourth job, and dies of it."""
+    """Works until the fourth job, and then dies."""
     with Client(servers) as client, client.queue(topic, group=group, prefetch=1) as queue:
         for number, job in enumerate(queue, 1):
             if number == CRASHES_AT:

@@ -25,7 +25,7 @@ HINTS: Final = {
 PUBLISHING_HINTS: Final = {
     KafkaError.POLICY_VIOLATION: "the topic takes messages from one producer at a time "
     "(penstock.producer.exclusive), and another one has it; publish again when that one has closed its connection: "
-    "docs/queues.md#point-to-point",
+    "docs/queues.md#point-to-point"
 }
 """For codes of published messages. In other responses brokers explain the code; for these librdkafka passes on the code
 alone."""

@@ -15,12 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.client.arguments import MESSAGE_ID, RecordHeaders, as_bytes
 from penstock.client.errors import ClientError, Closed, PublishFailed
-from penstock.client.kafka_errors import (
-    LIBRDKAFKA_LOG,
-    PUBLISHING_HINTS,
-    UNKNOWN_TOPIC_CODES,
-    client_error,
-)
+from penstock.client.kafka_errors import LIBRDKAFKA_LOG, PUBLISHING_HINTS, UNKNOWN_TOPIC_CODES, client_error
 from penstock.client.topic_cache import REACH_SECONDS, TopicCache
 
 POLL_SECONDS: Final = 0.1

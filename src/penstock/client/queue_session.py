@@ -5,7 +5,7 @@ in hand or waits to be taken: every quarter of a lease, for all jobs whose lease
 may take half a lease and still be in time. When a connection breaks, the broker gives its jobs to other consumers at
 once.
 
-When a session drains, it *returns* the jobs that nobody has taken; these do not count as deliveries. More jobs may be
+When a session drains, it *returns* the jobs that were not taken; these do not count as deliveries. More jobs may be
 under way at that moment. So the session sets each node's credit to 0 and sends a ping: the pong comes after the last
 job, and `is_settled` waits for it.
 
@@ -26,14 +26,7 @@ from typing import Final, Literal, NamedTuple
 from penstock.client.errors import ClientError, Closed, Denied, LeaseLost
 from penstock.client.frames import WORK_PATH, Batches, ErrorFrame, Frame, Pong, Settled, Working, compose
 from penstock.client.received_record import OffsetRanges, ranges_of, records_within
-from penstock.client.session import (
-    ConnectionLoss,
-    Item,
-    Promise,
-    Session,
-    SessionConnection,
-    websocket_url,
-)
+from penstock.client.session import ConnectionLoss, Item, Promise, Session, SessionConnection, websocket_url
 from penstock.errors import BatchError
 from penstock.types import TopicPartition
 
@@ -157,7 +150,7 @@ class QueueSession(Session[Item]):
         return lease is not None and lease.order == item.order
 
     def drain(self) -> None:
-        """Takes no more jobs, and returns those that nobody has taken so that other consumers get them at once."""
+        """Takes no more jobs, and returns those that were not taken, so that other consumers get them at once."""
         if self._is_draining:
             return
         self._is_draining = True

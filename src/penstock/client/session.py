@@ -1,6 +1,6 @@
 """A client's session with the broker's WebSockets, without the sockets: sessions decide, drivers do the I/O.
 
-`queue` and `subscribe` each open a *session*: some connections, received records that nobody has taken yet, and
+`queue` and `subscribe` each open a *session*: some connections, received records that were not taken yet, and
 requests that the broker has not answered. A driver (thread_driver.py, aio/driver.py) reports events to the session and
 carries out the effects that the session returns:
 

@@ -1,4 +1,4 @@
-"""What all examples need: a broker, which is yours with --bootstrap HOST:PORT and else one inside this process."""
+"""For all examples: the broker of --bootstrap HOST:PORT, or one inside this process."""
 
 import argparse
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from penstock import Broker
 
 
 @contextmanager
-def broker_or_yours(description: str | None) -> Iterator[str]:
-    """Where a broker is."""
+def broker_or_start(description: str | None) -> Iterator[str]:
+    """The address of a broker."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
-        "--bootstrap", metavar="HOST:PORT", help="a broker that runs; without it, one is started here"
+        "--bootstrap", metavar="HOST:PORT", help="a running broker; without it, the example starts one"
     )
     given = parser.parse_args().bootstrap
     if given:
