@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.node.peers.handshake import MAGIC
 from penstock.swim import Endpoint, MemberMeta
-from penstock.swim.packets import ANYBODY, Alive, Envelope, Seal, encode_message, pack
+from penstock.swim.packets import ANY_RECEIVER, Alive, Envelope, Seal, encode_message, pack
 from penstock.types import NodeId, Replica
 from tests.faults.clients import create_topic, settings
 from tests.faults.load import Load
@@ -104,7 +104,7 @@ def forged_news(key: bytes | None) -> bytes:
     elsewhere = Endpoint("127.0.0.1", free_port())
     news = Alive(7, MemberMeta(node=1, folder_incarnation=7, cluster=elsewhere, kafka=elsewhere))
     sender = Replica(NodeId(1), 7)
-    return Seal(key).close(Envelope("", sender, ANYBODY, 2**60, 1, pack([encode_message(news)])))
+    return Seal(key).close(Envelope("", sender, ANY_RECEIVER, 2**60, 1, pack([encode_message(news)])))
 
 
 def test_a_node_with_another_key_is_refused_and_both_logs_say_so(

@@ -66,7 +66,7 @@ class Stage:
             epoch=epoch,
             key=key,
             settings=settings or SwimSettings(),
-            chance=Random(7),
+            random=Random(7),
             now=self.now,
         )
         self.effects: list[Effect] = []
@@ -117,8 +117,8 @@ class Stage:
 
     def has_told_everything(self) -> None:
         """Nothing is left to gossip."""
-        while self.core._post.broadcasts:
-            self.core._post.broadcasts.take(10_000, 1)
+        while self.core._sender.broadcasts:
+            self.core._sender.broadcasts.take(10_000, 1)
 
     # What time does
 

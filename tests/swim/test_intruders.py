@@ -3,7 +3,7 @@
 from random import Random
 
 from penstock.swim import Endpoint, Refusal, Refused, Session, State, SwimSettings
-from penstock.swim.packets import ANYBODY, Alive, Dead, Ping, Seal, Suspect
+from penstock.swim.packets import ANY_RECEIVER, Alive, Dead, Ping, Seal, Suspect
 from penstock.types import NodeId
 from tests.swim.stage import ME, Stage
 from tests.swim.village import Village, meta, replica
@@ -97,7 +97,7 @@ def test_a_whole_recorded_life_played_back_changes_nothing() -> None:
 
 def test_the_key_is_not_needed_where_none_is_set() -> None:
     stage = Stage(key=None, settings=SwimSettings())
-    stage.says(2, Ping(1), Alive(0, meta(2)), to=ANYBODY)
+    stage.says(2, Ping(1), Alive(0, meta(2)), to=ANY_RECEIVER)
     assert stage.state(2) is State.ALIVE
 
 
@@ -105,7 +105,7 @@ def test_a_copy_of_a_connected_node_is_not_heard_and_the_original_is() -> None:
     stage = Stage().knows(3)
     stage.core.connected(stage.now, NodeId(3), Session(replica(3), 1))
     copied = meta(3, cluster=MALLORY)
-    assert stage.says(3, Ping(1), Alive(70, copied), to=ANYBODY, epoch=2, sequence=0) == []
+    assert stage.says(3, Ping(1), Alive(70, copied), to=ANY_RECEIVER, epoch=2, sequence=0) == []
     assert stage.core.refused[Refusal.RIVAL] == 1
     assert stage.core.members[replica(3)].meta.cluster != MALLORY
     assert stage.says(3, Ping(2), sequence=50)

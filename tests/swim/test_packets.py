@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError
 from penstock.swim import Endpoint, MemberMeta, PacketError, Refusal, State
 from penstock.swim.packets import (
-    ANYBODY,
+    ANY_RECEIVER,
     FIXED_BYTES,
     MAX_ALIVE_BYTES,
     MAX_MESSAGES,
@@ -211,7 +211,7 @@ def test_the_envelope_never_takes_more_than_is_set_aside_for_it() -> None:
     )
     used = len(Seal(KEY).close(widest)) - 100 * len(encode_message(Ping(1))) - 64
     assert used <= FIXED_BYTES
-    assert len(Seal(KEY).close(msgspec.structs.replace(widest, receiver=ANYBODY))) <= MAX_BYTES
+    assert len(Seal(KEY).close(msgspec.structs.replace(widest, receiver=ANY_RECEIVER))) <= MAX_BYTES
 
 
 def test_metadata_at_its_limit_fits_and_one_byte_more_does_not() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.swim import Endpoint, Member, State, SwimSettings
 from penstock.swim.packets import Alive, Claim, Dead, Left, Suspect
-from penstock.swim.table import MemberTable, Verdict
+from penstock.swim.table import ClaimResult, MemberTable
 from penstock.types import NodeId
 from tests.swim.village import meta, replica
 
@@ -20,12 +20,12 @@ def table(max_members: int = 1000) -> MemberTable:
     return MemberTable(me, SwimSettings(max_members=max_members))
 
 
-def hears(about: MemberTable, *claims: Claim, now: float = 0.0) -> Verdict:
+def hears(about: MemberTable, *claims: Claim, now: float = 0.0) -> ClaimResult:
     """The verdict on the last one."""
     for claim in claims:
-        verdict = about.weigh(claim)
-        if verdict is Verdict.NEWS:
-            about.believe(now, claim)
+        verdict = about.evaluate(claim)
+        if verdict is ClaimResult.NEW:
+            about.apply(now, claim)
     return verdict
 
 
@@ -40,25 +40,25 @@ def suspect(incarnation: int, by: int = 1) -> Suspect:
 @pytest.mark.parametrize(
     ("known", "claim", "verdict"),
     [
-        (alive(5), alive(5), Verdict.OLD),
-        (alive(5), alive(6), Verdict.NEWS),
-        (alive(5), suspect(4), Verdict.OLD),
-        (alive(5), suspect(5), Verdict.NEWS),
-        (suspect(5), alive(5), Verdict.OLD),
-        (suspect(5), alive(6), Verdict.NEWS),
-        (suspect(5), suspect(5, by=1), Verdict.OLD),
-        (suspect(5), suspect(5, by=3), Verdict.CONFIRMED),
-        (suspect(5), Dead(4, BOB), Verdict.OLD),
-        (suspect(5), Dead(5, BOB), Verdict.NEWS),
-        (Dead(5, BOB), alive(5), Verdict.OLD),
-        (Dead(5, BOB), suspect(5), Verdict.OLD),
-        (Dead(5, BOB), alive(6), Verdict.NEWS),
-        (Dead(5, BOB), Left(5, BOB), Verdict.NEWS),
-        (Left(5, BOB), Dead(5, BOB), Verdict.OLD),
-        (Left(5, BOB), alive(6), Verdict.NEWS),
+        (alive(5), alive(5), ClaimResult.OLD),
+        (alive(5), alive(6), ClaimResult.NEW),
+        (alive(5), suspect(4), ClaimResult.OLD),
+        (alive(5), suspect(5), ClaimResult.NEW),
+        (suspect(5), alive(5), ClaimResult.OLD),
+        (suspect(5), alive(6), ClaimResult.NEW),
+        (suspect(5), suspect(5, by=1), ClaimResult.OLD),
+        (suspect(5), suspect(5, by=3), ClaimResult.CONFIRMED),
+        (suspect(5), Dead(4, BOB), ClaimResult.OLD),
+        (suspect(5), Dead(5, BOB), ClaimResult.NEW),
+        (Dead(5, BOB), alive(5), ClaimResult.OLD),
+        (Dead(5, BOB), suspect(5), ClaimResult.OLD),
+        (Dead(5, BOB), alive(6), ClaimResult.NEW),
+        (Dead(5, BOB), Left(5, BOB), ClaimResult.NEW),
+        (Left(5, BOB), Dead(5, BOB), ClaimResult.OLD),
+        (Left(5, BOB), alive(6), ClaimResult.NEW),
     ],
 )
-def test_precedence(known: Claim, claim: Claim, verdict: Verdict) -> None:
+def test_precedence(known: Claim, claim: Claim, verdict: ClaimResult) -> None:
     members = table()
     crowd = [alive(0, node) for node in (3, 4, 5)]
     hears(members, *crowd, alive(5), known)
@@ -96,26 +96,26 @@ def test_the_table_never_contradicts_itself(claims: list[Claim]) -> None:
     for time, claim in enumerate(claims):
         hears(members, claim, now=float(time))
         suspects = {each for each, member in members.rows.items() if member.state is State.SUSPECT}
-        ended = {each for each, member in members.rows.items() if not member.state.is_here}
+        ended = {each for each, member in members.rows.items() if not member.state.is_present}
         assert set(members.suspicions) == suspects
         assert set(members.ended_at) == ended
-        assert members.here_count == len(members.rows) - len(ended)
+        assert members.present_count == len(members.rows) - len(ended)
 
 
 @pytest.mark.parametrize("claim", [suspect(5), Dead(5, BOB), Left(5, BOB)])
 def test_nobody_is_introduced_by_an_accusation(claim: Claim) -> None:
     members = table()
-    assert hears(members, claim) is Verdict.OLD
+    assert hears(members, claim) is ClaimResult.OLD
     assert BOB not in members.rows
 
 
 def test_a_full_table_makes_room_by_forgetting_who_died_first() -> None:
     members = table(max_members=4)
     hears(members, alive(0, 2), alive(0, 3), alive(0, 4))
-    assert hears(members, alive(0, 5)) is Verdict.FULL
+    assert hears(members, alive(0, 5)) is ClaimResult.FULL
     hears(members, Dead(0, replica(3)), now=1.0)
     hears(members, Dead(0, replica(2)), now=2.0)
-    assert hears(members, alive(0, 5)) is Verdict.NEWS
+    assert hears(members, alive(0, 5)) is ClaimResult.NEW
     assert [member.node for member in members.rows.values()] == [1, 2, 4, 5]
 
 
@@ -123,13 +123,13 @@ def test_a_wiped_node_is_another_member_and_no_namesake_at_its_old_place() -> No
     members = table()
     hears(members, alive(7), Alive(0, meta(2, folder=77)))
     assert members.rows[BOB].state is members.rows[replica(2, folder=77)].state is State.ALIVE
-    assert not list(members.namesakes(meta(2, folder=77)))
+    assert not list(members.id_conflicts(meta(2, folder=77)))
 
 
 def test_one_node_id_at_two_places_is_found() -> None:
     members = table()
     hears(members, alive(7))
     elsewhere = meta(2, folder=77, cluster=Endpoint("10.0.0.200", 9192))
-    assert [member.replica for member in members.namesakes(elsewhere)] == [BOB]
+    assert [member.replica for member in members.id_conflicts(elsewhere)] == [BOB]
     hears(members, Dead(7, BOB))
-    assert not list(members.namesakes(elsewhere))
+    assert not list(members.id_conflicts(elsewhere))

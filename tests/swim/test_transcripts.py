@@ -6,7 +6,7 @@ import pytest
 from penstock.swim import Conflict, Endpoint, Refusal, Refused, State, SwimSettings
 from penstock.swim.core import RESERVED_INCARNATIONS
 from penstock.swim.packets import (
-    ANYBODY,
+    ANY_RECEIVER,
     Ack,
     Alive,
     Dead,
@@ -254,7 +254,7 @@ def test_a_confirmation_is_passed_on_and_a_repetition_is_not() -> None:
     assert Suspect(0, BOB, NodeId(4)) in only(Suspect, stage.passes(0.2))
     stage.has_told_everything()
     stage.says(5, Suspect(0, BOB, NodeId(4)))
-    assert not stage.core._post.broadcasts
+    assert not stage.core._sender.broadcasts
 
 
 def test_a_suspect_that_objects_is_alive_again() -> None:
@@ -360,7 +360,7 @@ def test_a_seed_is_greeted_as_nobody_in_particular_and_asked_for_its_table() -> 
     stage = Stage()
     said = stage.opened(stage.happened(stage.core.join(stage.now, [BOBS_PLACE])))
     [packet, frame] = said
-    assert (packet.to, packet.receiver) == (BOBS_PLACE, ANYBODY)
+    assert (packet.to, packet.receiver) == (BOBS_PLACE, ANY_RECEIVER)
     assert only(Ping, [packet])
     assert only(Alive, [packet]) == [Alive(0, meta(1))]
     assert frame.to == BOBS_PLACE
@@ -369,7 +369,7 @@ def test_a_seed_is_greeted_as_nobody_in_particular_and_asked_for_its_table() -> 
 
 def test_who_is_greeted_introduces_itself() -> None:
     stage = Stage()
-    [answer] = stage.says(2, Ping(5), Alive(0, meta(2)), to=ANYBODY)
+    [answer] = stage.says(2, Ping(5), Alive(0, meta(2)), to=ANY_RECEIVER)
     assert only(Ack, [answer]) == [Ack(5)]
     assert only(Alive, [answer])[0] == Alive(0, meta(1))
 
@@ -384,7 +384,7 @@ def test_a_seed_that_answers_is_asked_for_its_table_by_its_name() -> None:
 def test_a_connection_with_an_unknown_node_is_used_to_compare_tables() -> None:
     stage = Stage()
     [frame] = stage.opened(stage.core.connected(stage.now, NodeId(2)))
-    assert (frame.to, frame.receiver) == (2, ANYBODY)
+    assert (frame.to, frame.receiver) == (2, ANY_RECEIVER)
     assert [table.is_reply for table in only(Table, [frame])] == [False]
 
 
@@ -397,7 +397,7 @@ def test_a_connection_with_a_known_member_changes_nothing() -> None:
 def test_who_greets_with_an_incarnation_that_is_outdated_is_told_what_to_outdo(claim: Dead) -> None:
     stage = Stage().knows(2, 3)
     stage.says(3, claim)
-    [answer] = stage.says(2, Ping(1), Alive(0, meta(2)), to=ANYBODY)
+    [answer] = stage.says(2, Ping(1), Alive(0, meta(2)), to=ANY_RECEIVER)
     assert claim in answer.messages
 
 
@@ -527,7 +527,7 @@ def test_a_node_of_another_cluster_is_refused_with_one_notice_and_told_why() -> 
         said
         for number in range(50)
         for said in stage.says(
-            3, Ping(number), Alive(0, meta(3, cluster_id="town")), cluster_id="town", to=ANYBODY
+            3, Ping(number), Alive(0, meta(3, cluster_id="town")), cluster_id="town", to=ANY_RECEIVER
         )
     ]
     assert stage.state(3) is None
@@ -580,7 +580,7 @@ def test_a_node_with_this_nodes_id_is_named_too() -> None:
 
 def test_a_copy_of_this_nodes_folder_is_found() -> None:
     stage = Stage(epoch=5)
-    data = stage.letter(ME, Ping(1), to=ANYBODY, epoch=6)
+    data = stage.letter(ME, Ping(1), to=ANY_RECEIVER, epoch=6)
     stage.arrives(data, Endpoint("10.0.0.200", 9192))
     [conflict] = stage.troubles
     assert isinstance(conflict, Conflict)

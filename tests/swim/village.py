@@ -79,7 +79,7 @@ class Villager:
             epoch=self.boots,
             key=self.key,
             settings=self.settings,
-            chance=self.chance,
+            random=self.chance,
             now=now,
         )
         return self.core.start(now)

@@ -1,8 +1,9 @@
-"""Membership, without I/O: who is there, by gossip. SWIM with the Lifeguard refinements; it hints and never decides."""
+"""Membership by gossip, without I/O: SWIM with the Lifeguard refinements. It reports who can be reached; it decides
+nothing."""
 
-from penstock.swim.chance import Chance
 from penstock.swim.core import Swim
 from penstock.swim.packets import PacketError
+from penstock.swim.randomness import Randomness
 from penstock.swim.settings import SwimSettings
 from penstock.swim.values import (
     Conflict,
@@ -21,7 +22,6 @@ from penstock.swim.values import (
 )
 
 __all__ = [
-    "Chance",
     "Conflict",
     "Effect",
     "Endpoint",
@@ -29,6 +29,7 @@ __all__ = [
     "MemberChanged",
     "MemberMeta",
     "PacketError",
+    "Randomness",
     "Refusal",
     "Refused",
     "SaveIncarnation",

@@ -1,7 +1,7 @@
-"""Broadcasts: what others have yet to hear, and how often each has been sent.
+"""Broadcasts: claims that are still to be gossiped, and how often each has been sent.
 
-Claims ride on every packet that has room. Each is sent a number of times that grows with the logarithm of the cluster's
-size, the least sent first, then the newest. Of each member only the last claim is worth telling: a new one replaces it.
+Every packet with free space carries some of them. Each is sent a number of times that grows with the logarithm of the
+cluster's size, the least sent first, then the newest. A new claim about a member replaces the one before.
 """
 
 from math import ceil, log10
@@ -42,13 +42,13 @@ class Broadcasts:
     def forget(self, subject: Replica) -> None:
         self._queue.pop(subject, None)
 
-    def take(self, room: int, limit: int) -> list[bytes]:
-        """Claims of at most `room` bytes together, counted as sent; those sent `limit` times are done."""
+    def take(self, max_bytes: int, limit: int) -> list[bytes]:
+        """Claims of at most `max_bytes` together, counted as sent; those sent `limit` times are done."""
         taken: list[bytes] = []
         for subject, broadcast in sorted(self._queue.items(), key=_urgency):
-            if len(broadcast.claim) > room:
+            if len(broadcast.claim) > max_bytes:
                 continue
-            room -= len(broadcast.claim)
+            max_bytes -= len(broadcast.claim)
             broadcast.sent += 1
             if broadcast.sent >= limit:
                 del self._queue[subject]

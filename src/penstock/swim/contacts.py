@@ -1,13 +1,13 @@
-"""Contacts: addresses to try although nobody is known to be there.
+"""Contacts: addresses to try although no member is known to be there.
 
-Gossip alone never heals a cluster that was cut in two for longer than the dead are gossiped to: each half holds the
-other for dead and no longer speaks to it. So seeds and dead members are tried for ever, at a low rate. A node that
-knows nobody at all tries more of them, and more often.
+Gossip alone never heals a cluster that was cut in two for longer than dead members get gossip: each half takes the
+other for dead and no longer sends to it. So seeds and dead members are tried for ever, at a low rate. A node that knows
+no other member tries more of them, and more often.
 """
 
 from collections.abc import Iterable
 
-from penstock.swim.packets import ANYBODY
+from penstock.swim.packets import ANY_RECEIVER
 from penstock.swim.table import MemberTable
 from penstock.swim.values import Endpoint
 from penstock.types import Replica
@@ -18,13 +18,13 @@ MAX_SEEDS = 100
 
 
 class Contacts:
-    """Seeds, who was found there, and which pings are under way."""
+    """Seeds, the members that answered there, and the pings that are under way."""
 
     def __init__(self, me: Replica, own_address: Endpoint) -> None:
         self._me = me
         self.own_address = own_address
         self._seeds: dict[Endpoint, Replica | None] = {}
-        """Each with the member that answered there last: a seed's name need not be the one that the member uses."""
+        """Each with the member that answered there last: a member's own address may differ from the seed's."""
         self._open: dict[int, Endpoint] = {}
 
     def add_seeds(self, addresses: Iterable[Endpoint]) -> None:
@@ -49,21 +49,21 @@ class Contacts:
         return address is not None
 
     def came_back(self, number: int) -> None:
-        """This node's own ping reached it: a seed list often names everybody. The ping stays open, so that whoever
-        sends it back on purpose cannot hide the seed that answers it."""
+        """This node's own ping reached itself: a seed list often includes the node. The ping stays open, so that a peer
+        that sends it back on purpose cannot hide the seed that answers it."""
         address = self._open.get(number)
         if address in self._seeds:
             self._seeds[address] = self._me
 
     def seeds_to_try(self, table: MemberTable) -> list[Endpoint]:
-        occupied = {member.meta.cluster for member in table.here(but=self._me)} | {self.own_address}
+        occupied = {member.meta.cluster for member in table.present(but=self._me)} | {self.own_address}
         return [
             address
             for address, found in self._seeds.items()
-            if address not in occupied and (found is None or not table.is_here(found))
+            if address not in occupied and (found is None or not table.is_present(found))
         ]
 
     def to_try(self, table: MemberTable) -> list[tuple[Endpoint, Replica]]:
-        """Where, and for whom the packet is: of a seed nobody knows who is there now."""
-        seeds = [(address, ANYBODY) for address in self.seeds_to_try(table)]
+        """Addresses and receivers. Which member is at a seed's address is unknown, so its receiver is ANY_RECEIVER."""
+        seeds = [(address, ANY_RECEIVER) for address in self.seeds_to_try(table)]
         return seeds + [(member.meta.cluster, member.replica) for member in table.dead()]

@@ -1,8 +1,8 @@
-"""Local health: how much this node doubts itself.
+"""Local health: the evidence that this node itself is slow or badly connected.
 
-A node that is starved of CPU, or whose own link is bad, sees everybody else fail. Lifeguard's remedy: every sign that
-the fault is here (a missed probe whose helpers are silent too, an accusation that had to be refuted, a long sleep)
-adds to a score, every probe that succeeds takes from it, and all patience is multiplied by the score plus one.
+A node that is starved of CPU, or whose own link is bad, sees all others fail. Lifeguard's remedy: every sign of a local
+fault (a missed probe whose helpers are silent too, an accusation that had to be refuted, a long pause) adds to a score,
+every probe that succeeds subtracts from it, and all timeouts are multiplied by the score plus one.
 """
 
 
@@ -20,5 +20,5 @@ class LocalHealth:
         self.score = max(0, self.score - 1)
 
     def stretch(self, duration: float) -> float:
-        """A time that is meant for a healthy node, as long as this one needs it."""
+        """A timeout of a healthy node, scaled for this one."""
         return duration * (self.score + 1)

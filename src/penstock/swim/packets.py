@@ -1,23 +1,23 @@
-"""Packets: how gossip looks on the wire, and how it is sealed.
+"""Packets: the wire format of gossip, and its authentication.
 
   byte 0      version of the protocol (1)
   byte 1      0: no tag follows, 1: a tag follows
   16 bytes    the tag: BLAKE2b with the cluster's key over bytes 0 and 1 and the body
   body        MessagePack: Envelope, an array of
-                cluster id, sender (node, folder incarnation), receiver (the same, or -1 -1 for anybody),
+                cluster id, sender (node, folder incarnation), receiver (the same, or -1 -1 for any node),
                 boot epoch, sequence, messages
   message     an array that begins with its kind: see the classes
 
-One form serves datagrams and the reliable channel. The tag proves that the sender has the key; the receiver's name
-keeps a packet from being shown to somebody else; epoch and sequence keep it from being shown twice (`replay.py`).
+Datagrams and the reliable channel use the same format. The tag proves that the sender has the key; the receiver's name
+prevents that a packet is replayed to another node; epoch and sequence prevent that it is accepted twice (`replay.py`).
 Gossip is not secret, so it is not encrypted.
 
 The rules of a receiver, cited in the tests:
 
 1. Bytes from outside raise PacketError and nothing else, whatever they are.
-2. The tag is checked before anything is decoded: who has no key reaches no parser.
-3. A node with a key takes no packet without a tag, and the other way round.
-4. No peer decides how much is kept: sizes, counts, numbers and texts are bounded here.
+2. The tag is checked before anything is decoded: a sender without the key reaches no parser.
+3. A node with a key accepts no packet without a tag, and a node without a key no packet with one.
+4. Sizes, counts, numbers and texts are bounded here, so no peer can exhaust memory.
 """
 
 import hmac
@@ -36,18 +36,18 @@ VERSION: Final = 1
 UNTAGGED: Final = 0
 TAGGED: Final = 1
 TAG_BYTES: Final = 16
-"""Forging one takes 2^127 tries on average; a longer tag would cost room and buy nothing."""
+"""Forging one takes 2^127 tries on average; a longer tag would cost space without a benefit."""
 MAX_RELIABLE_BYTES = 8 * 1024 * 1024
-"""A table of 10,000 members with all the metadata that they may have is 5.3 MB."""
+"""A table of 10,000 members with metadata of the greatest size is 5.3 MB."""
 MAX_MESSAGES = 512
-"""The smallest claim has 5 bytes, so no honest packet has more; a packet of empty arrays is refused early."""
+"""The smallest claim has 5 bytes, so no valid packet has more; a packet of empty arrays is refused early."""
 MAX_ROWS = 10_000
 MAX_ALIVE_BYTES = MAX_META_BYTES + 16
 """Metadata, and around it kind, incarnation and array head."""
 FIXED_BYTES = 2 + TAG_BYTES + 1 + 3 + 2 * 19 + 9 + 9 + 3
-"""What a packet holds besides its cluster id and its messages, with every number at its longest."""
+"""The size of a packet without its cluster id and its messages, with every number at its longest."""
 
-ANYBODY = Replica(NodeId(-1), -1)
+ANY_RECEIVER = Replica(NodeId(-1), -1)
 """The receiver's name in a packet to a seed, of which only the address is known."""
 
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class PacketError(ProtocolViolation):
-    """The packet is dropped; `reason` says what to count it as."""
+    """The packet is dropped, and counted under `reason`."""
 
     def __init__(self, reason: Refusal, detail: str) -> None:
         super().__init__(detail)
@@ -64,14 +64,15 @@ class PacketError(ProtocolViolation):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Answered at once with an Ack of the same number, to where it came from."""
+    """The receiver answers at once with an Ack of the same number, to the source of the packet."""
 
     number: Number
 
 
 class IndirectPing(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Please ping `target` for me. Answered with Ack or, when there is none in time, with Nack: that much tells the
-    asker that its own connection works. The helper knows the address itself: a peer must not choose where it sends."""
+    """Asks the receiver to ping `target`. It answers with Ack or, if it gets none in time, with Nack: that proves to
+    the asker that its own connection works. The helper looks up the address itself: a peer must not choose where it
+    sends."""
 
     number: Number
     target: Replica
@@ -86,7 +87,7 @@ class Nack(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Alive(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A member is here, and this is what it says of itself. Made by the member only, passed on by everybody."""
+    """A member is present, and this is its metadata. Only the member makes it; all others forward it."""
 
     incarnation: Incarnation
     meta: MemberMeta
@@ -105,14 +106,14 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Dead(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The member did not object in time."""
+    """The member did not refute the suspicion in time."""
 
     incarnation: Incarnation
     subject: Replica
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The member's own farewell."""
+    """The member itself announced that it leaves."""
 
     incarnation: Incarnation
     subject: Replica
@@ -127,7 +128,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Everything that the sender believes. One that is no reply asks for the receiver's table."""
+    """All members that the sender knows. If it is no reply, it asks for the receiver's table."""
 
     is_reply: bool
     rows: Annotated[tuple[Row, ...], Meta(max_length=MAX_ROWS)]
@@ -138,7 +139,7 @@ Message = Ping | IndirectPing | Ack | Nack | Claim | Table
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """Who says it to whom, and when in the sender's own count."""
+    """Sender, receiver, and the number of the packet in the sender's count."""
 
     cluster_id: Annotated[str, Meta(max_length=64)]
     sender: Replica
@@ -154,20 +155,20 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def encode_message(message: Message) -> bytes:
-    """One message, ready to be put into a packet, as often as needed."""
+    """One message, ready to be put into any number of packets."""
     return _ENCODER.encode(message)
 
 
 def decode_messages(envelope: Envelope) -> list[Message]:
-    """PacketError for the first that is none: a packet counts as a whole or not at all."""
+    """PacketError if one is malformed: a packet is accepted as a whole or not at all."""
     return [_decode(_MESSAGE, raw) for raw in envelope.messages]
 
 
 class Seal:
-    """Closes and opens packets with the cluster's key, or without any."""
+    """Seals and opens packets with the cluster's key, or without one."""
 
     def __init__(self, key: bytes | None) -> None:
-        # A key of any length becomes one of 32 bytes that no other use of the same key material shares.
+        # Derives a key of 32 bytes from a key of any length; other uses of the same key material derive other keys.
         self._key = blake2b(key, digest_size=32, person=b"penstock gossip").digest() if key else None
 
     def close(self, envelope: Envelope) -> bytes:
@@ -178,11 +179,11 @@ class Seal:
         return head + self._tag(head, body) + body
 
     def open(self, data: bytes, max_bytes: int) -> Envelope:
-        """The envelope, from one who has the key. PacketError otherwise."""
+        """The envelope of a sender that has the key; else PacketError."""
         if not 2 <= len(data) <= max_bytes:
             raise PacketError(Refusal.MALFORMED, f"a packet of {len(data)} bytes")
         if data[0] != VERSION:
-            raise PacketError(Refusal.VERSION, f"version {data[0]}, and this node speaks {VERSION}")
+            raise PacketError(Refusal.VERSION, f"version {data[0]}, and this node has {VERSION}")
         return _decode(_ENVELOPE, self._checked_body(data))
 
     def _checked_body(self, data: bytes) -> bytes:

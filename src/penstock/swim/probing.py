@@ -1,53 +1,53 @@
-"""Probing: whose turn it is, what the running probe waits for, and what others asked this node to try for them.
+"""Probing: the order of probes, the running probe, and pings that other members asked for.
 
-Every member is probed once in each round, in an order that is shuffled anew each round: so a failure is looked at
-within two rounds at worst, and no two nodes probe in step. The timeline of one probe, with health h (times in
-milliseconds by default):
+Every member is probed once in each round, in an order that is shuffled for each round: so a failure is detected within
+two rounds at worst, and no two nodes probe in step. The timeline of one probe, with health score h (default times, in
+milliseconds):
 
     0              ping
-    500 (h+1)      no ack: `indirect_probes` others are asked to ping, and the ping goes over the reliable channel too
-    800 (h+1)      a helper without an answer of its own says so (nack)
-    1000 (h+1)     no ack from anywhere: the member is suspected; each helper that said nothing at all speaks against
-                   this node's own health
+    500 (h+1)      no ack: `indirect_probes` others are asked to ping, and the ping also goes over the reliable channel
+    800 (h+1)      a helper that got no answer says so (nack)
+    1000 (h+1)     no ack at all: the member is suspected; each helper that did not answer counts against this node's
+                   own health
 """
 
 from collections.abc import Iterator
 
-from penstock.swim.chance import Chance
 from penstock.swim.health import LocalHealth
 from penstock.swim.packets import Ack, Dead, IndirectPing, Left, Message, Nack, Ping, Suspect
-from penstock.swim.post import Post
+from penstock.swim.randomness import Randomness
+from penstock.swim.sender import PacketSender
 from penstock.swim.settings import SwimSettings
 from penstock.swim.table import MemberTable
 from penstock.swim.values import Endpoint, Member, State
 from penstock.types import NodeId, Replica
 
 NACK_SHARE = 0.6
-"""Of the probe timeout: how long a helper waits for an ack. Its nack then arrives before the asker gives up."""
+"""The share of the probe timeout that a helper waits for an ack. Its nack then arrives before the asker's deadline."""
 MAX_RELAYS = 256
-"""Pings that are under way for others: far more than a thousand members have a use for in one interval."""
+"""Pings under way for others: far more than a thousand members need in one interval."""
 
 
 class ProbeOrder:
-    """Round after round, everybody once."""
+    """Every member once per round."""
 
-    def __init__(self, me: Replica, chance: Chance) -> None:
+    def __init__(self, me: Replica, random: Randomness) -> None:
         self._me = me
-        self._chance = chance
+        self._random = random
         self._order: list[Replica] = []
         self._next = 0
 
     def add(self, replica: Replica) -> None:
-        """A newcomer gets a random place in what remains of the round."""
+        """A new member gets a random position in the rest of the round."""
         remaining = len(self._order) - self._next
-        self._order.insert(self._next + self._chance.randrange(remaining + 1), replica)
+        self._order.insert(self._next + self._random.randrange(remaining + 1), replica)
 
     def next(self, table: MemberTable) -> Replica | None:
-        """The next member that is here; None when nobody is."""
+        """The next present member; None if there is none."""
         found = self._rest_of_round(table)
         if found is None:
-            self._order = [member.replica for member in table.here(but=self._me)]
-            self._chance.shuffle(self._order)
+            self._order = [member.replica for member in table.present(but=self._me)]
+            self._random.shuffle(self._order)
             self._next = 0
             found = self._rest_of_round(table)
         return found
@@ -55,7 +55,7 @@ class ProbeOrder:
     def _rest_of_round(self, table: MemberTable) -> Replica | None:
         while self._next < len(self._order):
             self._next += 1
-            if table.is_here(self._order[self._next - 1]):
+            if table.is_present(self._order[self._next - 1]):
                 return self._order[self._next - 1]
         return None
 
@@ -86,16 +86,16 @@ class Probe:
 
     @property
     def own_fault(self) -> int:
-        """How much a failure speaks against this node itself."""
+        """How much a failure counts against this node's own health."""
         return len(self.silent_helpers) if self.helper_count else 1
 
-    def excuse(self, duration: float) -> None:
+    def extend(self, duration: float) -> None:
         self.ask_at += duration
         self.deadline += duration
 
 
 class Relay:
-    """A ping that somebody else asked for."""
+    """A ping that another member asked for."""
 
     def __init__(
         self, number: int, asker: Replica, source: Endpoint | NodeId, *, nack_at: float, ends_at: float
@@ -106,7 +106,7 @@ class Relay:
         self.source = source
         self.nack_at = nack_at
         self.ends_at = ends_at
-        """An ack that comes after the nack is still passed on, until then."""
+        """Until then, an ack that comes after the nack is still forwarded."""
         self.nacked = False
 
     @property
@@ -115,32 +115,32 @@ class Relay:
 
 
 class Prober:
-    """Probes on this node's behalf, and on others'."""
+    """Sends the probes of this node, and those that others ask for."""
 
     def __init__(
         self,
         *,
         me: Replica,
         table: MemberTable,
-        post: Post,
+        sender: PacketSender,
         health: LocalHealth,
         settings: SwimSettings,
-        chance: Chance,
+        random: Randomness,
         now: float,
     ) -> None:
         self._me = me
         self._table = table
-        self._post = post
+        self._sender = sender
         self._health = health
         self._settings = settings
-        self._chance = chance
-        self.order = ProbeOrder(me, chance)
+        self._random = random
+        self.order = ProbeOrder(me, random)
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
-        # Where the numbers begin does not matter, only that an ack of an earlier run is not taken for one of this.
-        self._last_number = chance.randrange(2**32)
-        # All nodes of a cluster that starts at once would otherwise probe in step for ever.
-        self._start_at = now + chance.random() * settings.probe_interval_ms / 1000
+        # Numbers begin at random, so that an ack of an earlier run is not taken for one of this run.
+        self._last_number = random.randrange(2**32)
+        # Otherwise all nodes of a cluster that starts at once would always probe in step.
+        self._start_at = now + random.random() * settings.probe_interval_ms / 1000
 
     def new_number(self) -> int:
         self._last_number += 1
@@ -152,29 +152,29 @@ class Prober:
         return self._probe.next_deadline if self._probe is not None else self._start_at
 
     def deadlines(self) -> Iterator[float]:
-        """Those of others' probes, kept whatever this node is doing itself."""
+        """The deadlines of others' probes, which hold also while this node leaves."""
         return (relay.next_deadline for relay in self._relays.values())
 
-    def excuse(self, duration: float) -> None:
-        """This node slept for so long: the ack may lie in its post box."""
+    def extend(self, duration: float) -> None:
+        """This node was paused for so long: the ack may be in its receive buffer."""
         if self._probe is not None:
-            self._probe.excuse(duration)
+            self._probe.extend(duration)
 
-    # --- its own probes
+    # --- own probes
 
     def take_failed(self, now: float) -> Replica | None:
-        """The member whose probe has just come to nothing, once."""
+        """The member whose probe has just failed; each failure is returned once."""
         probe = self._probe
         if probe is None or now < probe.deadline:
             return None
         self._probe = None
-        if not self._table.is_here(probe.target):  # it was found dead meanwhile, or has left
+        if not self._table.is_present(probe.target):  # it was found dead meanwhile, or has left
             return None
         self._health.worsen(probe.own_fault)
         return probe.target
 
     def advance(self, now: float, *, may_start: bool) -> None:
-        """Whatever else is due."""
+        """Starts and continues probes that are due."""
         self._advance_relays(now)
         probe = self._probe
         if probe is not None and not probe.asked and now >= probe.ask_at:
@@ -193,25 +193,25 @@ class Prober:
 
     def _ping(self, member: Member, number: int) -> None:
         claims = accusation(member, self._me.node)
-        self._post.send(member.meta.cluster, member.replica, Ping(number), *claims)
+        self._sender.send(member.meta.cluster, member.replica, Ping(number), *claims)
 
     def _ask_others(self, probe: Probe) -> None:
-        others = [each for each in self._table.here(but=self._me) if each.replica != probe.target]
-        # A suspect is likely to be as silent as the target.
+        others = [each for each in self._table.present(but=self._me) if each.replica != probe.target]
+        # A suspect is unlikely to answer.
         helpers = [each for each in others if each.state is State.ALIVE]
-        helpers = self._chance.sample(helpers, min(self._settings.indirect_probes, len(helpers)))
+        helpers = self._random.sample(helpers, min(self._settings.indirect_probes, len(helpers)))
         probe.asks([helper.replica for helper in helpers])
         for helper in helpers:
             request = IndirectPing(probe.number, probe.target)
-            self._post.send(helper.meta.cluster, helper.replica, request)
+            self._sender.send(helper.meta.cluster, helper.replica, request)
         if self._settings.reliable_ping:
-            self._post.send_reliable(probe.target.node, probe.target, Ping(probe.number))
+            self._sender.send_reliable(probe.target.node, probe.target, Ping(probe.number))
 
     def heard_ack(self, ack: Ack) -> bool:
-        """Whether it answers something that was asked here."""
+        """Whether it answers a probe or relay of this node."""
         relay = self._relays.pop(ack.number, None)
         if relay is not None:
-            self._post.send(relay.source, relay.asker, Ack(relay.number))
+            self._sender.send(relay.source, relay.asker, Ack(relay.number))
         elif self._probe is not None and ack.number == self._probe.number:
             self._probe = None
             self._health.improve()
@@ -245,11 +245,11 @@ class Prober:
                 del self._relays[number]
             elif not relay.nacked and now >= relay.nack_at:
                 relay.nacked = True
-                self._post.send(relay.source, relay.asker, Nack(relay.number))
+                self._sender.send(relay.source, relay.asker, Nack(relay.number))
 
 
 def accusation(member: Member, accuser: NodeId) -> tuple[Message, ...]:
-    """What is said against a member, told to its face: nobody can contradict it sooner (Lifeguard's buddy system)."""
+    """The claim against a member, sent to the member itself: so it can refute it soonest (Lifeguard's buddy system)."""
     match member.state:
         case State.SUSPECT:
             return (Suspect(member.incarnation, member.replica, accuser),)

@@ -1,11 +1,11 @@
-"""Suspicion: the time that an accused member has to object.
+"""Suspicion: the time that a suspected member has to refute the claim.
 
-It begins with `longest` and falls to `shortest` as other members confirm what the first accuser said, steeply at first:
+It begins with `longest` and falls to `shortest` as other members confirm the suspicion, steeply at first:
 
     longest - (longest - shortest) * log(confirmations + 1) / log(expected + 1)
 
-A healthy accuser is soon joined by others, so real failures are found as fast as by plain SWIM. A node that suspects
-everybody because it is slow itself finds nobody to agree, and the accused have time to object.
+Other members soon confirm a real failure, so it is detected as fast as by plain SWIM. If a node suspects all others
+because it is slow itself, no other member confirms it, and the suspected members have time to refute it.
 """
 
 from math import log, log10
@@ -23,8 +23,8 @@ class Suspicion:
             settings.suspicion_multiplier * max(1.0, log10(members)) * settings.probe_interval_ms / 1000
         )
         longest = settings.suspicion_max_multiplier * self.shortest
-        # Two of the members are the accuser and the accused. Where the rest could never be enough to confirm,
-        # waiting for them would only make small clusters slow.
+        # Two of the members are the accuser and the suspect. In a small cluster the others can never be enough to
+        # confirm; waiting for them would only delay detection.
         self.expected = settings.suspicion_multiplier - 2
         if members - 2 < self.expected:
             self.expected = 0
@@ -32,14 +32,14 @@ class Suspicion:
         self._accusers: dict[NodeId, None] = {accuser: None}
 
     def confirm(self, accuser: NodeId) -> bool:
-        """Whether that is news: another accuser, and one who still counts."""
+        """Whether it is another accuser, and still counts."""
         if accuser in self._accusers or len(self._accusers) > self.expected:
             return False
         self._accusers[accuser] = None
         return True
 
-    def excuse(self, duration: float) -> None:
-        """This node slept for so long; the accused may have objected in vain."""
+    def extend(self, duration: float) -> None:
+        """This node was paused for so long; it may have missed the refutation."""
         self.started += duration
 
     @property

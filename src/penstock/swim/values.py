@@ -1,8 +1,8 @@
-"""The words of membership: what a member says of itself, what is said of it, and what the core wants done.
+"""The values of membership: metadata, states, and the effects that the core returns.
 
 Two numbers are called incarnation elsewhere; here they have two names. `incarnation` is SWIM's: only the member itself
-raises it, each time that it has to contradict somebody. `folder_incarnation` is made with the data folder and tells a
-wiped node from the one it was.
+raises it, each time that it refutes a claim. `folder_incarnation` is created with the data folder and distinguishes a
+wiped node from its earlier self.
 """
 
 from enum import Enum, IntEnum
@@ -15,10 +15,10 @@ from penstock.errors import ConfigError
 from penstock.types import NodeId, Replica
 
 MAX_META_BYTES = 512
-"""Encoded. A member's news must leave room for an ack in one packet."""
+"""Encoded. A member's Alive must fit into one packet with an ack."""
 MAX_INCARNATION = 2**48
-"""Far above what contradicting once a millisecond for a thousand years would use, far below what 64 bits hold: a wrong
-number from a peer can neither overflow nor be the last one."""
+"""Far above what one refutation per millisecond would use in a thousand years, far below 64 bits: a wrong number from a
+peer can neither overflow nor be the last one."""
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Host = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -26,7 +26,7 @@ Incarnation = Annotated[int, Meta(ge=0, lt=MAX_INCARNATION)]
 
 
 class Endpoint(NamedTuple):
-    """Where something listens. Equal to the pair that sockets use."""
+    """A host and a port. Equal to the pair that sockets use."""
 
     host: Host
     port: Port
@@ -36,27 +36,27 @@ class Endpoint(NamedTuple):
 
 
 class MemberMeta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a member says of itself."""
+    """The metadata of a member, made by itself."""
 
     node: Annotated[int, Meta(ge=0, lt=2**31)]
     folder_incarnation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     cluster_id: Annotated[str, Meta(max_length=64)] = ""
-    """Empty while the node belongs to no cluster yet: then it may meet anybody."""
+    """Empty while the node belongs to no cluster yet: then it exchanges gossip with any cluster."""
     cluster: Endpoint
-    """The inter-node port: gossip comes to the same number over UDP."""
+    """The inter-node port: gossip uses the same number over UDP."""
     kafka: Endpoint | None = None
     http: Endpoint | None = None
     rack: Annotated[str, Meta(max_length=128)] = ""
     version: Annotated[str, Meta(max_length=64)] = ""
     payload_version: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Raised by the node when there is something new to ask it for."""
+    """The node raises it when it has new information to fetch."""
 
     @property
     def replica(self) -> Replica:
         return Replica(NodeId(self.node), self.folder_incarnation)
 
     def validate(self) -> "MemberMeta":
-        """Itself, when it fits; else ConfigError."""
+        """Itself, if it is valid; else ConfigError."""
         encoded = msgspec.msgpack.encode(self)
         try:
             msgspec.msgpack.decode(encoded, type=MemberMeta)
@@ -69,21 +69,21 @@ class MemberMeta(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 def same_cluster(one: str, other: str) -> bool:
-    """Whether two nodes may meet: who has no cluster yet is welcome everywhere."""
+    """Whether two nodes may exchange gossip: a node without a cluster may with any."""
     return not one or not other or one == other
 
 
 class State(IntEnum):
-    """What is believed of a member. The order is the strength of a claim at equal incarnations."""
+    """The state of a member. The order is the precedence of claims at equal incarnations."""
 
     ALIVE = 0
     SUSPECT = 1
     DEAD = 2
     LEFT = 3
-    """It said so itself. Nobody looks for it any more."""
+    """It announced so itself, and is no longer searched for."""
 
     @property
-    def is_here(self) -> bool:
+    def is_present(self) -> bool:
         return self <= State.SUSPECT
 
 
@@ -111,7 +111,7 @@ class Session(NamedTuple):
 
 
 class Refusal(Enum):
-    """Why something from a peer was dropped. The values are for people and for metrics."""
+    """Why a packet or claim of a peer was dropped. The values are for log lines and metrics."""
 
     MALFORMED = "not a gossip packet"
     VERSION = "another version of the gossip protocol"
@@ -123,7 +123,7 @@ class Refusal(Enum):
     TOO_MANY_MEMBERS = "more members than gossip.max_members"
 
 
-# What the core wants done, in this order.
+# The effects, which the caller carries out in their order.
 
 
 class SendPacket(msgspec.Struct, frozen=True):
@@ -134,28 +134,28 @@ class SendPacket(msgspec.Struct, frozen=True):
 
 
 class SendReliable(msgspec.Struct, frozen=True):
-    """Over a connection between nodes: a whole table, or a ping whose datagram was not answered. An endpoint is a
-    seed of which nothing else is known; it is tried over UDP at the same time."""
+    """Over a connection between nodes: a whole table, or a ping whose datagram was not answered. An endpoint is a seed
+    whose node is not known; it is tried over UDP at the same time."""
 
     to: NodeId | Endpoint
     data: bytes
 
 
 class MemberChanged(msgspec.Struct, frozen=True):
-    """A member came, changed what it says of itself, or is believed to be in another state."""
+    """A member appeared, changed its metadata, or is in another state."""
 
     member: Member
     state: State
 
 
 class SaveIncarnation(msgspec.Struct, frozen=True):
-    """To be on the disk before the effects that follow: the next start begins above it."""
+    """Must be on the disk before the effects that follow: the next start begins above it."""
 
     incarnation: int
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Something was dropped, and as much again `suppressed` times since this was last told."""
+    """A packet or claim was dropped; `suppressed` is how many more since the last report of this reason."""
 
     reason: Refusal
     source: str
@@ -164,7 +164,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Two processes claim one node id at two places: a copied folder or setting."""
+    """Two processes use one node id at two addresses: a copied folder or setting."""
 
     first: MemberMeta
     second: MemberMeta

@@ -122,7 +122,7 @@ class Gossip:
             epoch=self._epoch,
             key=self._key,
             settings=self._settings,
-            chance=self._chance,
+            random=self._chance,
             now=self._loop.time(),
         )
         self._carry_out(self._core.start(self._loop.time()))

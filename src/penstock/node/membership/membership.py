@@ -125,7 +125,7 @@ class Membership:
         seen = {
             int(replica.node): replica.incarnation
             for replica, member in self._gossip.members().items()
-            if member.state.is_here
+            if member.state.is_present
         }
         connected = self._network.connected().values()
         return seen | {int(hello.node): hello.incarnation for hello in connected}

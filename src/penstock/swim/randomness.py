@@ -1,4 +1,4 @@
-"""The seam to randomness: `random.Random` fits, and a seeded one makes every run repeatable."""
+"""The source of randomness: `random.Random` fits, and a seeded one makes every run repeatable."""
 
 from collections.abc import MutableSequence, Sequence
 from typing import Any, Protocol, TypeVar
@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     def random(self) -> float:
         """From 0 up to but not including 1."""
         ...

@@ -1,4 +1,4 @@
-"""The way out: messages are sealed, filled up with what others have yet to hear, and laid into the tray of effects."""
+"""Sending: seals messages, fills packets up with broadcasts, and collects the effects of one input."""
 
 from penstock.swim.broadcasts import Broadcasts, retransmit_limit
 from penstock.swim.packets import FIXED_BYTES, Envelope, Message, Seal, encode_message, pack
@@ -8,8 +8,8 @@ from penstock.swim.values import Effect, Endpoint, SendPacket, SendReliable
 from penstock.types import NodeId, Replica
 
 
-class Post:
-    """Sends in the name of one boot of one node; it alone counts the sequence."""
+class PacketSender:
+    """Sends for one boot of one node, and numbers its packets."""
 
     def __init__(
         self, *, me: Replica, epoch: int, seal: Seal, table: MemberTable, settings: SwimSettings
@@ -21,19 +21,19 @@ class Post:
         self._table = table
         self._settings = settings
         self.broadcasts = Broadcasts()
-        self._tray: list[Effect] = []
+        self._effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:
-        self._tray.append(effect)
+        self._effects.append(effect)
 
     def collect(self) -> list[Effect]:
-        tray, self._tray = self._tray, []
-        return tray
+        effects, self._effects = self._effects, []
+        return effects
 
     def send(
         self, where: Endpoint | NodeId, receiver: Replica, *messages: Message, gossip: bool = True
     ) -> None:
-        """A packet to an endpoint, or a frame to a node's connection. With `gossip`, a packet's room is used up."""
+        """A packet to an endpoint, or a frame to a node's connection. `gossip`: fill up the packet with broadcasts."""
         encoded = [encode_message(message) for message in messages]
         if isinstance(where, Endpoint):
             if gossip:
@@ -46,14 +46,14 @@ class Post:
         self.emit(SendReliable(where, self._close(receiver, [encode_message(each) for each in messages])))
 
     def send_gossip(self, where: Endpoint, receiver: Replica) -> None:
-        """Only if there is something to tell."""
+        """Only if there are broadcasts."""
         claims = self._piggyback(0)
         if claims:
             self.emit(SendPacket(where, self._close(receiver, claims)))
 
     def _piggyback(self, used: int) -> list[bytes]:
         fixed = FIXED_BYTES + len(self._cluster_id.encode())
-        limit = retransmit_limit(self._settings.retransmit_multiplier, self._table.here_count)
+        limit = retransmit_limit(self._settings.retransmit_multiplier, self._table.present_count)
         return self.broadcasts.take(self._settings.max_packet_bytes - fixed - used, limit)
 
     def _close(self, receiver: Replica, messages: list[bytes]) -> bytes:
