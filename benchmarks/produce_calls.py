@@ -6,7 +6,7 @@ properties, lambdas, generators and coroutines each time they are entered, and t
 It has no calls into C (sockets, structs, msgspec). List comprehensions belong to the function they are in, as in newer
 versions of Python. The list starts when the event loop asks the connection for a buffer, and ends when the response is
 sent and the loop waits again. One flush cycle serves all partitions and all requests that wait; its calls are counted
-apart from those of the request itself.
+apart from those of the request itself. "Without helpers" leaves out private functions, properties and generated code.
 
     python benchmarks/produce_calls.py            the list, in order, indented by depth
     python benchmarks/produce_calls.py --disk     the same with a data folder on a disk
@@ -21,6 +21,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import uvloop
 
@@ -34,6 +35,7 @@ from penstock.service import Service
 
 PACKAGE = str(Path(penstock.__file__).parent)
 COMPREHENSIONS = {"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}
+FLUSH_CYCLES = ("FlushCycle.", "Flusher.")
 LENGTH_BYTES = 4
 ALL = -1
 VERSION = 12
@@ -43,8 +45,21 @@ WARM_UP = 30
 SETTLE_SECONDS = 0.02
 """After the response the loop may still finish something; longer than the flush of a small batch."""
 
-Call = tuple[int, str, str]
-"""Depth, file and name."""
+
+class Call(NamedTuple):
+    """One call."""
+
+    depth: int
+    file: str
+    name: str
+    is_helper: bool
+    """Whether it is private, a property, or generated: a reader of the path need not know it."""
+
+
+def is_helper(frame: FrameType) -> bool:
+    owner, _, name = frame.f_code.co_qualname.rpartition(".")
+    kind = frame.f_globals.get(owner)
+    return name.startswith(("_", "<")) or isinstance(getattr(kind, name, None), property)
 
 
 class Calls:
@@ -69,7 +84,7 @@ class Calls:
             return
         if event == "call":
             where = file[len(PACKAGE) + 1 :] if file.startswith(PACKAGE) else "generated"
-            self._now.append((self._depth, where, name))
+            self._now.append(Call(self._depth, where, name, generated or is_helper(frame)))
         self._depth = max(0, self._depth + (1 if event == "call" else -1))
 
     def take(self) -> list[Call]:
@@ -149,12 +164,25 @@ def main() -> None:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         calls = runner.run(measure(folder if options.disk else None))
-    for number, (depth, where, name) in enumerate(calls, 1):
-        if options.table:
-            print(f"| {number} | {'&nbsp;&nbsp;' * depth}`{name}` | `{where}` |")
-        else:
-            print(f"{number:3} {'  ' * depth}{name}  ({where})")
-    print(f"{len(calls)} calls")
+    request, cycle = split(calls)
+    for title, part in (("the request", request), ("the flush cycle", cycle)):
+        print(f"{title}: {len(part)} calls, {sum(not one.is_helper for one in part)} without helpers")
+        for number, call in enumerate(part, 1):
+            if options.table:
+                print(f"| {number} | {'&nbsp;&nbsp;' * call.depth}`{call.name}` | `{call.file}` |")
+            else:
+                print(f"{number:3} {'  ' * call.depth}{call.name}  ({call.file})")
+
+
+def split(calls: list[Call]) -> tuple[list[Call], list[Call]]:
+    """The calls of the request itself, and those of the flush cycle."""
+    parts: tuple[list[Call], list[Call]] = ([], [])
+    flushes = False
+    for call in calls:
+        if call.depth == 0:
+            flushes = call.name.startswith(FLUSH_CYCLES)
+        parts[flushes].append(call)
+    return parts
 
 
 if __name__ == "__main__":

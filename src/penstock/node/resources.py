@@ -56,11 +56,21 @@ _OPERATIONS = {
 """The operations that each resource type has."""
 
 
+NO_ID = UUID(int=0)
+
+
+def _refusal(caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> KafkaError:
+    kind = resource_type.name.lower()
+    message = f"{caller.principal} has no {operation.name} permission on {kind} {name!r}"
+    return KafkaError(_REFUSALS[resource_type], message)
+
+
 class Resources:
     """Finds resources for a caller. The caller's operation decides whether it may."""
 
     def __init__(self, state: ClusterState, partitions: PartitionTable) -> None:
         self._state = state
+        self._topics = state.topics
         self._partitions = partitions
 
     def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
@@ -70,11 +80,7 @@ class Resources:
     def check(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> None:
         """Raises the authorization error of the resource type unless the caller may do this."""
         if not self._allows(caller, operation, resource_type, name):
-            kind = resource_type.name.lower()
-            raise KafkaError(
-                _REFUSALS[resource_type],
-                f"{caller.principal} has no {operation.name} permission on {kind} {name!r}",
-            )
+            raise _refusal(caller, operation, resource_type, name)
 
     def allowed_operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """A bit field with one bit per operation that the caller may do, as Kafka's responses carry it."""
@@ -98,8 +104,9 @@ class Resources:
 
     def topic(self, caller: Caller, name: str, operation: Operation) -> Topic:
         """The topic of this name. KafkaError if the caller may not, or if there is none."""
-        self.check(caller, operation, ResourceType.TOPIC, name)
-        topic = self._state.topics.get(name)
+        if not self._allows(caller, operation, ResourceType.TOPIC, name):
+            raise _refusal(caller, operation, ResourceType.TOPIC, name)
+        topic = self._topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
@@ -122,18 +129,9 @@ class Resources:
             return self.topic_by_id(caller, topic_id, operation)
         return self.topic(caller, name or "", operation)
 
-    def writable_topic(self, caller: Caller, name: str | None, topic_id: UUID, operation: Operation) -> Topic:
-        """As `named_topic`; internal topics are refused, since only the broker itself changes their records."""
-        topic = self.named_topic(caller, name, topic_id, operation)
-        if topic.internal:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: clients may only read it"
-            )
-        return topic
-
     def topics(self, caller: Caller, operation: Operation = Operation.DESCRIBE) -> list[Topic]:
         """All topics that the caller may see, by name."""
-        topics = self._state.topics
+        topics = self._topics
         return [
             topics[name]
             for name in sorted(topics)
@@ -155,23 +153,51 @@ class Resources:
 
     def topic_of(self, caller: Caller, topic: str, index: int, operation: Operation) -> Topic:
         """The topic, which has a partition of this index."""
-        self.check(caller, operation, ResourceType.TOPIC, topic)
-        known = self._state.topics.get(topic)
-        if known is None or not 0 <= index < known.partitions:
+        known = self.topic(caller, topic, operation)
+        if not 0 <= index < len(known.assignments):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
         return known
+
+    def partition(
+        self,
+        caller: Caller,
+        name: str | None,
+        topic_id: UUID,
+        index: int,
+        operation: Operation,
+        *,
+        epoch: int = ANY_EPOCH,
+        writes: bool = False,
+    ) -> Partition:
+        """The partition of the topic that a request names, if this node leads it in the epoch that the client knows.
+
+        As in Kafka, a client with an epoch that is outdated, or not known here yet, hears so even from a node that does
+        not lead. `writes`: internal topics are refused, since only the broker itself changes their records.
+        """
+        if topic_id.int:
+            topic = self.topic_by_id(caller, topic_id, operation)
+        else:
+            topic = self.topic(caller, name or "", operation)
+        if writes and topic.internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: clients may only read it"
+            )
+        if not 0 <= index < len(topic.assignments):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{index}"
+            )
+        partition = self._partitions.get(topic.name, index)
+        if epoch >= 0:
+            partition.check_epoch(epoch)
+        if not partition.leads:
+            partition.check_leads()
+        return partition
 
     def led_partition(
         self, caller: Caller, topic: str, index: int, operation: Operation, epoch: int = ANY_EPOCH
     ) -> Partition:
-        """The partition, if this node leads it in the epoch that the client has in mind. As in Kafka, an epoch that is
-        outdated or not known here yet is told even by a node that does not lead."""
-        self.topic_of(caller, topic, index, operation)
-        partition = self._partitions.get(topic, index)
-        if epoch != ANY_EPOCH:
-            partition.check_epoch(epoch)
-        partition.check_leads()
-        return partition
+        """As `partition`, of a topic that is named by its name."""
+        return self.partition(caller, topic, NO_ID, index, operation, epoch=epoch)
 
     # --- groups and queues
 

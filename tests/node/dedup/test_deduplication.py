@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import blake2b
 from inspect import isawaitable
 
@@ -14,6 +15,7 @@ from penstock.config import Limits, NodeConfig
 from penstock.errors import CorruptLog, ErrorCode
 from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.produce import produce
+from penstock.kafka.handlers.topic_rules import TopicRules
 from penstock.kafka.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -269,7 +271,7 @@ def test_what_one_request_may_make_the_broker_compare_is_bounded(monkeypatch: py
         assert await act.send(*"abc") == 0
         assert len(act.stored()) == 3
 
-    monkeypatch.setattr("penstock.kafka.handlers.topic_rules.MESSAGE_IDS_PER_REQUEST", 3)
+    monkeypatch.setattr("penstock.kafka.handlers.produce.TopicRules", partial(TopicRules, ids_left=3))
     play(scene)
 
 

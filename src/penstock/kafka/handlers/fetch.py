@@ -155,9 +155,10 @@ class _Attempt:
 
     def _read_one(self, name: str, topic_id: UUID, wanted: FetchPartition) -> PartitionData:
         try:
-            context = self._context
-            topic = context.named_topic(name, topic_id).name
-            partition = context.led_partition(topic, wanted.partition, wanted.current_leader_epoch)
+            context, epoch = self._context, wanted.current_leader_epoch
+            partition = context.node.resources.partition(
+                context.caller, name, topic_id, wanted.partition, context.api.on_topic, epoch=epoch
+            )
             partition.check_readable()
             return self._read_partition(partition, wanted)
         except KafkaError as mistake:

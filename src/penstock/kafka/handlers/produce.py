@@ -6,9 +6,13 @@ A batch is never opened here, unless its topic has rules on what is in it (topic
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from penstock.batch import BatchHeader, check_produced
+from penstock.batch.header import CODEC_MASK, LENGTH_OVERHEAD, TRANSACTIONAL_BIT
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.leading import MOVED, Hints
@@ -34,7 +38,7 @@ LOWEST_VERSION = 3
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
 RECORDS_PER_BYTE_MAX = 1000
-"""No codec packs records more densely (a record has seven bytes at least); a count beyond it is a lie that would make
+"""No codec packs records more densely (a record has seven bytes at least); a larger count is wrong and would make
 offsets jump."""
 
 _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
@@ -43,136 +47,142 @@ _Waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Coroutine[None, None, ProduceResponse | None] | None:
-    """Everything is appended before this returns; what waits for its commit waits in the coroutine. Except where a new
-    leader still reads message ids back: then the coroutine appends, and no later request overtakes it."""
-    work = _Production(context, request)
+    """All batches are appended before this returns; the coroutine waits for their commits. The exception are partitions
+    whose new leader still reads message ids back: then the coroutine appends, and no later request overtakes it."""
+    work = _Production(context, request, TopicRules())
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    work.answer(topic.name, topic.topic_id, data) for data in topic.partition_data
+                    work.append(topic.name, topic.topic_id, data, PartitionProduceResponse(index=data.index))
+                    for data in topic.partition_data
                 ],
             )
             for topic in request.topic_data
         ]
     )
-    if work.put_off:
-        return work.go_on(response, context.connection.hold())
+    if work.delayed:
+        return work.append_delayed(response, context.connection.hold())
+    if work.waiting:
+        return _await_commits(context, response, work.waiting, request.timeout_ms)
     return work.conclude(response)
 
 
+class _Delayed(NamedTuple):
+    """A batch for a partition that still reads its message ids back, until `loaded`."""
+
+    loaded: asyncio.Future[None]
+    row: PartitionProduceResponse
+    name: str
+    topic_id: UUID
+    data: PartitionProduceData
+
+
 class _StillLoading(Exception):
-    """The partition's message ids are being read back; `done` tells when that is over."""
+    """The partition's message ids are being read back, until `loaded`."""
 
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self.done = done
+    def __init__(self, loaded: asyncio.Future[None]) -> None:
+        self.loaded = loaded
 
 
-class _Production:
-    """One request at work."""
+class _Production(msgspec.Struct):
+    """One request while it is served."""
 
-    __slots__ = ("_context", "_request", "_rules", "_waiting", "put_off")
+    context: RequestContext
+    request: ProduceRequest
+    rules: TopicRules
+    waiting: _Waiting = []
+    """Rows whose batches are not committed yet."""
+    delayed: list[_Delayed] = []
 
-    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
-        self._context = context
-        self._request = request
-        self._rules = TopicRules()
-        self._waiting: _Waiting = []
-        self.put_off: list[
-            tuple[asyncio.Future[None], PartitionProduceResponse, str, UUID, PartitionProduceData]
-        ] = []
-        """Batches whose partitions are still loading."""
-
-    def answer(self, name: str, topic_id: UUID, data: PartitionProduceData) -> PartitionProduceResponse:
-        """Appends one partition's batch, if it can be done now."""
-        row = PartitionProduceResponse(index=data.index, base_offset=-1)
+    def append(
+        self, name: str, topic_id: UUID, data: PartitionProduceData, row: PartitionProduceResponse
+    ) -> PartitionProduceResponse:
+        """Appends one partition's batch, if that can be done now, and fills its row of the response."""
+        context, acks = self.context, self.request.acks
         try:
-            self._fill(row, name, topic_id, data)
-        except _StillLoading as loading:
-            self.put_off.append((loading.done, row, name, topic_id, data))
-        return row
-
-    async def go_on(self, response: ProduceResponse, let_go: Callable[[], None]) -> ProduceResponse | None:
-        """Appends what was put off, when it can be done or the client's patience ends."""
-        try:
-            loading = {done for done, *_ in self.put_off}
-            await asyncio.wait(loading, timeout=max(self._request.timeout_ms, 1) / 1000)
-            for _, row, name, topic_id, data in self.put_off:
-                try:
-                    self._fill(row, name, topic_id, data)
-                except _StillLoading:
-                    # Clients try that again, and need not look for another leader.
-                    row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS
-                    row.error_message = "its new leader still reads message ids back (dedup.window.ms)"
-        finally:
-            let_go()
-        concluded = self.conclude(response)
-        return await concluded if asyncio.iscoroutine(concluded) else concluded
-
-    def conclude(
-        self, response: ProduceResponse
-    ) -> ProduceResponse | Coroutine[None, None, ProduceResponse] | None:
-        if self._waiting:
-            return _await_commits(self._context, response, self._waiting, self._request.timeout_ms)
-        if self._request.acks == ACKS_NONE:
-            _fail_unanswered(response)
-            return None
-        return _with_hints(self._context, response)
-
-    def _fill(
-        self, row: PartitionProduceResponse, name: str, topic_id: UUID, data: PartitionProduceData
-    ) -> None:
-        """With acks=all the commit is added to those that are waited for."""
-        acks = self._request.acks
-        try:
-            _check_request(self._request, self._context.api_version)
-            context, resources = self._context, self._context.node.resources
-            operation = context.api.on_topic
-            topic = resources.writable_topic(context.caller, name, topic_id, operation)
-            partition = resources.led_partition(context.caller, topic.name, data.index, operation)
+            if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE) or self.request.transactional_id is not None:
+                raise _refusal(self.request)
+            partition = context.node.resources.partition(
+                context.caller, name, topic_id, data.index, context.api.on_topic, writes=True
+            )
             if acks == ACKS_ALL:
                 partition.check_in_sync()
-            appended = self._append(partition, data)
+            batch, header = _checked(data, partition, context.api_version)
+            if partition.config.exclusive_producer:
+                appended = self._store_exclusively(partition, batch, header)
+            else:
+                appended = self._store(partition, batch, header)
+        except _StillLoading as loading:
+            self.delayed.append(_Delayed(loading.loaded, row, name, topic_id, data))
+            return row
         except KafkaError as mistake:
-            row.error_code, row.error_message = mistake.code, mistake.message
-            return
+            row.base_offset, row.error_code, row.error_message = -1, mistake.code, mistake.message
+            return row
         except StorageError as refused:
-            row.error_code, row.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
-            return
-        row.error_code = ErrorCode.NONE
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            row.base_offset, row.error_code, row.error_message = -1, code, str(refused)
+            return row
         row.base_offset = appended.base_offset
         row.log_append_time_ms = appended.timestamp_ms
         row.log_start_offset = partition.start_offset
-        # Whoever is told that a message was there already is told so of one that will stay there.
-        is_told_of_another = appended.duplicate and partition.config.dedup_window_ms > 0
-        waits = acks == ACKS_ALL or (acks == ACKS_LEADER and is_told_of_another)
-        if waits and (committed := partition.committed_at(appended)) is not None:
-            self._waiting.append((row, committed))
+        # A producer that hears of a message sent before must be able to rely on it: it is committed first.
+        if acks == ACKS_ALL or (
+            acks == ACKS_LEADER and appended.duplicate and partition.config.dedup_window_ms > 0
+        ):
+            committed = partition.committed_at(appended)
+            if committed is not None:
+                self.waiting.append((row, committed))
+        return row
 
-    def _append(self, partition: Partition, data: PartitionProduceData) -> Appended:
-        context, config = self._context, partition.config
-        batch, header = _checked(data, partition, context.api_version)
-        if not config.exclusive_producer:
-            return self._store(partition, batch, header)
+    async def append_delayed(
+        self, response: ProduceResponse, let_go: Callable[[], None]
+    ) -> ProduceResponse | None:
+        """Appends the delayed batches when their partitions have loaded, or when the request's timeout ends."""
+        delayed, self.delayed = self.delayed, []
+        try:
+            loading = {one.loaded for one in delayed}
+            await asyncio.wait(loading, timeout=max(self.request.timeout_ms, 1) / 1000)
+            for one in delayed:
+                self.append(one.name, one.topic_id, one.data, one.row)
+            for one in self.delayed:
+                # Clients try that again, and need not look for another leader.
+                one.row.base_offset, one.row.error_code = -1, ErrorCode.NOT_ENOUGH_REPLICAS
+                one.row.error_message = "its new leader still reads message ids back (dedup.window.ms)"
+        finally:
+            let_go()
+        if self.waiting:
+            return await _await_commits(self.context, response, self.waiting, self.request.timeout_ms)
+        return self.conclude(response)
+
+    def conclude(self, response: ProduceResponse) -> ProduceResponse | None:
+        """The response when nothing is left to wait for."""
+        if self.request.acks == ACKS_NONE:
+            _fail_unanswered(response)
+            return None
+        return _with_hints(self.context, response)
+
+    def _store_exclusively(self, partition: Partition, batch: memoryview, header: BatchHeader) -> Appended:
+        context, node = self.context, self.context.node
         writer = Writer(context.connection, context.caller.client_id, header.producer_id)
-        context.node.exclusive.check(partition.name, partition.group, partition.term, writer)
+        node.exclusive.check(partition.name, partition.group, partition.term, writer)
         appended = self._store(partition, batch, header)
-        context.node.exclusive.take(partition.group, partition.term, writer, context.node.clock.wall_ms())
+        node.exclusive.take(partition.group, partition.term, writer, node.clock.wall_ms())
         return appended
 
     def _store(self, partition: Partition, batch: memoryview, header: BatchHeader) -> Appended:
-        node, config = self._context.node, partition.config
+        node, config = self.context.node, partition.config
         if not config.dedup_window_ms:
-            batch, header = self._rules.apply(batch, header, config, node.clock.wall_ms())
+            batch, header = self.rules.apply(batch, header, config, node.clock.wall_ms())
             return partition.append(batch, header)
         memory = node.dedup.of(partition)
         if memory.loading is not None:
             raise _StillLoading(memory.loading)
-        batch, header = self._rules.apply(batch, header, config, node.clock.wall_ms())
-        most = self._rules.inflatable(config)
-        return memory.append(batch, header, self._rules.message_ids(batch, header, config), most)
+        batch, header = self.rules.apply(batch, header, config, node.clock.wall_ms())
+        most = self.rules.inflatable(config)
+        return memory.append(batch, header, self.rules.message_ids(batch, header, config), most)
 
 
 def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceResponse:
@@ -196,42 +206,41 @@ def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceRe
     return response
 
 
-def _check_request(request: ProduceRequest, api_version: int) -> None:
-    if api_version < LOWEST_VERSION:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION, f"Produce v{api_version}: expected v{LOWEST_VERSION} or newer"
-        )
-    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: expected 0, 1 or -1 (all)")
+def _refusal(request: ProduceRequest) -> KafkaError:
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
+    return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: expected 0, 1 or -1 (all)")
 
 
 def _checked(
     data: PartitionProduceData, partition: Partition, api_version: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The one batch that a partition's data may hold, proven sound."""
+    """The one batch that a partition's data may hold, checked."""
+    if api_version < LOWEST_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"Produce v{api_version}: expected v{LOWEST_VERSION} or newer"
+        )
     if not data.records:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"{partition.name}: no record batch")
     batch = memoryview(data.records)
     header = check_produced(batch)
-    if header.size != len(batch):
+    size, attributes = LENGTH_OVERHEAD + header.batch_length, header.attributes
+    if size != len(batch):
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"{partition.name}: expected one record batch, found more bytes"
         )
-    if header.size > partition.config.max_message_bytes:
+    if size > partition.config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{partition.name}: batch of {header.size} bytes, max.message.bytes={partition.config.max_message_bytes}",
+            f"{partition.name}: batch of {size} bytes, max.message.bytes={partition.config.max_message_bytes}",
         )
-    if header.record_count > header.size * RECORDS_PER_BYTE_MAX:
+    if header.record_count > size * RECORDS_PER_BYTE_MAX:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            f"{partition.name}: {header.record_count} records in {header.size} bytes",
+            ErrorCode.INVALID_RECORD, f"{partition.name}: {header.record_count} records in {size} bytes"
         )
-    if header.transactional:
+    if attributes & TRANSACTIONAL_BIT:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
-    if header.compression == ZSTD and api_version < ZSTD_SINCE_VERSION:
+    if attributes & CODEC_MASK == ZSTD and api_version < ZSTD_SINCE_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_SINCE_VERSION} or newer"
         )
@@ -241,7 +250,7 @@ def _checked(
 async def _await_commits(
     context: RequestContext, response: ProduceResponse, waiting: _Waiting, timeout_ms: int
 ) -> ProduceResponse:
-    """Waits for all commits; what is not committed in time is answered as such, and may still commit."""
+    """Waits for all commits. A batch that is not committed in time gets REQUEST_TIMED_OUT, and may still commit."""
     timer = asyncio.get_running_loop().call_later(max(timeout_ms, 1) / 1000, _time_out, waiting, timeout_ms)
     try:
         for answer, committed in waiting:

@@ -206,7 +206,7 @@ async def _driver(context: RequestContext, group_id: str, place: Place, *, begin
     if topic.internal:
         raise internal_topic(topic.name)
     try:
-        partition = resources.led_partition(context.caller, topic.name, index, operation)
+        partition = resources.partition(context.caller, None, topic_id, index, operation)
         return await context.node.queues.manager.driver(group_id, topic_id, partition, begin=begin)
     except KafkaError as refused:
         if refused.code == ErrorCode.OFFSET_NOT_AVAILABLE:

@@ -1,8 +1,11 @@
-"""What a topic may ask of the batches that it takes: keys, timestamps, a codec of its own, a size, message ids.
+"""The rules of a topic for the batches that it takes: keys, timestamps, a codec of its own, a size, message ids.
 
-Most topics ask nothing that needs a batch to be opened, and then it is not. Those that do pay for it on the event
-loop, so what one request may make the broker unpack is bounded: a few kilobytes can hold a hundred megabytes.
+Most topics have no rule that needs a batch to be opened, and then it is not. The others pay for it on the event loop,
+so there is a bound on how much one request may make the broker decompress: a few kilobytes can hold a hundred
+megabytes.
 """
+
+import msgspec
 
 from penstock.batch import BatchHeader, recompress, scan_batch
 from penstock.batch._scan import NULL_KEY, NULL_VALUE
@@ -13,53 +16,53 @@ from penstock.node.dedup.message_ids import MessageId, read_ids
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 INFLATION_MAX = 16
-"""How many times max.message.bytes a batch may hold once it is unpacked. Text packs ten to one."""
+"""A batch may decompress to this many times max.message.bytes. Text compresses ten to one."""
 INFLATED_BYTES_PER_REQUEST = 64 * 1024 * 1024
 """... and all batches of one request together: about half a second of work."""
 MESSAGE_IDS_PER_REQUEST = 100_000
 """They cost two to four microseconds each. Clients put at most some 10,000 messages into a batch."""
 
 
-class TopicRules:
-    """Applies topics' rules to the batches of one request."""
+class TopicRules(msgspec.Struct):
+    """Applies topics' rules to the batches of one request. The fields say how much work the request may still cause."""
 
-    __slots__ = ("_ids_room", "_room")
-
-    def __init__(self) -> None:
-        self._room = INFLATED_BYTES_PER_REQUEST
-        self._ids_room = MESSAGE_IDS_PER_REQUEST
+    bytes_left: int = INFLATED_BYTES_PER_REQUEST
+    ids_left: int = MESSAGE_IDS_PER_REQUEST
 
     def apply(
         self, batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
     ) -> tuple[memoryview, BatchHeader]:
-        """The batch as the topic wants it, or KafkaError."""
+        """The batch as the topic's rules require it, or KafkaError."""
         if config.cleanup_compact:
             self._require_keys(batch, header, config)
         if config.compression_type != "producer" and CODECS[config.compression_type] != header.compression:
             batch, header = self._recompress(batch, header, config)
-        if not config.message_timestamp_log_append:  # otherwise the log stamps its own
-            _check_timestamps(header, config, now_ms)
+        if not config.message_timestamp_log_append and (  # otherwise the log stamps its own
+            header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+            or 0 <= header.base_timestamp < now_ms - config.message_timestamp_before_max_ms
+        ):
+            raise _wrong_timestamp(header, config, now_ms)
         return batch, header
 
     def message_ids(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> list[MessageId]:
-        """What deduplication has to know of a batch."""
-        found = read_ids(batch, header, self.inflatable(config), self._ids_room)
-        self._room -= found.inflated_bytes
-        self._ids_room -= len(found.ids)
+        """The message ids in a batch, for deduplication."""
+        found = read_ids(batch, header, self.inflatable(config), self.ids_left)
+        self.bytes_left -= found.inflated_bytes
+        self.ids_left -= len(found.ids)
         return found.ids
 
     def inflatable(self, config: TopicConfig) -> int:
-        """How many bytes the next batch may have when it is unpacked."""
-        if self._room <= 0:
+        """How many bytes the next batch may have when it is decompressed."""
+        if self.bytes_left <= 0:
             message = (
                 f"the request unpacks to more than {INFLATED_BYTES_PER_REQUEST} bytes; send smaller requests"
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
-        return min(self._room, INFLATION_MAX * config.max_message_bytes)
+        return min(self.bytes_left, INFLATION_MAX * config.max_message_bytes)
 
     def _require_keys(self, batch: memoryview, header: BatchHeader, config: TopicConfig) -> None:
         _, payload, columns = scan_batch(batch, header=header, max_bytes=self.inflatable(config))
-        self._room -= len(payload)
+        self.bytes_left -= len(payload)
         if NULL_KEY in columns.nulls or NULL_KEY | NULL_VALUE in columns.nulls:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
 
@@ -68,7 +71,7 @@ class TopicRules:
     ) -> tuple[memoryview, BatchHeader]:
         limit, codec = self.inflatable(config), CODECS[config.compression_type]
         rebuilt, changed = recompress(batch, header, codec, _level(config), max_bytes=limit)
-        self._room -= max(len(rebuilt), len(batch))
+        self.bytes_left -= max(len(rebuilt), len(batch))
         if len(rebuilt) > config.max_message_bytes:
             message = (
                 f"the batch has {len(rebuilt)} bytes with compression.type={config.compression_type}, "
@@ -87,17 +90,15 @@ def _level(config: TopicConfig) -> int | None:
     return levels.get(config.compression_type)
 
 
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+def _wrong_timestamp(header: BatchHeader, config: TopicConfig, now_ms: int) -> KafkaError:
     newest, oldest = header.max_timestamp, header.base_timestamp
+    message = (
+        f"timestamp {oldest} is more than message.timestamp.before.max.ms="
+        f"{config.message_timestamp_before_max_ms} behind {now_ms}"
+    )
     if newest - now_ms > config.message_timestamp_after_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
+        message = (
             f"timestamp {newest} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} ahead of {now_ms}",
+            f"{config.message_timestamp_after_max_ms} ahead of {now_ms}"
         )
-    if 0 <= oldest < now_ms - config.message_timestamp_before_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {oldest} is more than message.timestamp.before.max.ms="
-            f"{config.message_timestamp_before_max_ms} behind {now_ms}",
-        )
+    return KafkaError(ErrorCode.INVALID_TIMESTAMP, message)

@@ -251,9 +251,9 @@ async def _delete_before(
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
     try:
-        resources, operation = context.node.resources, context.api.on_topic
-        resources.writable_topic(context.caller, topic, NO_UUID, operation)
-        partition = resources.led_partition(context.caller, topic, wanted.partition_index, operation)
+        partition = context.node.resources.partition(
+            context.caller, topic, NO_UUID, wanted.partition_index, context.api.on_topic, writes=True
+        )
         if not (partition.config.cleanup_delete or partition.config.cleanup_acked):
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"
