@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.config import Address, NodeConfig
 from penstock.errors import ConfigError
+from penstock.kafka.handlers.inner_client import KafkaCalls
 from penstock.kafka.server import KafkaListener
 from penstock.log import DataFolder, Disk
 from penstock.node import Node
@@ -63,6 +64,7 @@ class Service:
             self.node = node
             if self._status_log is not None:
                 self._status_log.start(node.record_forwarder, node.wait_ready)
+            KafkaCalls(node)
             self._listener = KafkaListener(node)
             await self._listener.start(kafka_socket)
             await self._open_http()

@@ -4,19 +4,21 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, Unanswered
 from penstock.groups import offsets_partition
-from penstock.kafka.handlers import inner_client
-from penstock.kafka.handlers.inner_client import InnerClient, NoAnswer
+from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.node.calls import methods, retry
+from penstock.node.calls.messages.kafka import KafkaRequest
+from penstock.types import Caller
 from penstock.web.api import publishing
 
 from .web_trio import WebTrio
@@ -192,9 +194,8 @@ def test_a_leader_that_moves_is_found_again(
 def test_a_node_that_is_cut_off_says_what_to_do(
     trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (inner_client, publishing):
-        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(inner_client, "ANSWER_MS", 200)
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.1)
+    hurry(monkeypatch)
     monkeypatch.setattr(publishing, "COMMIT_MS", 200)
     with trio.cut_off(1):
         for partition in (0, 1):
@@ -210,26 +211,24 @@ def test_a_node_that_is_cut_off_says_what_to_do(
 def test_a_node_that_never_answers_leaves_the_outcome_open(
     trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inner_client, "ANSWER_MS", 100)
+    hurry(monkeypatch)
     monkeypatch.setattr(publishing, "COMMIT_MS", 0)
-    leader = trio.node(2)
-    assert leader.links is not None
-    handlers = leader.links.rpc._handlers
-    usual = handlers[inner_client.ASK]
-    handlers[inner_client.ASK] = _silence
-    try:
-        refused = callers[1].post(
-            f"/v1/topics/{topic}/records", json={"records": [{"value": 1, "partition": 1}]}
-        )
-    finally:
-        handlers[inner_client.ASK] = usual
+    handlers = trio.node(2).calls._handlers
+    monkeypatch.setitem(handlers, methods.KAFKA_REQUEST.number, _silence)
+    refused = callers[1].post(f"/v1/topics/{topic}/records", json={"records": [{"value": 1, "partition": 1}]})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "outcome_unknown")
     assert "may have been done" in refused.json()["error"]["message"]
 
 
-async def _silence(sender: int, frame: memoryview) -> bytes:
+async def _silence(caller: Caller, request: KafkaRequest) -> NoReturn:
     await asyncio.Event().wait()
-    return b""
+    raise AssertionError
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes wait a moment only for each other's Kafka responses."""
+    for name in ("KAFKA_REQUEST", "KAFKA_QUERY"):
+        monkeypatch.setattr(methods, name, getattr(methods, name)._replace(answer_ms=200))
 
 
 # --- limits between nodes
@@ -237,30 +236,27 @@ async def _silence(sender: int, frame: memoryview) -> bytes:
 
 def test_questions_to_one_node_are_limited_so_that_the_cluster_keeps_its_own(trio: WebTrio) -> None:
     client = InnerClient(trio.node(1))
-    client._most = 2
+    remote: Any = trio.node(1).calls._remote
 
     async def scenario() -> list[bool]:
-        client._waiting[2] = 2
-        with pytest.raises(NoAnswer, match="2 questions already wait for node 2") as refused:
+        waiting = remote._for_clients
+        waiting[2] = remote._max_for_clients
+        with pytest.raises(Unanswered, match="requests of clients already wait for node 2") as refused:
             await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=2)
-        client._waiting[2] = 1
+        waiting[2] = remote._max_for_clients - 1
         await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=2)
-        return [refused.value.sent, client._waiting[2] == 1]
+        left = waiting.pop(2)
+        return [refused.value.may_be_done, left == remote._max_for_clients - 1]
 
     assert trio.run(scenario()) == [False, True]
 
 
-@pytest.mark.parametrize("what", ["a request", "an answer"])
+@pytest.mark.parametrize(("node", "what"), [(1, "a request"), (3, "a response")])
 def test_what_does_not_fit_between_nodes_is_refused_by_name(
-    trio: WebTrio, monkeypatch: pytest.MonkeyPatch, what: str
+    trio: WebTrio, monkeypatch: pytest.MonkeyPatch, node: int, what: str
 ) -> None:
     client = InnerClient(trio.node(1))
-    usual = inner_client.check_size
-
-    def check(node: Any, size: int, checked: str) -> None:
-        usual(node, size + 2**40 * (checked == what), checked)
-
-    monkeypatch.setattr(inner_client, "check_size", check)
+    monkeypatch.setattr(trio.node(node).calls._remote, "_max_bytes", 1 if node == 1 else 10)
 
     async def scenario() -> None:
         await client.ask(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(), DescribeConfigsResponse, to=3)

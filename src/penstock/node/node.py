@@ -221,10 +221,9 @@ class Node:
         return SubscriptionRouter(
             node_id=self.node_id,
             state=self.metadata.state,
-            view=self.view,
             store=SubscriptionStore(self.groups, self.clock, self.config.limits),
             events=self.events,
-            rpc=self.links.rpc if self.links is not None else None,
+            calls=self.calls,
         )
 
     def _make_acked_cleanup(self) -> AckedCleanup:

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Coroutine
 
 from penstock.config import Limits
-from penstock.errors import ErrorCode, KafkaError, PenstockError, ProtocolViolation
+from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
-from penstock.kafka.handlers.inner_client import answer_frame, serve_others
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.server.connection import Connection
 from penstock.kafka.wire import (
@@ -19,10 +18,10 @@ from penstock.kafka.wire import (
     Message,
     RequestHeader,
     decode_request,
-    decode_request_header,
     encode_response,
 )
 from penstock.node import Node
+from penstock.node.calls import CONTROLLER, methods
 from penstock.node.frames import SCRATCH_SIZE
 from penstock.types import Caller
 
@@ -52,8 +51,6 @@ class KafkaListener:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
-        node.controller.forwarded = self._serve_forwarded
-        serve_others(node)
 
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`."""
@@ -170,20 +167,13 @@ class KafkaListener:
     ) -> Message | Buffers | None:
         """The controller answers. Without one this node does, which can only say so."""
         try:
-            return [bytes(await self.node.controller.forward(frame, caller=context.caller))]
+            response = await self.node.calls.ask(CONTROLLER, methods.FORWARD, frame, caller=context.caller)
+            return [response]
         except PenstockError as trouble:
             log.info("API %s of %s was not forwarded: %s", header.api_key, context.connection.peer, trouble)
         response = context.api.handler(context, decode_request(header, frame))
         answer: Message | None = await response if inspect.isawaitable(response) else response
         return answer
-
-    async def _serve_forwarded(self, caller: Caller, frame: memoryview) -> memoryview:
-        """A request that a client sent to another node: this one is the controller."""
-        header = decode_request_header(frame)
-        api = find_api(header.api_key)
-        if api is None or not api.controller:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"API {header.api_key} is not the controller's")
-        return memoryview(await answer_frame(self.node, frame, caller))
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:
         """A newer client asks in a version that is unknown here: version 0 tells it which to use instead."""

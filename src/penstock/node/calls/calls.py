@@ -92,6 +92,10 @@ class Calls(Part):
                     raise self._given_up(target, problem) from problem
             await retry.pause(lambda asked=node: self._is_moved(target, asked))  # type: ignore[misc]
 
+    def find(self, target: Target) -> NodeId:
+        """The node that has this role, as far as this node knows; KafkaError while it does not."""
+        return self._directory.find(target)
+
     async def ask_nodes(
         self, nodes: Iterable[int], method: Method[Q, R], request: Q, *, caller: Caller
     ) -> dict[int, R | KafkaError]:

@@ -38,8 +38,6 @@ R = TypeVar("R")
 FRAME_OVERHEAD = 1024
 """Bytes of a frame beside the message: its head, a seal."""
 
-_FIRST = 200
-"""Added to the numbers of methods on the wire."""
 _CALLER = Struct(">H")
 _UNREADABLE = (ProtocolViolation, msgspec.MsgspecError, UnicodeDecodeError)
 _NOT_SENT = frozenset({CallProblem.NOT_CONNECTED, CallProblem.TOO_MANY_CALLS, CallProblem.UNKNOWN_METHOD})
@@ -70,9 +68,7 @@ class RemoteCalls:
         if method.for_clients:
             self._begin_for_client(node, absent)
         try:
-            answer = await self._rpc.call(
-                node, _FIRST + method.number, [head, body], method.answer_ms + wait_ms
-            )
+            answer = await self._rpc.call(node, method.number, [head, body], method.answer_ms + wait_ms)
         except CallFailed as failed:
             raise _unanswered(failed, absent) from failed
         finally:
@@ -86,7 +82,7 @@ class RemoteCalls:
 
     def answer_with(self, answer: Answer) -> None:
         for method in METHODS.values():
-            self._rpc.handle(_FIRST + method.number, self._handler(method, answer))
+            self._rpc.handle(method.number, self._handler(method, answer))
 
     def _begin_for_client(self, node: NodeId, absent: ErrorCode) -> None:
         waiting = self._for_clients.get(node, 0)

@@ -77,12 +77,16 @@ class Directory:
             return target.node
         if isinstance(target, LeaderOf):
             self._check_exists(target.group)
-        if self._is_alone:
+        if self._is_alone and not self._lacks_topic(target):
             return self._node_id
         leader = self._leader(target)
         if leader == NO_LEADER:
             raise NotExecuted(absent_code(target), f"no node is known to be {self.describe(target)}")
         return NodeId(leader)
+
+    def _lacks_topic(self, target: Target) -> bool:
+        """Whether no group has been coordinated yet, so that the topic of the coordinators does not exist."""
+        return isinstance(target, CoordinatorOf) and OFFSETS_TOPIC not in self._state.topics
 
     def describe(self, target: Target) -> str:
         match target:

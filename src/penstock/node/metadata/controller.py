@@ -5,7 +5,7 @@ the node that has the role.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
@@ -30,7 +30,7 @@ from penstock.cluster import (
     report_moved,
     start_moves,
 )
-from penstock.errors import ErrorCode, KafkaError, NotExecuted
+from penstock.errors import ErrorCode, KafkaError
 from penstock.node.calls import BROKER, CONTROLLER, AtNode, Calls, methods
 from penstock.node.calls.messages.controller import (
     CreateInternalTopic,
@@ -57,7 +57,6 @@ while it changes from five voters to five others."""
 
 Seen = Callable[[], dict[int, int]]
 """Nodes that gossip knows to be alive, with their incarnations."""
-Forwarded = Callable[[Caller, memoryview], Awaitable[memoryview]]
 
 
 class Controller:
@@ -87,9 +86,6 @@ class Controller:
         self._transfer = transfer
         self._producer_ids = range(0)
         self._reserving: asyncio.Task[None] | None = None
-        self.forwarded: Forwarded | None = None
-        """Answers a client's request that another node forwards; the listener of the Kafka port sets it."""
-        calls.serve(methods.FORWARD, self._forward)
         calls.serve(methods.CREATE_TOPIC, self._create_topic)
         calls.serve(methods.CREATE_INTERNAL_TOPIC, self._create_internal_topic)
         calls.serve(methods.RESERVE_PRODUCER_IDS, self._reserve_producer_ids)
@@ -172,10 +168,6 @@ class Controller:
                 raise
             raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, refused.message) from refused
 
-    async def forward(self, request: memoryview, *, caller: Caller) -> memoryview:
-        """A client's request, answered by the controller. Not sent twice if it may have been executed."""
-        return await self._calls.ask(CONTROLLER, methods.FORWARD, request, caller=caller)
-
     async def decommission(self, node_id: int, *, on: bool = True, caller: Caller = BROKER) -> None:
         """Has a node emptied and then removed, or cancels that. KafkaError says why not."""
         request = DecommissionNode(node_id, on)
@@ -200,12 +192,6 @@ class Controller:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message) from None
 
     # --- answering
-
-    async def _forward(self, caller: Caller, request: memoryview) -> memoryview:
-        self._metadata.check_controller()
-        if self.forwarded is None:
-            raise NotExecuted(ErrorCode.BROKER_NOT_AVAILABLE, f"node {self._node_id} has no Kafka port yet")
-        return await self.forwarded(caller, request)
 
     async def _create_topic(self, caller: Caller, request: CreateTopic) -> None:
         configs: dict[str, str | None] = dict(request.configs)

@@ -3,13 +3,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
-from uuid import UUID
-
-import msgspec
 
 from penstock.config import Address
-from penstock.errors import PenstockError
+from penstock.errors import KafkaError
+from penstock.node.calls import BROKER, methods
+from penstock.node.calls.messages.status import DamagedReplica, LedPartition, ReplicaRow
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.node.replication.partition import Partition, ReplicaFacts
 from penstock.node.status.cluster_status import (
@@ -29,15 +29,11 @@ from penstock.node.status.cluster_status import (
     draw_troubles,
     voters_behind,
 )
-from penstock.types import GroupId, NodeId, Replica, Term, TopicPartition
+from penstock.types import Caller, GroupId, Replica, Term, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
 
-PROGRESS, TROUBLES = 32, 33
-"""The methods' numbers between nodes; those of the controller are below."""
-ANSWER_MS = 2_000
-"""How long a node may take to answer: a person waits, and a picture without that node's lags is better than none."""
 MAX_ROWS = 200_000
 """In one answer: as many as a cluster may have partitions."""
 MAX_REASON_CHARACTERS = 400
@@ -46,73 +42,42 @@ MAX_REASON_CHARACTERS = 400
 Progress = Mapping[GroupId, tuple[ReplicaStatus, ...]]
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """On the wire: one partition that the answering node leads."""
-
-    topic_id: bytes
-    partition: int
-    progress: tuple[tuple[int, int, int, int, int, bool], ...]
-
-
-class _Trouble(msgspec.Struct, frozen=True, array_like=True):
-    """On the wire: a replica of the answering node that takes no part or is damaged."""
-
-    topic: str
-    partition: int
-    reason: str
-    takes_part: bool = False
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Row]).decode
-_decode_troubles = msgspec.msgpack.Decoder(list[_Trouble]).decode
-
 Troubles = list[tuple[ReplicaTrouble, bool]]
 """Each with whether the replica takes part all the same."""
 
 
-def _row(partition: Partition) -> _Row:
+def _row(partition: Partition) -> LedPartition:
     width = max(1, partition.log.entries.end_index - partition.log.entries.first_index)
     per_entry = partition.log.size_bytes / width
-    return _Row(
-        partition.group.topic_id.bytes,
-        partition.group.partition,
-        tuple(_replica(one, per_entry, width) for one in partition.progress()),
+    return LedPartition(
+        partition.group, tuple(_replica(one, per_entry, width) for one in partition.progress())
     )
 
 
-def _replica(one: ReplicaFacts, per_entry: float, width: int) -> tuple[int, int, int, int, int, bool]:
+def _replica(one: ReplicaFacts, per_entry: float, width: int) -> ReplicaRow:
     lag = max(0, one.lag)
     behind = int(min(lag, width) * per_entry)
-    return one.node_id, one.end_offset, lag, behind, max(0, one.silent_ms), one.learner
+    return ReplicaRow(one.node_id, one.end_offset, lag, behind, max(0, one.silent_ms), one.learner)
 
 
-def _rows(rows: Iterable[_Row]) -> Iterator[tuple[GroupId, tuple[ReplicaStatus, ...]]]:
+def _rows(rows: Iterable[LedPartition]) -> Iterator[tuple[GroupId, tuple[ReplicaStatus, ...]]]:
     for row in rows:
-        yield (
-            GroupId(UUID(bytes=row.topic_id), row.partition),
-            tuple(
-                ReplicaStatus(
-                    node_id=node_id, end_offset=end, lag=lag, bytes_behind=behind, silent_ms=silent, learner=learner
-                )
-                for node_id, end, lag, behind, silent, learner in row.progress
-            ),
-        )  # fmt: skip
+        yield row.group, tuple(ReplicaStatus(**one._asdict()) for one in row.replicas)
 
 
-def _troubles(node: int, rows: Iterable[_Trouble]) -> Troubles:
+def _troubles(node: int, rows: Iterable[DamagedReplica]) -> Troubles:
     return [
         (ReplicaTrouble(topic=row.topic, partition=row.partition, node_id=node, reason=row.reason), row.takes_part)
         for row in rows
     ]  # fmt: skip
 
 
-def _trouble(partition: Partition) -> _Trouble | None:
+def _trouble(partition: Partition) -> DamagedReplica | None:
     """What is wrong with a replica that could be opened."""
     if partition.offline_reason is not None:
-        return _Trouble(*partition.name, str(partition.offline_reason)[:MAX_REASON_CHARACTERS])
+        return DamagedReplica(*partition.name, str(partition.offline_reason)[:MAX_REASON_CHARACTERS])
     if partition.damage is not None:
-        return _Trouble(*partition.name, str(partition.damage)[:MAX_REASON_CHARACTERS], True)
+        return DamagedReplica(*partition.name, str(partition.damage)[:MAX_REASON_CHARACTERS], True)
     return None
 
 
@@ -121,9 +86,8 @@ class StatusCollector:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        if node.links is not None:
-            node.links.rpc.handle(PROGRESS, self._serve_progress)
-            node.links.rpc.handle(TROUBLES, self._serve_troubles)
+        node.calls.serve(methods.LIST_LED_PARTITIONS, self._list_led_partitions)
+        node.calls.serve(methods.LIST_DAMAGED_REPLICAS, self._list_damaged_replicas)
 
     async def picture(self) -> ClusterStatus:
         """Everything, with the lags of partitions that other nodes lead and what is wrong with their replicas: two
@@ -196,13 +160,23 @@ class StatusCollector:
         """What all nodes know, and who did not answer."""
         asked = sorted(self._leading_elsewhere(topic))
         others = sorted(self._connected())
-        answers, troubles = await asyncio.gather(
-            asyncio.gather(*(self._ask_progress(NodeId(one)) for one in asked)),
-            asyncio.gather(*(self._ask_troubles(NodeId(one)) for one in others)),
+        ask = partial(self._node.calls.ask_nodes, caller=BROKER)
+        led, damaged = await asyncio.gather(
+            ask(asked, methods.LIST_LED_PARTITIONS, None), ask(others, methods.LIST_DAMAGED_REPLICAS, None)
         )
-        told = {group: row for answer in answers for group, row in (answer or {}).items()}
-        silent = tuple(one for one, answer in zip(asked, answers, strict=True) if answer is None)
-        return self._sight(told, [row for answer in troubles for row in answer]), silent
+        told: dict[GroupId, tuple[ReplicaStatus, ...]] = {}
+        for rows in led.values():
+            if not isinstance(rows, KafkaError):
+                told.update(_rows(rows))
+        # A replica that its node does not report here shows as under-replicated all the same.
+        troubles = [
+            trouble
+            for node, replicas in damaged.items()
+            if not isinstance(replicas, KafkaError)
+            for trouble in _troubles(node, replicas)
+        ]
+        silent = tuple(node for node in asked if isinstance(led[node], KafkaError))
+        return self._sight(told, troubles), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
         """Nodes that know lags which this one does not."""
@@ -215,36 +189,17 @@ class StatusCollector:
         found = {leaders.get(group).leader for group in [*groups, METADATA_GROUP]}
         return {one for one in found if one >= 0 and one != self._node.node_id}
 
-    async def _ask_progress(self, node: NodeId) -> Progress | None:
-        try:
-            return dict(_rows(_decode(await self._ask(node, PROGRESS))))
-        except (PenstockError, msgspec.DecodeError, ValueError):
-            return None
-
-    async def _ask_troubles(self, node: NodeId) -> Troubles:
-        """Nothing from one that does not answer, or does not know the question yet: what it keeps out is
-        under-replicated all the same."""
-        try:
-            return _troubles(node, _decode_troubles(await self._ask(node, TROUBLES)))
-        except (PenstockError, msgspec.DecodeError, ValueError):
-            return []
-
-    async def _ask(self, node: NodeId, method: int) -> memoryview:
-        links = self._node.links
-        assert links is not None, "a node that is alone knows no other"
-        return await links.rpc.call(node, method, b"", ANSWER_MS)
-
-    def _serve_progress(self, sender: NodeId, question: memoryview) -> bytes:
+    def _list_led_partitions(self, caller: Caller, request: None) -> list[LedPartition]:
         led = [*self._led(), *self._own_led()]
-        return _encode([_row(partition) for partition in led[:MAX_ROWS]])
+        return [_row(partition) for partition in led[:MAX_ROWS]]
 
-    def _serve_troubles(self, sender: NodeId, question: memoryview) -> bytes:
-        return _encode(list(self._troubles_here())[:MAX_ROWS])
+    def _list_damaged_replicas(self, caller: Caller, request: None) -> list[DamagedReplica]:
+        return list(self._troubles_here())[:MAX_ROWS]
 
-    def _troubles_here(self) -> Iterator[_Trouble]:
+    def _troubles_here(self) -> Iterator[DamagedReplica]:
         for name, _, found in self._node.partitions.replicas():
             if not isinstance(found, Partition):
-                yield _Trouble(*name, str(found)[:MAX_REASON_CHARACTERS])
+                yield DamagedReplica(*name, str(found)[:MAX_REASON_CHARACTERS])
             elif (trouble := _trouble(found)) is not None:
                 yield trouble
         yield from (trouble for own in self._own() if (trouble := _trouble(own)) is not None)

@@ -7,7 +7,7 @@ tells any node of all of it.
 
 from penstock.node.subscriptions.attachment import Attachment, place_told
 from penstock.node.subscriptions.manager import Subscriptions
-from penstock.node.subscriptions.router import PlacePicture, SubscriptionPicture, SubscriptionRouter
+from penstock.node.subscriptions.router import SubscriptionRouter
 from penstock.node.subscriptions.values import (
     Bounds,
     Elsewhere,
@@ -27,11 +27,9 @@ __all__ = [
     "Encoder",
     "Ending",
     "Notice",
-    "PlacePicture",
     "Reader",
     "Refused",
     "Rows",
-    "SubscriptionPicture",
     "SubscriptionRouter",
     "Subscriptions",
     "Wish",

@@ -1,182 +1,99 @@
-"""Subscriptions as people see and end them, asked of any node.
+"""Subscriptions of the whole cluster: descriptions and deletion, on any node.
 
-What is stored of a subscription, and who is attached to it, only its home knows: the coordinator of the group of its
-name. All nodes together know all subscriptions; each is asked page by page, so that no answer outgrows a frame.
+Only the coordinator of the group of a subscription's name knows its stored progress and its subscriber. All nodes
+together know all subscriptions; each is asked page by page, so that no response outgrows a frame.
 """
 
-import asyncio
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
-
-import msgspec
 
 from penstock.cluster import OFFSETS_TOPIC, ClusterState
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import KafkaError, NotExecuted
 from penstock.groups import CommittedOffset
-from penstock.node.metadata.cluster_view import ClusterView
+from penstock.node.calls import AtNode, Calls, CoordinatorOf, methods
+from penstock.node.calls.messages.subscriptions import (
+    DeleteSubscription,
+    DescribeSubscription,
+    ListSubscriptions,
+    PlacePicture,
+    SubscriptionPage,
+    SubscriptionPicture,
+)
 from penstock.node.subscriptions.attachment import RANGES_TOLD, Attachment
-from penstock.node.subscriptions.manager import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Subscriptions
+from penstock.node.subscriptions.manager import Subscriptions
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
-from penstock.node.subscriptions.store import TRANSIENT, SubscriptionStore
+from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.queue.subscription_storage import decode_done, decode_ttl
-from penstock.types import EventSink, NodeId, TopicPartition
+from penstock.types import Caller, EventSink, NodeId, TopicPartition
 
-if TYPE_CHECKING:
-    from penstock.node.peers import Rpc
-
-ASK = 34
-"""The method of the inter-node port, for all three questions."""
-ANSWER_MS = 10_000
 PAGE_PLACES = 5_000
 """Partitions, and ranges of them, in one page: some hundred kilobytes, a tenth of a second at most to make."""
 
-T = TypeVar("T")
-
-
-class Browse(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Asks for subscriptions by name, from behind this one on."""
-
-    after: str
-
-
-class Look(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    name: str
-
-
-class Forget(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """`is_forced`: also one that has a subscriber, who is sent away."""
-
-    name: str
-    is_forced: bool
-
-
-class PlacePicture(msgspec.Struct, frozen=True, array_like=True):
-    """How far a subscription is on one partition, by what is stored."""
-
-    topic: str
-    partition: int
-    offset: int
-    """The first that is not acked."""
-    done: list[tuple[int, int]]
-    """First and last of what is acked beyond it; the lowest ranges, if there are many."""
-    done_beyond: int
-    """How many are acked beyond these ranges."""
-    unacked: int
-    """Pushed to whoever is attached, and not acked."""
-
-
-class SubscriptionPicture(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    home: int
-    topics: list[str]
-    is_attached: bool
-    since_ms: int
-    """It is so since then."""
-    ttl_ms: int
-    expires_ms: int | None
-    """When it will be forgotten; None while somebody is attached."""
-    deferred: int
-    """Messages that whoever is attached waits for, because they are not due."""
-    places: list[PlacePicture]
-
-
-class Page(msgspec.Struct, frozen=True, array_like=True):
-    pictures: list[SubscriptionPicture]
-    is_last: bool
-
-
-Question = Browse | Look | Forget
-
 
 class SubscriptionRouter:
-    """Asks and answers. Lives on its node's event loop."""
+    """Asks coordinators, and answers for the subscriptions that this node coordinates. Lives on its event loop."""
 
     def __init__(
         self,
         *,
         node_id: NodeId,
         state: ClusterState,
-        view: ClusterView,
         store: SubscriptionStore,
         events: EventSink,
-        rpc: "Rpc | None",
+        calls: Calls,
     ) -> None:
         self._node_id = node_id
         self._state = state
-        self._view = view
         self._store = store
         self._events = events
-        self._rpc = rpc
+        self._calls = calls
         self.live: Subscriptions | None = None
-        """Who is attached here. None before the first subscriber came."""
-        if rpc is not None:
-            rpc.handle(ASK, self._serve)
+        """The attached subscribers of this node. None before the first one."""
+        calls.serve(methods.LIST_SUBSCRIPTIONS, self._list)
+        calls.serve(methods.DESCRIBE_SUBSCRIPTION, self._describe)
+        calls.serve(methods.DELETE_SUBSCRIPTION, self._delete)
 
     # --- asking
 
-    async def browse(self, node: int, after: str) -> Page:
-        """Subscriptions that are at home at a node, in the order of their names. PenstockError if it does not tell."""
-        return await self._ask(node, Browse(after), Page)
+    async def browse(self, node: int, after: str, *, caller: Caller) -> SubscriptionPage:
+        """Subscriptions that a node coordinates, in the order of their names. KafkaError if it does not answer."""
+        target, request = AtNode(NodeId(node)), ListSubscriptions(after)
+        return await self._calls.ask(target, methods.LIST_SUBSCRIPTIONS, request, caller=caller)
 
-    async def look(self, name: str) -> SubscriptionPicture | None:
-        """None: there is no such subscription. PenstockError if that cannot be known now."""
+    async def look(self, name: str, *, caller: Caller) -> SubscriptionPicture | None:
+        """None: there is no such subscription. KafkaError if that cannot be known now."""
         if OFFSETS_TOPIC not in self._state.topics:
             return None
-        page = await self._ask_home(name, Look(name), Page)
+        target, request = CoordinatorOf(name), DescribeSubscription(name)
+        page = await self._calls.ask(target, methods.DESCRIBE_SUBSCRIPTION, request, caller=caller)
         return page.pictures[0] if page.pictures else None
 
-    async def forget(self, name: str, *, force: bool) -> bool:
-        """As if it had never been, when this returns; False if it never was. NON_EMPTY_GROUP: it has a subscriber."""
+    async def forget(self, name: str, *, force: bool, caller: Caller) -> bool:
+        """Deletes a subscription; False if there was none. NON_EMPTY_GROUP: it has a subscriber."""
         if OFFSETS_TOPIC not in self._state.topics:
             return False
-        return await self._ask_home(name, Forget(name, force), bool)
-
-    async def _ask_home(self, name: str, question: Question, kind: type[T]) -> T:
-        """Asks again only while nobody has taken the question on."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_SECONDS
-        while True:
-            try:
-                return await self._ask(self._view.coordinator(name).node_id, question, kind)
-            except KafkaError as refused:
-                if refused.code not in TRANSIENT or loop.time() > deadline:
-                    raise
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
-
-    async def _ask(self, node: int, question: Question, kind: type[T]) -> T:
-        packed = msgspec.msgpack.encode(question)
-        if node == self._node_id:
-            told: bytes | memoryview = await self._serve(self._node_id, memoryview(packed))
-        elif self._rpc is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"node {node} cannot be asked")
-        else:
-            told = await self._rpc.call(NodeId(node), ASK, packed, ANSWER_MS)
-        return msgspec.msgpack.decode(told, type=kind)
+        target, request = CoordinatorOf(name), DeleteSubscription(name, force)
+        return await self._calls.ask(target, methods.DELETE_SUBSCRIPTION, request, caller=caller)
 
     # --- answering
 
-    async def _serve(self, sender: NodeId, packed: memoryview) -> bytes:
-        question: Question = msgspec.msgpack.decode(packed, type=Question)
-        match question:
-            case Browse(after=after):
-                return msgspec.msgpack.encode(self._page(after))
-            case Look(name=name):
-                picture = self._picture(name)
-                return msgspec.msgpack.encode(Page([] if picture is None else [picture], True))
-            case Forget(name=name, is_forced=is_forced):
-                return msgspec.msgpack.encode(await self._forget(name, is_forced))
+    def _list(self, caller: Caller, request: ListSubscriptions) -> SubscriptionPage:
+        return self._page(request.after)
 
-    def _page(self, after: str) -> Page:
+    def _describe(self, caller: Caller, request: DescribeSubscription) -> SubscriptionPage:
+        picture = self._picture(request.name)
+        return SubscriptionPage([] if picture is None else [picture], True)
+
+    def _page(self, after: str) -> SubscriptionPage:
         pictures: list[SubscriptionPicture] = []
-        room = PAGE_PLACES
+        places_left = PAGE_PLACES
         for name in sorted(name for name in self._store.names() if name > after):
-            if room <= 0:
-                return Page(pictures, False)
+            if places_left <= 0:
+                return SubscriptionPage(pictures, False)
             if (picture := self._picture(name)) is not None:
                 pictures.append(picture)
-                room -= sum(1 + len(place.done) for place in picture.places) + 1
-        return Page(pictures, True)
+                places_left -= sum(1 + len(place.done) for place in picture.places) + 1
+        return SubscriptionPage(pictures, True)
 
     def _picture(self, name: str) -> SubscriptionPicture | None:
         stored = self._store.stored(name)
@@ -185,7 +102,7 @@ class SubscriptionRouter:
             return None
         committed = stored.values()
         ttls = (decode_ttl(one.metadata) or 0 for one in committed)
-        since_ms = max(one.commit_timestamp_ms for one in committed)  # the last word of who was attached
+        since_ms = max(one.commit_timestamp_ms for one in committed)  # the last commit of the last subscriber
         return SubscriptionPicture(
             name=name,
             home=self._node_id,
@@ -205,11 +122,15 @@ class SubscriptionRouter:
     def _attachment(self, name: str) -> Attachment | None:
         return self.live.find(name) if self.live is not None else None
 
-    async def _forget(self, name: str, is_forced: bool) -> bool:
-        if not self._store.stored(name):
-            return False
+    async def _delete(self, caller: Caller, request: DeleteSubscription) -> bool:
+        name = request.name
+        try:
+            if not self._store.stored(name):
+                return False
+        except KafkaError as refused:
+            raise NotExecuted(refused.code, refused.message) from refused
         if self.live is not None:
-            await self.live.remove(name, force=is_forced)
+            await self.live.remove(name, force=request.is_forced)
         elif await self._store.forget(name):
             self._events.tell("subscription.forgotten", subscription=name)
         return True

@@ -24,7 +24,6 @@ from penstock.kafka.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from penstock.kafka.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.kafka.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -37,13 +36,13 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from penstock.node.calls import CoordinatorOf
 from penstock.types import TopicPartition
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.web.api.problems import as_problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams
 from penstock.web.api.topics import TopicName, known_topic
 
-COORDINATOR_KEY = 0
 SHARE = "share"
 NO_MEMBER, NO_GENERATION = "", -1
 """Who commits from outside: allowed while the group has no members."""
@@ -191,8 +190,8 @@ class Groups:
         """None: there is no such group."""
         if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
             return None
-        answer = await self._client.ask_home(
-            lambda: self._client.coordinator_of(group),
+        answer = await self._client.ask_role(
+            CoordinatorOf(group),
             ApiKey.DESCRIBE_GROUPS,
             DescribeGroupsRequest(groups=[group]),
             DescribeGroupsResponse,
@@ -221,8 +220,8 @@ class Groups:
 
     async def _offsets(self, group: str) -> list[CommittedFacts]:
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
-        answer = await self._client.ask_home(
-            lambda: self._client.coordinator_of(group),
+        answer = await self._client.ask_role(
+            CoordinatorOf(group),
             ApiKey.OFFSET_FETCH,
             OffsetFetchRequest(groups=[wanted]),
             OffsetFetchResponse,
@@ -248,8 +247,8 @@ class Groups:
         is_consumers = await self.described(group) is not None
         if not is_consumers and not await self._is_bare_share_group(group):
             raise await self._unknown(group)
-        answer = await self._client.ask_home(
-            lambda: self._client.coordinator_of(group),
+        answer = await self._client.ask_role(
+            CoordinatorOf(group),
             ApiKey.DELETE_GROUPS,
             DeleteGroupsRequest(groups_names=[group]),
             DeleteGroupsResponse,
@@ -307,16 +306,7 @@ class Groups:
         return offsets
 
     async def _commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        # Makes the topic that keeps offsets, if this is the first group of all.
-        request = FindCoordinatorRequest(key_type=COORDINATOR_KEY, coordinator_keys=[group])
-        found = await self._client.ask_home(
-            lambda: self._client.node.node_id,
-            ApiKey.FIND_COORDINATOR,
-            request,
-            FindCoordinatorResponse,
-            lambda found: found.coordinators[0].error_code,
-        )
-        check(found.coordinators[0].error_code, found.coordinators[0].error_message)
+        await self._client.node.groups.cores.ensure_topic()  # this may be the first group of all
         rows = [
             OffsetCommitRequestPartition(partition_index=one, committed_offset=offset, committed_metadata="")
             for one, offset in offsets.items()
@@ -327,8 +317,8 @@ class Groups:
             member_id=NO_MEMBER,
             topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)],
         )
-        answer = await self._client.ask_home(
-            lambda: self._client.coordinator_of(group),
+        answer = await self._client.ask_role(
+            CoordinatorOf(group),
             ApiKey.OFFSET_COMMIT,
             commit,
             OffsetCommitResponse,

@@ -4,13 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.kafka.handlers.inner_client import (
-    LOOK_AGAIN_SECONDS,
-    PATIENCE_SECONDS,
-    InnerClient,
-    NoAnswer,
-    is_passing,
-)
+from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -18,6 +12,7 @@ from penstock.kafka.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from penstock.node.calls.retry import may_repeat
 from penstock.types import TopicPartition
 
 LATEST, EARLIEST = -1, -2
@@ -34,16 +29,15 @@ async def find_offsets(
     client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int, *, patient: bool = False
 ) -> Found:
     """Asks once; `patient`, again while leaders are being elected."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_SECONDS
+    retry = client.node.calls.retry()
     found: Found = {}
     missing = list(partitions)
     while True:
         found |= await _ask_all(client, topic, missing, timestamp)
         missing = [partition for partition in missing if _may_pass(found[partition])]
-        if not missing or not patient or loop.time() > deadline:
+        if not missing or not patient or retry.is_over:
             return found
-        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        await retry.pause()
 
 
 async def find_ranges(
@@ -95,4 +89,4 @@ async def _ask_one(client: InnerClient, to: int, topic: str, partitions: list[in
 
 
 def _may_pass(found: int | PenstockError) -> bool:
-    return isinstance(found, NoAnswer) or (isinstance(found, KafkaError) and is_passing(found.code))
+    return isinstance(found, KafkaError) and may_repeat(found, repeatable=True)

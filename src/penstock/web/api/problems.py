@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.kafka.handlers.inner_client import NoAnswer
+from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
 from penstock.web.api.expected import expected_of
 
 RETRY_AFTER_SECONDS = 1
@@ -127,10 +126,10 @@ def check(code: int, message: str | None = None, field: str | None = None) -> No
 
 
 def as_problem(trouble: PenstockError) -> Problem:
-    if isinstance(trouble, KafkaError):
-        return refused(trouble.code, trouble.message)
-    if isinstance(trouble, NoAnswer) and trouble.sent:
+    if isinstance(trouble, Unanswered) and trouble.may_be_done:
         return outcome_unknown(str(trouble))
+    if isinstance(trouble, KafkaError) and not isinstance(trouble, Unanswered):
+        return refused(trouble.code, trouble.message)
     return Problem(503, "node_unavailable", f"{trouble}; try again, or ask another node")
 
 

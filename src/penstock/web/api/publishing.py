@@ -31,13 +31,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.batch import Record, build_batch, murmur2
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.kafka.handlers.inner_client import (
-    LOOK_AGAIN_SECONDS,
-    PATIENCE_SECONDS,
-    InnerClient,
-    NoAnswer,
-    is_passing,
-)
+from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.kafka.wire.messages.produce import (
@@ -47,6 +41,7 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from penstock.node.calls.retry import is_retryable, may_repeat
 from penstock.node.dedup.message_ids import MAX_ID_BYTES
 from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
 from penstock.web.api.problems import (
@@ -194,13 +189,12 @@ class Publishing:
     # --- to the leaders
 
     async def _produce(self, topic: str, batches: dict[int, bytes]) -> dict[int, Outcome]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_SECONDS
+        retry = self._client.node.calls.retry()
         outcomes: dict[int, Outcome] = {}
         left = batches
         while left:
             answers = await self._produce_once(topic, left)
-            late = loop.time() > deadline
+            late = retry.is_over
             again: dict[int, bytes] = {}
             for partition, answer in answers.items():
                 if isinstance(answer, _Passing) and not late:
@@ -209,7 +203,7 @@ class Publishing:
                     outcomes[partition] = answer.problem if isinstance(answer, _Passing) else answer
             left = again
             if left:
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                await retry.pause()
         return outcomes
 
     async def _produce_once(self, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Passing]":
@@ -256,16 +250,13 @@ def _outcome(row: PartitionProduceResponse) -> Outcome | _Passing:
     problem = refused(row.error_code, row.error_message)
     if row.base_offset != NOT_APPENDED:
         return outcome_unknown(problem.message)
-    return _Passing(problem) if is_passing(row.error_code) else problem
+    return _Passing(problem) if is_retryable(row.error_code) else problem
 
 
 def _judged(trouble: PenstockError) -> Outcome | _Passing:
     problem = as_problem(trouble)
-    if isinstance(trouble, NoAnswer):
-        return problem if trouble.sent else _Passing(problem)
-    if isinstance(trouble, KafkaError) and is_passing(trouble.code):
-        return _Passing(problem)
-    return problem
+    is_undone = isinstance(trouble, KafkaError) and may_repeat(trouble, repeatable=False)
+    return _Passing(problem) if is_undone else problem
 
 
 def _receipt(topic: str, rows: Sequence[_Row], outcomes: dict[int, Outcome]) -> Answer[PublishedRecords]:

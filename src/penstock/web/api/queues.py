@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.batch import unpacked_total
-from penstock.cluster import Topic
+from penstock.cluster import OFFSETS_TOPIC, Topic
 from penstock.config import GroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
@@ -23,6 +23,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.node.calls import CoordinatorOf
 from penstock.node.calls.messages.queues import (
     PeekRequest,
     PeekResult,
@@ -292,17 +293,7 @@ class Queues:
     async def delete_queue(self, call: Call[QueueParams, None]) -> None:
         queue = call.params.queue
         await self._pictures(queue)
-        try:
-            answer = await self._client.ask_home(
-                lambda: self._client.coordinator_of(queue),
-                ApiKey.DELETE_GROUPS,
-                DeleteGroupsRequest(groups_names=[queue]),
-                DeleteGroupsResponse,
-                lambda answer: answer.results[0].error_code,
-            )
-            code = answer.results[0].error_code
-        except KafkaError as nobody:  # no group has ever been coordinated
-            code = nobody.code
+        code = await self._delete_group(queue, call.caller)
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
         try:
@@ -314,6 +305,19 @@ class Queues:
         set_here = self._node.metadata.state.group_configs.get(queue, {})
         if set_here:  # a later queue of this name is not to be surprised by them
             await self._alter(GROUP_RESOURCE, queue, dict.fromkeys(set_here))
+
+    async def _delete_group(self, queue: str, caller: Caller) -> int:
+        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # no group has been coordinated yet
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        answer = await self._client.ask_role(
+            CoordinatorOf(queue),
+            ApiKey.DELETE_GROUPS,
+            DeleteGroupsRequest(groups_names=[queue]),
+            DeleteGroupsResponse,
+            lambda answer: answer.results[0].error_code,
+            caller=caller,
+        )
+        return answer.results[0].error_code
 
 
 def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Problem:

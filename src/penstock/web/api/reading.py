@@ -125,8 +125,8 @@ class Reading:
             max_bytes=params.max_bytes,
             topics=[FetchTopic(topic=params.topic, partitions=[wanted])],
         )
-        answer = await self._client.ask_home(
-            lambda: self._client.leader_of(params.topic, params.partition),
+        answer = await self._client.ask_role(
+            self._client.leader_role(params.topic, params.partition),
             ApiKey.FETCH,
             request,
             FetchResponse,

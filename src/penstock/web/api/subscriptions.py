@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.node.subscriptions import PlacePicture, SubscriptionPicture
-from penstock.types import TopicPartition
+from penstock.node.calls.messages.subscriptions import PlacePicture, SubscriptionPicture
+from penstock.types import Caller, TopicPartition
 from penstock.web.api.offsets import find_ranges
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
@@ -96,20 +96,20 @@ class SubscriptionsApi:
     async def list_subscriptions(self, call: Call[NoParams, None]) -> SubscriptionList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         ranges: Ranges = {}
-        answers = await asyncio.gather(*(self._listed(node, ranges) for node in nodes))
+        answers = await asyncio.gather(*(self._listed(node, ranges, call.caller) for node in nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
         return SubscriptionList(
             subscriptions=sorted(rows, key=lambda row: row.subscription),
             unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
         )
 
-    async def _listed(self, node: int, ranges: Ranges) -> list[SubscriptionSummary] | None:
+    async def _listed(self, node: int, ranges: Ranges, caller: Caller) -> list[SubscriptionSummary] | None:
         """Page by page: of many subscriptions with many partitions only the sums are kept."""
         rows: list[SubscriptionSummary] = []
         after = ""
         while True:
             try:
-                page = await self._node.subscriptions.browse(node, after)
+                page = await self._node.subscriptions.browse(node, after, caller=caller)
             except PenstockError:
                 return None
             await self._find(page.pictures, ranges)
@@ -130,7 +130,7 @@ class SubscriptionsApi:
 
     async def describe_subscription(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
         name = call.params.subscription
-        picture = await self._node.subscriptions.look(name)
+        picture = await self._node.subscriptions.look(name, caller=call.caller)
         if picture is None:
             raise _unknown(name)
         ranges: Ranges = {}
@@ -147,7 +147,9 @@ class SubscriptionsApi:
     async def delete_subscription(self, call: Call[ForgetParams, None]) -> None:
         name = call.params.subscription
         try:
-            was_there = await self._node.subscriptions.forget(name, force=call.params.force)
+            was_there = await self._node.subscriptions.forget(
+                name, force=call.params.force, caller=call.caller
+            )
         except KafkaError as trouble:
             if trouble.code != ErrorCode.NON_EMPTY_GROUP:
                 raise
