@@ -14,6 +14,7 @@ from random import Random
 from penstock.config import Address
 from penstock.errors import ProtocolViolation
 from penstock.node.peers import Body, PeerHello, TransportEvents
+from penstock.node.peers.handshake import NEWEST_VERSION
 from penstock.sim.loop import NodeLoop
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.types import NodeId
@@ -307,6 +308,9 @@ class SimTransport:
 
     def connected(self) -> Mapping[NodeId, PeerHello]:
         return self._connected
+
+    def version_of(self, node: NodeId) -> int:
+        return NEWEST_VERSION if node in self._connected else 0
 
     def introduce(self, me: PeerHello) -> None:
         self.hello = me

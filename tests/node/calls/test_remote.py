@@ -16,6 +16,7 @@ from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.messages.records import AppendBatch
 from penstock.node.calls.remote import FRAME_OVERHEAD, RemoteCalls, decode, encode
 from penstock.node.peers import Body, PeerHello, Rpc, Switchboard
+from penstock.node.peers.handshake import NEWEST_VERSION
 from penstock.types import ANONYMOUS, Caller, GroupId, NodeId, Replica
 
 HERE, THERE = NodeId(1), NodeId(2)
@@ -31,6 +32,7 @@ class Line:
         self.events = events
         self.other: Line | None = None
         self.bodies: list[bytes] = []
+        self.version = NEWEST_VERSION
 
     def send(self, to: NodeId, kind: int, body: Body) -> bool:
         if self.other is None or self.other.me != to:
@@ -42,6 +44,9 @@ class Line:
 
     def connected(self) -> Mapping[NodeId, PeerHello]:
         return {}
+
+    def version_of(self, node: NodeId) -> int:
+        return self.version
 
     def introduce(self, me: PeerHello) -> None: ...
 
@@ -145,6 +150,20 @@ async def test_a_node_that_is_not_connected_has_surely_done_nothing() -> None:
     with pytest.raises(Unanswered, match="cannot be reached") as caught:
         await here.ask(AtNode(THERE), methods.CREATE_TOPIC, CreateTopic("t"), caller=BROKER)
     assert not caught.value.may_be_done
+
+
+async def test_an_older_node_is_not_asked_for_a_method_that_it_does_not_have() -> None:
+    here, there, line = two_nodes()
+    newer = methods.FORWARD._replace(since=NEWEST_VERSION + 1)
+    there.serve(methods.FORWARD, lambda caller, request: request)
+    with pytest.raises(
+        Unanswered, match=r"node 2 speaks version 2 .* forward came with version 3: update"
+    ) as caught:
+        await here.ask(AtNode(THERE), newer, memoryview(b"frame"), caller=BROKER)
+    assert (caught.value.code, caught.value.may_be_done) == (ErrorCode.UNSUPPORTED_VERSION, False)
+    assert line.bodies == []
+    line.version += 1
+    assert await here.ask(AtNode(THERE), newer, memoryview(b"frame"), caller=BROKER) == b"frame"
 
 
 async def test_a_request_that_cannot_be_read_is_refused_and_not_executed() -> None:

@@ -4,7 +4,15 @@ import msgspec
 import pytest
 
 from penstock.config import Address
-from penstock.node.peers.handshake import KEYED, MAGIC, PREAMBLE_SIZE, Handshake, Refused
+from penstock.node.peers.handshake import (
+    KEYED,
+    MAGIC,
+    NEWEST_VERSION,
+    OLDEST_VERSION,
+    PREAMBLE_SIZE,
+    Handshake,
+    Refused,
+)
 from penstock.node.peers.hello import Introduction, Refusal, RefusalCode
 from penstock.node.peers.seal import Seal
 
@@ -14,13 +22,13 @@ ONE, TWO = hello(1, run=11), hello(2, run=22)
 
 
 def dialler(
-    key: bytes | None = None, *, nonce: bytes = b"d" * 32, versions: tuple[int, int] = (1, 1)
+    key: bytes | None = None, *, nonce: bytes = b"d" * 32, versions: tuple[int, int] = (2, 2)
 ) -> Handshake:
     return Handshake(dials=True, me=ONE, key=key, nonce=nonce, judge=accept_all, versions=versions)
 
 
 def listener(
-    key: bytes | None = None, *, nonce: bytes = b"l" * 32, versions: tuple[int, int] = (1, 1)
+    key: bytes | None = None, *, nonce: bytes = b"l" * 32, versions: tuple[int, int] = (2, 2)
 ) -> Handshake:
     return Handshake(dials=False, me=TWO, key=key, nonce=nonce, judge=accept_all, versions=versions)
 
@@ -60,13 +68,13 @@ def test_frames_that_follow_at_once_are_kept() -> None:
 
 def test_a_listener_says_nothing_of_itself_before_the_dialler_has_proven_the_key() -> None:
     preamble = listener(KEY).feed(dialler(KEY).opening())
-    assert preamble == MAGIC + bytes([1, 1, KEYED, 0]) + b"l" * 32
+    assert preamble == MAGIC + bytes([2, 2, KEYED, 0]) + b"l" * 32
     assert listener().feed(b"PN") == b""
 
 
 @pytest.mark.parametrize(
     ("dials", "listens", "spoken"),
-    [((1, 1), (1, 3), 1), ((1, 4), (2, 3), 3), ((2, 2), (1, 2), 2)],
+    [((2, 2), (2, 3), 2), ((2, 3), (3, 4), 3), ((2, 5), (3, 4), 4), ((3, 3), (2, 3), 3)],
 )
 def test_the_newest_version_that_both_know_is_spoken(
     dials: tuple[int, int], listens: tuple[int, int], spoken: int
@@ -76,13 +84,36 @@ def test_the_newest_version_that_both_know_is_spoken(
     assert (caller.version, called.version) == (spoken, spoken)
 
 
+def test_a_node_speaks_the_newest_version_and_the_one_before_it() -> None:
+    """Version 1 was never negotiated, so version 2 stands alone."""
+    assert NEWEST_VERSION == 2, "from version 3 on, the oldest one is the one before the newest"
+    assert OLDEST_VERSION == 2
+
+
 def test_versions_that_do_not_overlap_are_refused_by_both() -> None:
-    caller, called = dialler(versions=(3, 4)), listener(versions=(1, 2))
-    with pytest.raises(Refused, match=r"versions 3 to 4 .* this node 1 to 2") as by_listener:
+    caller, called = dialler(versions=(4, 5)), listener(versions=(2, 3))
+    with pytest.raises(Refused, match=r"versions 4 to 5 .* versions 2 to 3: .* on this node") as by_listener:
         called.feed(caller.opening())
-    with pytest.raises(Refused, match=r"versions 1 to 2 .* this node 3 to 4") as by_dialler:
+    with pytest.raises(Refused, match=r"versions 2 to 3 .* versions 4 to 5: .* on that node") as by_dialler:
         caller.feed(by_listener.value.farewell)
     assert by_listener.value.refusal.code == by_dialler.value.refusal.code == RefusalCode.VERSION
+
+
+@pytest.mark.parametrize("old_dials", [True, False])
+def test_a_node_of_the_protocol_before_negotiation_is_refused_and_told_what_to_do(old_dials: bool) -> None:
+    old = MAGIC + bytes([1, 1, 0, 0]) + b"o" * 32
+    ours = (OLDEST_VERSION, NEWEST_VERSION)
+    new = listener(versions=ours) if old_dials else dialler(versions=ours)
+    with pytest.raises(Refused) as refused:
+        new.feed(old)
+    assert refused.value.refusal.code == RefusalCode.VERSION
+    assert str(refused.value) == (
+        "it speaks version 1 of the inter-node protocol, this node version 2: its Penstock is too old to run beside "
+        "this one; stop all nodes of the cluster, update Penstock on each, and start them again"
+    )
+    # The old node gets this node's preamble, from which it can tell the same.
+    sent = refused.value.farewell if old_dials else new.opening()
+    assert sent[:6] == MAGIC + bytes([2, 2])
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(KEY, None), (None, KEY)])

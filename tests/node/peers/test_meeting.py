@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.config import Limits
-from penstock.node.peers.handshake import PREAMBLE_SIZE, Refused
+from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, Refused
 from penstock.node.peers.hello import NOBODY, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
 
@@ -23,6 +23,12 @@ async def test_nodes_learn_each_others_facts_before_they_are_up(town: Town, key:
     assert two.network.connected()[NodeId(1)] == one.me
     assert (one.hellos, two.hellos) == ([(two.me, two.address)], [(one.me, None)])
     assert (one.said, two.said) == (["up 2"], ["up 1"])
+
+
+async def test_both_nodes_know_the_version_that_they_negotiated(town: Town, key: bytes | None) -> None:
+    one, two = await town.pair(key=key)
+    assert one.network.version_of(NodeId(2)) == two.network.version_of(NodeId(1)) == NEWEST_VERSION
+    assert one.network.version_of(NodeId(3)) == 0
 
 
 async def test_frames_arrive_whole_and_in_order_both_ways(town: Town, key: bytes | None) -> None:

@@ -77,7 +77,7 @@ async def test_strangers_beyond_the_limit_push_out_the_oldest_and_nodes_still_ge
 async def test_an_introduction_that_is_too_large_is_refused_before_it_is_read(town: Town) -> None:
     one = await town.node(1)
     stranger = await town.stranger(one.address)
-    stranger.say(MAGIC + bytes([1, 1, 0, 0]) + bytes(32) + HEAD.pack(2**31, 1))
+    stranger.say(MAGIC + bytes([2, 2, 0, 0]) + bytes(32) + HEAD.pack(2**31, 1))
     heard = await stranger.heard_until_closed()
     assert b"an introduction of 2147483648 bytes" in heard
 
@@ -85,7 +85,7 @@ async def test_an_introduction_that_is_too_large_is_refused_before_it_is_read(to
 async def test_an_introduction_that_makes_no_sense_is_refused(town: Town) -> None:
     one = await town.node(1)
     stranger = await town.stranger(one.address)
-    stranger.say(MAGIC + bytes([1, 1, 0, 0]) + bytes(32) + HEAD.pack(4, 1) + b"\xc1\xc1\xc1")
+    stranger.say(MAGIC + bytes([2, 2, 0, 0]) + bytes(32) + HEAD.pack(4, 1) + b"\xc1\xc1\xc1")
     assert b"cannot be read" in await stranger.heard_until_closed()
 
 
@@ -127,9 +127,9 @@ async def test_a_version_that_is_not_spoken_is_refused_in_words_on_both_sides(
     stranger = await town.stranger(one.address)
     stranger.say(MAGIC + bytes([7, 9, 0, 0]) + bytes(32))
     heard = await stranger.heard_until_closed()
-    assert "it speaks versions 7 to 9 of the inter-node protocol, this node 1 to 1" in warnings(caplog)[0]
+    assert "it speaks versions 7 to 9 of the inter-node protocol, this node version 2" in warnings(caplog)[0]
     # The other side gets what it needs to say the same.
-    assert (len(heard), heard[:6]) == (PREAMBLE_SIZE, MAGIC + bytes([1, 1]))
+    assert (len(heard), heard[:6]) == (PREAMBLE_SIZE, MAGIC + bytes([2, 2]))
 
 
 @pytest.mark.parametrize(

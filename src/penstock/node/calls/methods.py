@@ -4,8 +4,16 @@ A row has the method's number on the wire, the types of its request and response
 the request be executed twice without harm? `retry` decides by that. `None` as a response type means that the response
 only says that the request was executed.
 
-Numbers are never used for another method: a node of an older version may still ask with them. To add a method, add its
-messages to `messages` and a row here, and `serve` it in the part of the node that knows the answer.
+To add a method, add its messages to `messages` and a row here, and `serve` it in the part of the node that knows the
+answer.
+
+Versions. A cluster may run this version of Penstock beside the one before it, so the table may change only in ways that
+both understand:
+ 1. A number is never used for another method.
+ 2. A new method says in `since` with which version of the inter-node protocol it came. A node that speaks an older
+    version is not asked: the request fails with UNSUPPORTED_VERSION.
+ 3. A message gets new fields only at its end, and with defaults: older nodes ignore them.
+Any other change needs another method. It replaces the old one when no supported version uses that any more.
 """
 
 from types import NoneType
@@ -79,6 +87,8 @@ class Method(NamedTuple, Generic[Q, R]):
     answer_ms: int = ANSWER_MS
     for_clients: bool = False
     """Whether the requests of clients decide how many such calls there are, and how long they wait."""
+    since: int = 2
+    """The version of the inter-node protocol that has it first."""
 
 
 METHODS: dict[int, Method[Any, Any]] = {}

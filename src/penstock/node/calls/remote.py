@@ -63,6 +63,7 @@ class RemoteCalls:
         self, node: NodeId, absent: ErrorCode, method: Method[Q, R], request: Q, caller: Caller, wait_ms: int
     ) -> R:
         """`absent` is the code of the error if the node does not answer."""
+        self._check_version(node, method)
         head, body = _pack_caller(caller), encode(request)
         self._check_size(len(head) + len(body), "a request")
         if method.for_clients:
@@ -120,6 +121,15 @@ class RemoteCalls:
         body = encode(response)
         self._check_size(len(body), "a response")
         return body
+
+    def _check_version(self, node: NodeId, method: Method[Any, Any]) -> None:
+        version = self._rpc.version_of(node)
+        if 0 < version < method.since:
+            message = (
+                f"node {node} speaks version {version} of the inter-node protocol, and {method.name} came with "
+                f"version {method.since}: update Penstock on that node"
+            )
+            raise Unanswered(ErrorCode.UNSUPPORTED_VERSION, message, may_be_done=False)
 
     def _check_size(self, size: int, what: str) -> None:
         if size > self._max_bytes:

@@ -26,6 +26,7 @@ class BoundNetwork:
         self._listening = listening
         self.send = network.send
         self.connected = network.connected
+        self.version_of = network.version_of
         self.introduce = network.introduce
         self.set_peers = network.set_peers
         self.dial_seeds = network.dial_seeds

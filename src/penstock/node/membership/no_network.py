@@ -23,6 +23,9 @@ class NoNetwork:
     def connected(self) -> "Mapping[NodeId, PeerHello]":
         return {}
 
+    def version_of(self, node: NodeId) -> int:
+        return 0
+
     def introduce(self, me: "PeerHello") -> None: ...
 
     def set_peers(self, peers: "Mapping[NodeId, Address]") -> None: ...

@@ -96,6 +96,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the handshake is over, well or not."""
         self.refused: Refused | None = None
+        self.version = 0
+        """The version of the protocol that both sides speak; 0 before the handshake is over."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
@@ -195,6 +197,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _establish(self, handshake: Handshake) -> None:
         self.peer = handshake.hello
+        self.version = handshake.version
         seals = handshake.seals()
         if seals is not None:
             self._seal_out, self._seal_in = seals

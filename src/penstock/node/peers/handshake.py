@@ -1,23 +1,26 @@
-"""How two nodes meet: bytes in, bytes out, no socket.
+"""The handshake of two nodes: bytes in, bytes out, no socket.
 
     dialler                                     listener
-    preamble ------------------------------->   is it Penstock, a version we share, keyed as we are?
+    preamble ------------------------------->   checks: Penstock? a common version? a key on both sides or on none?
                 <------------------------------ preamble
-    the same questions
-    introduction + proof ------------------->   right key? our cluster? an id that is free?
+    the same checks
+    introduction + proof ------------------->   checks: the right key? the same cluster? a free node id?
                 <------------------------------ introduction + proof, or the same with a refusal in it
-    the same questions
+    the same checks
     ... frames ...                              ... frames ...
 
-A preamble has 40 bytes in every version of the protocol, now and later, so that any two versions can at least tell each
-other apart:
+A preamble has 40 bytes in every version of the protocol, now and later, so that any two versions can at least recognise
+each other:
 
     0   magic "PNST"        4   oldest version spoken, u8     5   newest, u8
     6   flags: 1 = keyed    7   0                             8   32 random bytes
 
-Both then speak the newest version that both know. The listener says nothing of itself before the dialler has proven
-that it holds the key. Every refusal is told to the other side (a preamble alone lets it see for itself), so that both
-logs tell.
+Both sides then speak the newest version that both know. A node speaks the newest version and the one before it, so that
+the nodes of a cluster can be updated one after the other. Version 1 is the exception: it was spoken before versions
+were negotiated, and is refused.
+
+The listener says nothing of itself before the dialler has proven that it holds the key. Each side tells the other why
+it refuses (a preamble alone lets the other side come to the same conclusion), so both logs have the reason.
 """
 
 from collections.abc import Callable
@@ -38,8 +41,9 @@ from penstock.node.peers.hello import (
 from penstock.node.peers.seal import PROOF_SIZE, TAG_SIZE, Role, Seal, is_proven, proof
 
 MAGIC = b"PNST"
-OLDEST_VERSION = 1
-NEWEST_VERSION = 1
+NEWEST_VERSION = 2
+FIRST_NEGOTIATED_VERSION = 2
+OLDEST_VERSION = max(FIRST_NEGOTIATED_VERSION, NEWEST_VERSION - 1)
 KEYED = 1
 NONCE_SIZE = 32
 PREAMBLE_SIZE = 8 + NONCE_SIZE
@@ -64,7 +68,8 @@ class Refused(PenstockError):
 
 
 class Handshake:
-    """One connection's beginning. Feed it what comes until `hello` is set; whatever it returns is to be sent."""
+    """The beginning of one connection. Feed it the bytes that come until `hello` is set, and send the bytes that it
+    returns."""
 
     def __init__(
         self,
@@ -85,18 +90,19 @@ class Handshake:
         self._versions = versions
         self._mine = MAGIC + bytes([*versions, KEYED if key is not None else 0, 0]) + nonce
         self._preambles = b""
-        """Both, the dialler's first; empty until the other one is here."""
+        """Both preambles, the dialler's first; empty until the other side's has come."""
         self._arrived = bytearray()
         self.hello: PeerHello | None = None
         """The other node, once it is accepted here."""
         self.version = 0
+        """The negotiated version of the protocol, once both preambles are here."""
 
     @property
     def over(self) -> bool:
         return self.hello is not None
 
     def opening(self) -> bytes:
-        """What is sent before anything came."""
+        """The bytes to send before any have come."""
         return self._mine if self._dials else b""
 
     def feed(self, data: bytes | memoryview) -> bytes:
@@ -109,7 +115,7 @@ class Handshake:
             raise self._refused(RefusalCode.MALFORMED, str(violation)) from None
 
     def rest(self) -> bytes:
-        """What came behind the handshake: the first frames."""
+        """The bytes that came behind the handshake: the first frames."""
         return bytes(self._arrived)
 
     def seals(self) -> tuple[Seal, Seal] | None:
@@ -124,7 +130,7 @@ class Handshake:
     def _read_preamble(self) -> bytes:
         arrived = bytes(self._arrived[:PREAMBLE_SIZE])
         if not arrived.startswith(MAGIC[: len(arrived)]):
-            # Nothing is said to it: whatever it speaks, it is not this.
+            # It is not answered: it would not understand the answer.
             reason = f"not Penstock's inter-node protocol; it began with {arrived[:16]!r}"
             raise Refused(Refusal(RefusalCode.MALFORMED, reason), ours=True)
         if len(arrived) < PREAMBLE_SIZE:
@@ -138,11 +144,7 @@ class Handshake:
     def _check_version(self, oldest: int, newest: int) -> None:
         self.version = min(newest, self._versions[1])
         if self.version < max(oldest, self._versions[0]):
-            reason = (
-                f"it speaks versions {oldest} to {newest} of the inter-node protocol, this node "
-                f"{self._versions[0]} to {self._versions[1]}: update the older of the two"
-            )
-            raise self._seen_by_both(RefusalCode.VERSION, reason)
+            raise self._seen_by_both(RefusalCode.VERSION, _version_refusal((oldest, newest), self._versions))
 
     def _check_keyed(self, theirs: bool) -> None:
         if theirs and self._key is None:
@@ -157,7 +159,7 @@ class Handshake:
             )
 
     def _seen_by_both(self, code: RefusalCode, reason: str) -> Refused:
-        """The preamble is all that the other side needs to come to the same conclusion."""
+        """The other side needs only the preamble to come to the same conclusion."""
         return Refused(Refusal(code, reason), ours=True, farewell=b"" if self._dials else self._mine)
 
     # --- introductions
@@ -207,7 +209,7 @@ class Handshake:
         return b"" if self._dials else self._introduction()
 
     def _sealed_refusal(self, refusal: Refusal) -> bytes:
-        """For a listener that has accepted already and takes nothing but frames."""
+        """For a listener that has accepted already and now expects frames."""
         body = encode(refusal)
         seals = self.seals()
         if seals is None:
@@ -218,6 +220,23 @@ class Handshake:
     def _refused(self, code: RefusalCode, reason: str) -> Refused:
         refusal = Refusal(code, reason)
         return Refused(refusal, ours=True, farewell=frame(REFUSAL, encode(refusal)))
+
+
+def _version_refusal(theirs: tuple[int, int], ours: tuple[int, int]) -> str:
+    told = f"it speaks {_shown(theirs)} of the inter-node protocol, this node {_shown(ours)}"
+    if theirs[1] < FIRST_NEGOTIATED_VERSION:
+        return (
+            f"{told}: its Penstock is too old to run beside this one; stop all nodes of the cluster, update "
+            "Penstock on each, and start them again"
+        )
+    if theirs[1] < ours[0]:
+        return f"{told}: update Penstock on that node"
+    return f"{told}: update Penstock on this node"
+
+
+def _shown(versions: tuple[int, int]) -> str:
+    oldest, newest = versions
+    return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
 
 
 def frame(kind: int, body: bytes) -> bytes:

@@ -137,6 +137,10 @@ class PeerNetwork:
     def connected(self) -> Mapping[NodeId, PeerHello]:
         return MappingProxyType(self._hellos)
 
+    def version_of(self, node: NodeId) -> int:
+        connection = self._peers.get(node)
+        return connection.version if connection is not None else 0
+
     def waiting_bytes(self, node: NodeId) -> int:
         """What was taken for a node and not by the system yet."""
         connection = self._peers.get(node)

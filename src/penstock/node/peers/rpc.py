@@ -107,6 +107,10 @@ class Rpc:
             self._calls.pop(number, None)
             self._ended(node)
 
+    def version_of(self, node: NodeId) -> int:
+        """The version of the protocol that a connected node speaks; 0 if it is not connected."""
+        return self._transport.version_of(node)
+
     def stop(self) -> None:
         """Ends all calls, both ways."""
         for node in {*self._running, *(call.node for call in self._calls.values())}:

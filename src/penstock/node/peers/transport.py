@@ -56,6 +56,10 @@ class Transport(Protocol):
 
     def connected(self) -> Mapping[NodeId, PeerHello]: ...
 
+    def version_of(self, node: NodeId) -> int:
+        """The version of the protocol that was negotiated with a connected node; 0 if it is not connected."""
+        ...
+
     def introduce(self, me: PeerHello) -> None:
         """This node's facts are now these (it founded or joined a cluster, say): all peers are told."""
         ...
