@@ -140,7 +140,7 @@ class Trio:
     @contextmanager
     def unconfirmed(self, leader: int, topic: str) -> Iterator[None]:
         """The leader is as one that was elected a moment ago: nothing of its term is committed yet."""
-        part: Any = self.replica(leader, topic).consensus.core.part
+        part: Any = self.replica(leader, topic).replica.consensus.core.part
         start = part.term_start
 
         def pretend(index: int) -> None:

@@ -169,8 +169,8 @@ def describe(effect: Effect) -> str:
             return f"writes {len(data)} bytes"
         case AppendControl(kind):
             return "begins its term" if kind is ControlKind.TERM_START else "writes a configuration"
-        case Committed(index):
-            return f"commits {index}"
+        case Committed(index, enough_index):
+            return f"commits {index}" + (f", enough have {enough_index}" if enough_index != index else "")
         case RoleChanged(role, term, leader):
             of = f" of {leader}" if leader and role.value == "follower" else ""
             return f"is {role.value}{of} in term {term}"

@@ -325,7 +325,7 @@ class Storm:
                 if self.leaders.setdefault(term, machine.me) != machine.me:
                     raise Broken(f"{self.leaders[term]} and {machine.me} lead in term {term}")
                 self._check_complete(machine)
-            case Committed(index):
+            case Committed(index, _):
                 self._check_commit(machine, index)
             case Install(message):
                 if message.first_index > self._truth_end():

@@ -261,7 +261,7 @@ def test_a_caller_that_does_not_read_its_answer_is_cut_off_and_its_memory_freed(
 def until_waited_for(broker: Broker, topic: str, wanted: bool) -> None:
     """Returns when somebody waits for the topic's records, or nobody does."""
     node: Any = broker._thread.service.node
-    while bool(node.partitions.get(topic, 0)._waiters) is not wanted:
+    while bool(node.partitions.get(topic, 0)._pending.fetches) is not wanted:
         threading.Event().wait(0.01)
 
 

@@ -4,6 +4,7 @@ and carries out what they decide."""
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.node import Node
 from penstock.node.replication.fetch_waiter import FetchWaiter
-from penstock.node.replication.partition import Partition, ReplicaFacts
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.replica import ReplicaFacts
 
 __all__ = ["FetchWaiter", "MetadataLog", "Node", "Partition", "ReplicaFacts"]

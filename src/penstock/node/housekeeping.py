@@ -178,7 +178,7 @@ class Housekeeping(Part):
                 return
         self._expired_since_ms.pop(partition, None)
         if stored.retention.apply(now_ms):
-            partition.consensus.prefix_deleted()
+            partition.replica.consensus.prefix_deleted()
 
     async def _pulse(self) -> None:
         """How late the loop runs a timer: the delay that every request suffers too."""

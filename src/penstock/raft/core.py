@@ -56,6 +56,9 @@ Serving
       and no other replica can lead, because a majority has heard from it less than an election timeout ago, less the
       clocks' drift (5). Two moments count as heard, whichever is later: the sending of the newest beat that a majority
       has answered, and the beginning of the term, since a majority has taken the term's first entry after it.
+  18  A group may require more flushed copies than a majority (`require_replicas`) before a write is acknowledged. So a
+      leader tells two indexes: what is committed, which readers may see because no failure of a minority can undo it,
+      and `enough_index` at or below it, which so many voters have flushed.
 
 A leader alone (one voter, nobody learning) needs no beats, no deadlines and no entry of its own until it has one to
 write.
@@ -131,6 +134,8 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader: Replica | None = None
         self.commit_index = min(max(commit_index, log.first_index), log.end_index)
+        self.required_replicas = 1
+        self.enough_index = self.commit_index
         self.configs = ConfigHistory(config, history)
         self.part: Follower | Candidate | Leader = Follower(self)
         self.out: list[Effect] = []
@@ -274,6 +279,13 @@ class Raft:
         if self.role is not Role.FOLLOWER:
             self.follow(now, self.term, None)
             self.configs_truncated(self.log.end_index)
+        return self._effects()
+
+    def require_replicas(self, count: int) -> list[Effect]:
+        """How many voters must have flushed a write before it is acknowledged, where that is more than a majority."""
+        self.required_replicas = count
+        if isinstance(self.part, Leader):
+            self.part.count_enough()
         return self._effects()
 
     def entries_refused(self, now: float) -> list[Effect]:
@@ -520,9 +532,10 @@ class Raft:
                 return
         self.persist([send])
 
-    def commit(self, index: int) -> None:
+    def commit(self, index: int, enough_index: int) -> None:
         self.commit_index = index
-        self.out.append(Committed(index))
+        self.enough_index = enough_index
+        self.out.append(Committed(index, enough_index))
 
     def config_appended(self, index: int, config: GroupConfig) -> None:
         self.configs.add(index, config)

@@ -83,9 +83,12 @@ class AppendControl(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """All below is decided for good."""
+    """Everything below `index` is decided for good. Comes whenever one of the two indexes moves."""
 
     index: int
+    enough_index: int
+    """Leader: below it, as many voters as the group requires have flushed what is committed (18). It may go back when
+    the group requires more."""
 
 
 class RoleChanged(msgspec.Struct, frozen=True):

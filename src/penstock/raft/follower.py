@@ -146,7 +146,7 @@ class Follower:
         core.out.append(Install(message))
         core.prefix_installed(first, message.config)
         self.matched_index = self.leader_commit = first
-        core.commit(first)
+        core.commit(first, first)
         core.send_when_saved(core.known_leader, AppendReply(core.term, first, first))
 
     def _follow_start(self, offset: int) -> None:
@@ -159,7 +159,7 @@ class Follower:
         """Invariant 12. `settled`: up to where the log shows what this leader sent (10)."""
         index = min(self.leader_commit, self.matched_index, settled)
         if index > self.core.commit_index:
-            self.core.commit(index)
+            self.core.commit(index, index)
 
     def durable(self, now: float) -> None:
         self.advance(self.core.log.end_index)

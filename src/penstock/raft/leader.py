@@ -42,6 +42,8 @@ class Leader:
         self.mine.contact_at = self.mine.lease_at = FOREVER
         self.replication = Replication(core)
         self.halves: list[list[Peer]] = []
+        self.voting: list[Peer] = []
+        """The peers of all halves, each once."""
         self.led_since = now
         self.term_start = core.log.end_index
         """Entries above it are of this term (11)."""
@@ -61,6 +63,7 @@ class Leader:
         """The first act. Who is alone writes nothing until there is something to write (11)."""
         if self.replication.peers:
             self._begin_term()
+        self.count_enough()
         self._maybe_commit(now)
         self._set_deadline(now)
 
@@ -74,6 +77,7 @@ class Leader:
         self.replication.take_members(now, [replica for replica in config.members if replica != self.core.me])
         members = self._members()
         self.halves = [[members[voter] for voter in half] for half in config.halves]
+        self.voting = [peer for replica, peer in members.items() if config.votes(replica)]
         self.must_go_on = config.joint or self.core.me not in config.voters
 
     # ---- facts
@@ -176,6 +180,8 @@ class Leader:
     def _has_flushed_more(self, now: float, peer: Peer) -> None:
         if peer.match_index > self.core.commit_index:
             self._maybe_commit(now)
+        elif peer.match_index > self.core.enough_index:
+            self.count_enough()
         if self.change is not None and self.core.part is self:
             if self.change.waits_for(self._config, peer.replica):
                 self.change.progress_at = now
@@ -200,8 +206,10 @@ class Leader:
         self.mine.match_index = core.log.flushed_index
         index = min([majority_value([peer.match_index for peer in half]) for half in self.halves])
         if index <= core.commit_index or (index <= self.term_start and not self.decides_alone):
+            if core.enough_index != core.commit_index:
+                self.count_enough()
             return
-        core.commit(index)
+        core.commit(index, self._enough_of(index))
         uncommitted = self.uncommitted
         while uncommitted and uncommitted[0][0] <= index:
             self.uncommitted_bytes -= uncommitted.popleft()[1]
@@ -209,6 +217,23 @@ class Leader:
             self.replication.tell_commit()
         if self.change is not None or self.must_go_on:
             membership.drive(self, now)
+
+    def count_enough(self) -> None:
+        """Tells how far enough voters have flushed, if that is another place than was told."""
+        core = self.core
+        enough = self._enough_of(core.commit_index)
+        if enough != core.enough_index:
+            core.commit(core.commit_index, enough)
+
+    def _enough_of(self, commit_index: int) -> int:
+        """Invariant 18. A replica without peers is all that there is."""
+        required = self.core.required_replicas
+        if required <= 1 or required <= len(self.halves[0]) // 2 + 1 or not self.replication.peers:
+            return commit_index
+        if required > len(self.voting):
+            return 0
+        self.mine.match_index = self.core.log.flushed_index
+        return min(commit_index, sorted([peer.match_index for peer in self.voting])[-required])
 
     # ---- time
 

@@ -20,6 +20,8 @@ a majority is it counts on its own.
 11  What a leader believes a peer to have flushed it was told in its own term, and it is on that peer's disk.
 12  Where a log starts its leader decides: no replica starts later than a leader has before it. In one life of a
     replica the start never goes back, and nothing from it on is gone.
+13  What a leader says to be flushed by enough replicas is committed, and on the disks of as many voters as the group
+    requires.
 
 Of a compacted log, 3 and 7 hold for what compaction has left: see `thinning`.
 """
@@ -447,6 +449,30 @@ class Witness:
         """An acknowledgement leaves a replica."""
         key = replica, term
         self._told[key] = max(self._told.get(key, 0), match_index)
+
+    def told_enough(self, one: Watched, enough_index: int) -> None:
+        """A leader, in the midst of an event, says how far enough voters have flushed."""
+        core = one.core
+        configs = [config for config in (self._configs.get(one.me), core.config) if config is not None]
+        if (
+            core.role is not Role.LEADER
+            or enough_index <= one.log.entries.first_index
+            or self.rotten is not None
+        ):
+            return
+        if enough_index > core.commit_index:
+            self._broken(
+                "what is acknowledged is committed",
+                f"{one.name} acknowledges {enough_index} and has committed {core.commit_index}",
+            )
+        entry = next(entries_of(one.log, one.log.entries.floor(enough_index - 1), enough_index))
+        voters = dict.fromkeys(voter for config in configs for voter in config.voters + config.outgoing)
+        holders = sum(self._is_durable(voter, entry) for voter in voters)
+        if holders < core.required_replicas and not any(config.members == (one.me,) for config in configs):
+            self._broken(
+                "what is acknowledged is flushed by enough replicas",
+                f"{one.name} acknowledges {enough_index}, which {holders} of {core.required_replicas} voters have",
+            )
 
     def _remembers(self, disk: SimDisk, term: int, candidate: Replica) -> bool:
         """The vote is on the disk, or a later term, in which it no longer matters."""

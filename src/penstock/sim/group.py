@@ -77,6 +77,7 @@ class GroupWorld:
         self.calm = False
         """The storm is over."""
         self.producers_pause_until = 0.0
+        self.required_replicas = self.chance("required replicas").choice((1, 2, 3, 4))
         founders = nodes or self._random.choice((3, 3, 5))
         spares = self._random.choice((0, 1, 2)) if self.weather.reconfigure else 0
         self.machines = [
@@ -330,6 +331,7 @@ class GroupWorld:
         self.witness.check_matching(self.machines)
         self.history.check(self.witness.truth)
         self._check_producers(leader)
+        self._check_enough(leader)
         self._check_start(leader)
         self.tally.add("messages", self.mail.sent)
         self.tally.add("messages lost", self.mail.lost)
@@ -349,6 +351,20 @@ class GroupWorld:
                     "followers start where their leader does",
                     f"{one.name} starts at {one.log.start_offset}, the leader at {leader.log.start_offset}",
                 )
+
+    def _check_enough(self, leader: Machine) -> None:
+        """All are up and have flushed everything, so writes may be acknowledged if there are enough voters at all. Some
+        replies may still be on their way."""
+        self.scheduler.run(self.scheduler.time + 0.5)
+        assert leader.core.config is not None
+        voters = len(leader.core.config.voters)
+        is_enough = voters >= self.required_replicas or leader.core.config.members == (leader.me,)
+        expected = leader.core.commit_index if is_enough else 0
+        if leader.core.enough_index != expected:
+            raise Violation(
+                "what enough replicas have flushed is acknowledged",
+                f"{leader.name} says {leader.core.enough_index} of {leader.core.commit_index}, with {voters} voters",
+            )
 
     def _examine_newcomer(self) -> None:
         """One more replica loses its disk, now that all that it had is deleted everywhere: it gets the prefix, and must

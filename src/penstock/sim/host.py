@@ -246,7 +246,7 @@ class Host(Process):
         table = self.node.partitions
         held = [(name, index) for name in table.names() for index in table.held(name)]
         return any(table.offline_reason(*one) is not None for one in held) or any(
-            one._halted is not None for one in table.tended()
+            one.offline_reason is not None for one in table.tended()
         )
 
     def found_rot(self) -> CorruptLog | None:
@@ -255,7 +255,9 @@ class Host(Process):
         if self.world.is_rotten(self):
             return None
         held = [(name, index) for name in table.names() for index in table.held(name)]
-        reasons = [table.offline_reason(*one) for one in held] + [one._halted for one in table.tended()]
+        reasons = [table.offline_reason(*one) for one in held] + [
+            one.offline_reason for one in table.tended()
+        ]
         return next((reason for reason in reasons if isinstance(reason, CorruptLog)), None)
 
     def forget(self) -> None:

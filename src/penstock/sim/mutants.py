@@ -271,13 +271,39 @@ MUTANTS = (
         seeds=30,
     ),
     Mutant(
+        "majority is enough",
+        "a leader says that enough replicas have flushed what only a majority has",
+        (
+            Change(
+                leader.Leader,
+                "_enough_of",
+                "if required > len(self.voting):",
+                "if True:\n        return commit_index\n    if False:",
+            ),
+        ),
+        seeds=30,
+    ),
+    Mutant(
+        "a late flush is not counted",
+        "a leader does not say that enough replicas have flushed when the last one flushes what is committed already",
+        (
+            Change(
+                leader.Leader,
+                "_has_flushed_more",
+                "elif peer.match_index > self.core.enough_index:",
+                "elif False:",
+            ),
+        ),
+        seeds=30,
+    ),
+    Mutant(
         "acknowledged at once",
         "a node answers acks=all before the batch is committed",
         (
             Change(
                 partition.Partition,
                 "committed_at",
-                "if appended.last_offset < (self._flushed_by_enough() if strict else self.high_watermark):",
+                "if appended.last_offset < self.acknowledged_below:",
                 "if True:",
             ),
         ),
@@ -325,7 +351,7 @@ MUTANTS = (
     Mutant(
         "ex-leader acknowledges",
         "who waits for a commit is told that it came when the leader steps down",
-        (Change(pending.PendingAcks, "fail", "future.set_exception(error)", "future.set_result(None)"),),
+        (Change(pending.PendingRequests, "fail", "future.set_exception(error)", "future.set_result(None)"),),
         level=NODE,
         seeds=100,
     ),

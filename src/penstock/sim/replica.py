@@ -125,6 +125,7 @@ class Machine(Process):
                 (index + 1, group_config.decode(data)) for index, data in self.log.entries.control_payloads()
             ],
         )
+        self.core.require_replicas(self.world.required_replicas)
         self.log.entries.commit_index = Index(self.core.commit_index)
         self._reset()
         self.running = True
@@ -217,8 +218,9 @@ class Machine(Process):
             case AppendControl(ControlKind.CONFIG, payload):
                 self.log.writer.append_control(payload, Term(self.core.term))
                 return True
-            case Committed(index):
+            case Committed(index, enough_index):
                 self.log.entries.commit_index = Index(index)
+                self.world.witness.told_enough(self, enough_index)
                 self._answer_committed(index)
             case RoleChanged(role, term):
                 self._role_changed(role, term)

@@ -18,7 +18,7 @@ from penstock.kafka.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from penstock.node.replication.partition import ReplicaFacts
+from penstock.node.replication.replica import ReplicaFacts
 from penstock.types import Offset
 from tests.kafka.asking import (
     EARLIEST,
@@ -62,7 +62,7 @@ def test_only_the_leader_takes_writes_and_reads(trio: Trio, topic: str) -> None:
 
 def test_every_node_tells_the_same_leader_and_replicas(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
-    trio.eventually(lambda: len(trio.replica(leader, topic).in_sync_nodes()) == 3)
+    trio.eventually(lambda: len(trio.replica(leader, topic).replica.in_sync_nodes()) == 3)
     trio.eventually(lambda: all(_in_sync(trio, one, topic) == {1, 2, 3} for one in (1, 2, 3)))
     told = []
     for node_id in trio.running:
@@ -262,10 +262,10 @@ def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: U
         create(client, name, min_insync_replicas="3")
     leader = trio.leader(name)
     away = others(trio, leader)[0]
-    trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 3)
+    trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 3)
     with trio.client(leader) as client:
         assert write(client, name).error_code == ErrorCode.NONE
-        flushed = trio.call(lambda: [row.lag for row in trio.replica(leader, name).progress()])
+        flushed = trio.call(lambda: [row.lag for row in trio.replica(leader, name).replica.progress()])
         assert flushed == [0, 0, 0]
         with trio.cut_off(away):
             # A majority has it, so it stays; but it is not on three disks.
@@ -274,16 +274,16 @@ def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: U
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                 ErrorCode.NOT_ENOUGH_REPLICAS,
             )
-            trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 2)
+            trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 2)
             assert write(client, name).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
             assert write(client, name, acks=1).error_code == ErrorCode.NONE
             trio.eventually(lambda: _in_sync(trio, leader, name) == {1, 2, 3} - {away})
-        trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 3)
+        trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 3)
         while (code := write(client, name).error_code) != ErrorCode.NONE:
             # A node that just came back may be late once more before it has settled. Then the leader says so: nobody
             # waits in vain while all are there.
             assert code in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 3)
+            trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 3)
 
 
 @contextmanager
@@ -310,7 +310,8 @@ def send_to_all(trio: Trio, client: RawClient, leader: int, topic: str) -> None:
     async def followers_have_it() -> None:
         replica = trio.replica(leader, topic)
         while not (
-            replica.high_watermark and all(row.lag == 0 for row in replica.progress() if is_other(row))
+            replica.high_watermark
+            and all(row.lag == 0 for row in replica.replica.progress() if is_other(row))
         ):
             await asyncio.sleep(0)
 
@@ -334,7 +335,7 @@ def strict_topic(trio: Trio, unique: Unique) -> str:
     with trio.client(1) as client:
         create(client, name, min_insync_replicas="3")
     leader = trio.leader(name)
-    trio.eventually(lambda: len(trio.replica(leader, name).in_sync_nodes()) == 3)
+    trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 3)
     return name
 
 

@@ -44,7 +44,7 @@ def is_at(trio: Trio, asked: int, topic: str, replicas: list[int]) -> bool:
     assignment = trio.node(asked).metadata.state.topics[topic].assignments[0]
     if assignment.target is not None or list(assignment.replicas) != replicas:
         return False
-    config = trio.replica(replicas[0], topic).consensus.core.config
+    config = trio.replica(replicas[0], topic).replica.consensus.core.config
     return config is not None and sorted(one.node for one in config.members) == sorted(replicas)
 
 
@@ -62,7 +62,7 @@ def test_what_overtakes_a_move_to_a_node_that_is_gone_does_not_wait_for_it_under
         trio.hand_over(name, controller)
         with trio.cut_off(gone), written_to(trio, name):
             assert reassign(client, name, [controller, gone]) == ErrorCode.NONE
-            trio.eventually(lambda: trio.replica(controller, name).consensus.core.catching_up_for)
+            trio.eventually(lambda: trio.replica(controller, name).replica.consensus.core.catching_up_for)
             now = [controller] if wanted == "fewer" else None
             assert reassign(client, name, now) == ErrorCode.NONE
             trio.eventually(lambda: is_at(trio, controller, name, now or [controller, other]))
@@ -70,7 +70,7 @@ def test_what_overtakes_a_move_to_a_node_that_is_gone_does_not_wait_for_it_under
 
 def test_the_metadata_group_does_not_wait_for_a_voter_that_is_not_wanted_any_more(trio: Trio) -> None:
     controller = trio.node(trio.controller()).metadata
-    consensus = controller.partition.consensus
+    consensus = controller.partition.replica.consensus
     core = consensus.core
     voters = trio.eventually(lambda: None if core.config is None or core.changing else core.config.voters)
     stranger = Replica(NodeId(9), 9)

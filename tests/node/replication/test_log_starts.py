@@ -18,7 +18,7 @@ def test_a_replica_that_is_behind_follows_the_start_of_its_leaders_log_when_it_h
                 for _ in range(3):
                     write(client, "t")
                 replica = trio.replica(follower, "t")
-                trio.call(lambda: replica.consensus.carry_out([StartAt(3)]))
+                trio.call(lambda: replica.replica.consensus.carry_out([StartAt(3)]))
                 assert replica.log.start_offset == 1
             trio.eventually(lambda: replica.high_watermark == 4)
         trio.eventually(lambda: replica.log.start_offset == 3)

@@ -173,7 +173,7 @@ def is_whole(partition: Partition) -> bool:
 def life(trio: Trio, node_id: int, topic: str) -> int | None:
     node = trio.node(node_id)
     found = node.partitions.find(topic, 0)
-    return None if found is None else found.me.life_of(node.me)
+    return None if found is None else found.replica.me.life_of(node.me)
 
 
 def assignment(trio: Trio, node_id: int, topic: str) -> Assignment:
@@ -194,7 +194,9 @@ def wait_renewed(trio: Trio, topic: str, *node_ids: int) -> None:
             return False
         replica = trio.node(leader).partitions.find(topic, 0)
         lives = [life(trio, one, topic) for one in node_ids]
-        return replica is not None and lives == [1] * len(node_ids) and len(replica.in_sync_nodes()) == 3
+        return (
+            replica is not None and lives == [1] * len(node_ids) and len(replica.replica.in_sync_nodes()) == 3
+        )
 
     eventually(lambda: trio.call(done), f"{topic} is made anew on {node_ids}")
     assert all(trio.call(lambda one=one: is_whole(trio.replica(one, topic))) for one in trio.running)

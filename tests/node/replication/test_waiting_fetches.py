@@ -72,7 +72,7 @@ def test_bytes_appended_during_a_flush_wake_whoever_waits_when_they_are_flushed_
         assert first is not None
         first.run()
         stored.flushes.finish(first)
-        partition.flushed()
+        partition.replica.flushed()
         assert partition.high_watermark == 1
         waiter = FetchWaiter(1, asyncio.get_running_loop().create_future())
         partition.add_waiter(waiter)

@@ -292,7 +292,7 @@ def _quorum(node: Node, topic: str, index: int) -> quorum.ResponsePartitionData:
     if not partition.leads:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return quorum.ResponsePartitionData(partition_index=index, error_code=code, leader_id=-1)
-    rows = partition.progress()
+    rows = partition.replica.progress()
     return quorum.ResponsePartitionData(
         partition_index=index,
         leader_id=node.node_id,

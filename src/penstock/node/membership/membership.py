@@ -178,7 +178,7 @@ class Membership:
             log.info("this node could not be registered, again soon: %s", trouble)
 
     def _voters_here(self, metadata: MetadataLog) -> str:
-        config = metadata.partition.consensus.core.config
+        config = metadata.partition.replica.group_config
         voters = self._hello.founders if config is None else config.voters
         here = {self._hello.replica, *(hello.replica for hello in self._network.connected().values())}
         return f"of {len(voters)} there are {sum(voter in here for voter in voters)} here"

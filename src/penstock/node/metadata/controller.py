@@ -101,7 +101,7 @@ class Controller:
         """How new topics are placed. With fewer nodes than the default replication factor, each gets a replica;
         but a cluster that three nodes founded counts as three, also while the third has not registered yet."""
         known = len(self._metadata.state.nodes)
-        config = self._metadata.partition.consensus.core.config
+        config = self._metadata.partition.replica.group_config
         founders = len(config.voters) if config is not None else 1
         factor = self._rules.default_replication_factor
         if not self._is_factor_wanted:

@@ -105,12 +105,12 @@ class ControllerLoop(Part):
                 log.info("controller: %s", record)
 
     def _voters(self) -> tuple[Replica, ...]:
-        config = self._metadata.partition.consensus.core.config
+        config = self._metadata.partition.replica.group_config
         return () if config is None else config.voters
 
     async def _members(self, state: ClusterState, alive: Sequence[int]) -> None:
         """Who votes in the metadata group; all other nodes follow it as learners."""
-        consensus = self._metadata.partition.consensus
+        consensus = self._metadata.partition.replica.consensus
         if not state.nodes:
             return
         voters = metadata_voters(state, self._voters(), alive)

@@ -50,7 +50,9 @@ class LocalReplicas(Part):
                 return
             self._let_go(topic, held)
             for index, assignment in enumerate(topic.assignments):
-                if index not in self._partitions.held(name) and self._me.node in assignment.shown:
+                if index not in self._partitions.held(name) and (
+                    self._me.node in assignment.shown or self._is_left(GroupId(topic.topic_id, index))
+                ):
                     self._open(topic, index)
             self._partitions.reconfigure(name, topic.config)
         except StorageError as trouble:
@@ -68,6 +70,14 @@ class LocalReplicas(Part):
             group,
             topic.config,
             GroupConfig(voters=founders) if self._partitions.replica(group) in founders else None,
+        )
+
+    def _is_left(self, group: GroupId) -> bool:
+        """Whether this node has a replica that no assignment names and that the group may still need: a move was
+        replaced by another one after the group had made this replica a voter. Without it the group may have no
+        majority, and only the group's own log can tell."""
+        return self._partitions.had_log(group) and not self._state.may_discard(
+            group, self._partitions.replica(group)
         )
 
     def _let_go(self, topic: Topic, held: Collection[int]) -> None:

@@ -14,12 +14,12 @@ from penstock.errors import CorruptLog, StorageError
 from penstock.log import FlushTicket
 from penstock.log.disk import Disk
 from penstock.node.replication.flush_cycle import FlushCycle, attempt
-from penstock.node.replication.partition import Partition
+from penstock.node.replication.replica import PartitionReplica
 from penstock.node.threads import JobThread
 
 SYNC_ALL_FROM_FILES = 4
 
-Work = list[tuple[Partition, FlushTicket]]
+Work = list[tuple[PartitionReplica, FlushTicket]]
 
 
 class Outcome(NamedTuple):
@@ -38,12 +38,12 @@ class Flusher:
 
     def __init__(self, disk: Disk, thread: JobThread) -> None:
         self._disk = disk
-        self._dirty: dict[Partition, None] = {}
+        self._dirty: dict[PartitionReplica, None] = {}
         self._cycle = FlushCycle(thread, begin=self._begin, flush=self._flush, finish=self._finish)
         self.cycles = 0
         self.seconds_total = 0.0
 
-    def mark(self, partition: Partition) -> None:
+    def mark(self, partition: PartitionReplica) -> None:
         """`partition` has bytes that are not flushed."""
         if not self._dirty:
             self._cycle.request()
@@ -70,7 +70,7 @@ class Flusher:
         self._finish(work, Outcome(0.0, {}))
         return None
 
-    def _begin_one(self, partition: Partition) -> FlushTicket | None:
+    def _begin_one(self, partition: PartitionReplica) -> FlushTicket | None:
         """A partition that cannot be flushed fails alone: the others are flushed all the same."""
         try:
             ticket = partition.log.flushes.begin()
@@ -107,7 +107,9 @@ class Flusher:
             for partition in dirty:
                 partition.fail(outcome.whole)
 
-    def _finish_one(self, partition: Partition, ticket: FlushTicket, error: StorageError | None) -> None:
+    def _finish_one(
+        self, partition: PartitionReplica, ticket: FlushTicket, error: StorageError | None
+    ) -> None:
         try:
             partition.log.flushes.finish(ticket, error)
         except StorageError as trouble:

@@ -40,7 +40,7 @@ class LeaderAnnouncer(Part):
         """This node began or ceased to serve a partition, or heard of a new leader of it."""
         group = partition.group
         if partition.serves:
-            self.announce(group, partition.term, partition.in_sync_nodes())
+            self.announce(group, partition.term, partition.replica.in_sync_nodes())
         elif partition.leads or partition.leader is None:
             self._leaders.lost(group, partition.term, self._node_id)
 

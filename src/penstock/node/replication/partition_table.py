@@ -20,6 +20,7 @@ from penstock.log.memory_disk import MemoryDisk
 from penstock.node.clock import Clock
 from penstock.node.replication.multi_raft import MultiRaft
 from penstock.node.replication.partition import Partition
+from penstock.node.replication.replica import PartitionReplica
 from penstock.raft import GroupConfig
 from penstock.types import GroupId, Replica, TopicPartition
 
@@ -44,15 +45,15 @@ class PartitionTable:
         disk: Disk,
         topics_dir: str,
         clock: Clock,
-        assembly: MultiRaft,
-        mark_dirty: Callable[[Partition], None],
+        multi_raft: MultiRaft,
+        mark_dirty: Callable[[PartitionReplica], None],
         on_role: Callable[[Partition], None],
     ) -> None:
         self._disk = disk
         self._memory = disk if isinstance(disk, MemoryDisk) else MemoryDisk()
         self._topics_dir = topics_dir
         self._clock = clock
-        self._assembly = assembly
+        self._multi_raft = multi_raft
         self._mark_dirty = mark_dirty
         self._on_role = on_role
         self._topics: dict[str, dict[int, Partition | Offline]] = {}
@@ -100,11 +101,15 @@ class PartitionTable:
 
     def replica(self, group: GroupId) -> Replica:
         """What this node is in that group."""
-        return self._assembly.replica(group)
+        return self._multi_raft.replica(group)
+
+    def had_log(self, group: GroupId) -> bool:
+        """Whether this node has stored entries of the group and has not discarded its replica since."""
+        return self._multi_raft.hard_states.had_log(group)
 
     def is_connected(self, member: Replica) -> bool:
         """Whether its node is connected with this one now, with the folder that the replica is of."""
-        hello = self._assembly.transport.connected().get(member.node)
+        hello = self._multi_raft.transport.connected().get(member.node)
         return hello is not None and member.life_of(hello.replica) is not None
 
     def replicas(self) -> Iterator[tuple[TopicPartition, GroupId, Partition | Offline]]:
@@ -144,7 +149,7 @@ class PartitionTable:
     ) -> Partition:
         self._groups[name] = group
         there = not config.memory and self._disk.exists(f"{self._topics_dir}/{name}")
-        if there and not self._assembly.hard_states.is_known(group):
+        if there and not self._multi_raft.hard_states.is_known(group):
             # Somebody else's records: an earlier topic of this name.
             self._move_aside(str(name))
         return self._partition(name, group, config, founding, on_commit=None)
@@ -186,7 +191,7 @@ class PartitionTable:
             log=stored,
             config=config,
             founding=founding,
-            assembly=self._assembly,
+            multi_raft=self._multi_raft,
             clock=self._clock,
             mark_dirty=self._mark_dirty,
             on_role=self._on_role,
@@ -196,7 +201,7 @@ class PartitionTable:
 
     def _check_not_lost(self, stored: Log, group: GroupId, is_copied: bool) -> None:
         """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
-        if stored.entries.end_index == 0 and self._assembly.hard_states.had_log(group):
+        if stored.entries.end_index == 0 and self._multi_raft.hard_states.had_log(group):
             copied = "where enough other nodes have it, it is copied from them; else " if is_copied else ""
             raise LogLost(
                 f"{stored.path} is missing or empty, and with it what this node had acknowledged: {copied}bring the "
@@ -214,7 +219,7 @@ class PartitionTable:
             self._topics[name.topic][name.partition] = LogLost(f"{name} is being made anew")
         if self._disk.exists(f"{self._topics_dir}/{name}"):
             self._move_aside(str(name), "is made anew from the other replicas")
-        self._assembly.hard_states.renew_now(group, life)
+        self._multi_raft.hard_states.renew_now(group, life)
         return self.open(name, group, config, None)
 
     def reconfigure(self, topic: str, config: TopicConfig) -> None:
@@ -230,7 +235,7 @@ class PartitionTable:
             partition = partitions.pop(index)
             group = self._groups.pop(TopicPartition(topic, index), None)
             if group is not None:
-                self._assembly.hard_states.forget(group)
+                self._multi_raft.hard_states.forget(group)
             if isinstance(partition, Partition):
                 partition.close()
                 slow.append(partition.log.destroy())

@@ -1,40 +1,59 @@
-"""Appends whose producers wait until they can no longer be lost, in the order of their offsets."""
+"""Requests that wait for a partition: producers for their acknowledgement, fetches for committed bytes."""
 
 import asyncio
 from collections import deque
 
+from penstock.node.replication.fetch_waiter import FetchWaiter
 from penstock.types import Offset
 
 EVERYTHING = Offset(2**63 - 1)
 
 
-class PendingAcks:
-    """Futures by the last offset of what they wait for."""
+class PendingRequests:
+    """Acknowledgements in the order of their offsets, and fetches."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_acks", "fetches", "uncommitted")
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Offset, asyncio.Future[None]]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self._acks: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self.uncommitted: deque[tuple[Offset, int]] = deque()
+        """Last offset and size in bytes of each batch that is not committed: fetches are told when it is."""
+        self.fetches: dict[FetchWaiter, None] = {}
 
     def add(self, last_offset: Offset, future: asyncio.Future[None]) -> None:
-        self._waiting.append((last_offset, future))
+        self._acks.append((last_offset, future))
 
-    def answer(self, below: Offset) -> None:
-        """All appends that end below this offset have what they wait for."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] < below:
-            future = waiting.popleft()[1]
+    def acknowledge(self, below: Offset) -> None:
+        """Completes every append that ends below this offset."""
+        acks = self._acks
+        while acks and acks[0][0] < below:
+            future = acks.popleft()[1]
             if not future.done():
                 future.set_result(None)
 
+    def committed(self, watermark: Offset) -> None:
+        """Tells fetches how many bytes more they can read."""
+        size_bytes, uncommitted = 0, self.uncommitted
+        while uncommitted and uncommitted[0][0] < watermark:
+            size_bytes += uncommitted.popleft()[1]
+        for fetch in self.fetches:
+            fetch.committed(size_bytes)
+
     def fail(self, error: Exception, below: Offset = EVERYTHING) -> None:
-        """They will not get it, or not from this leader."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] < below:
-            future = waiting.popleft()[1]
+        """Fails the appends that end below this offset: this leader will not acknowledge them."""
+        acks = self._acks
+        while acks and acks[0][0] < below:
+            future = acks.popleft()[1]
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # marks it as retrieved: an acks=1 producer may have gone away
+                future.exception()  # marks it as retrieved: an acks=1 producer may have disconnected
+
+    def end_term(self, error: Exception) -> None:
+        """The leader or the term has changed: appends fail, and fetches look again."""
+        self.fail(error)
+        self.uncommitted.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        for fetch in self.fetches:
+            fetch.wake()

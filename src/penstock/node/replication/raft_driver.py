@@ -24,7 +24,6 @@ from penstock.raft import (
     Append,
     AppendControl,
     AppendEntries,
-    AppendReply,
     BrokenPromise,
     Committed,
     ConfigChanged,
@@ -59,8 +58,8 @@ Halt = StorageError | CorruptLog | BrokenPromise
 """Why a replica takes no part any more."""
 
 
-class Seat(Protocol):
-    """Whoever uses the group's log: it is told what the group decides."""
+class GroupHost(Protocol):
+    """The owner of the group's log. It is told what the group decides."""
 
     @property
     def label(self) -> str:
@@ -71,7 +70,7 @@ class Seat(Protocol):
         """The log has bytes that are not flushed."""
         ...
 
-    def committed(self, index: int) -> None: ...
+    def committed(self, index: int, enough_index: int) -> None: ...
 
     def role_changed(self, role: Role, term: Term, leader: Replica | None) -> None: ...
 
@@ -79,10 +78,6 @@ class Seat(Protocol):
 
     def damaged(self, rot: CorruptLog) -> None:
         """Stored bytes are not what they were. The replica goes on: its owner sees to it that it is made anew."""
-        ...
-
-    def heard_reply(self) -> None:
-        """A replica has answered an append: it may have flushed more, whether or not that committed anything."""
         ...
 
     def settled(self) -> None:
@@ -102,8 +97,8 @@ class RaftDriver:
         *,
         group: GroupId,
         stored: Log,
-        assembly: "MultiRaft",
-        seat: Seat,
+        multi_raft: "MultiRaft",
+        host: GroupHost,
         founding: GroupConfig | None,
         eager: bool = False,
         is_lasting: bool = True,
@@ -112,8 +107,8 @@ class RaftDriver:
         be there after a restart."""
         self.group = group
         self.log = stored
-        self._assembly = assembly
-        self._seat = seat
+        self._multi_raft = multi_raft
+        self._host = host
         self._stopped = False
         self._full = False
         self._leader_start = 0
@@ -121,33 +116,33 @@ class RaftDriver:
         self._refused = ""
         """What was wrong with the entries that came last, until some come that are right."""
         self._wrote_control = False
-        self._log_noted = not is_lasting or assembly.hard_states.had_log(group)
+        self._log_noted = not is_lasting or multi_raft.hard_states.had_log(group)
         """It is on the disk that this group has a log here: only then is anything of it acknowledged."""
         self._noting = False
         installed = stored.entries.prefix_config
         self.core = Raft(
-            me=assembly.replica(group),
+            me=multi_raft.replica(group),
             log=stored.entries,
-            hard=assembly.hard_states.get(group),
+            hard=multi_raft.hard_states.get(group),
             config=decode_config(installed) if installed else founding,
             # Raft wants to know where such an entry ends; it is one wide.
             history=[
                 (index + 1, decode_config(payload)) for index, payload in stored.entries.control_payloads()
             ],
-            settings=replace(assembly.settings, eager_commit=eager),
-            jitter=assembly.jitter,
-            now=assembly.now(),
+            settings=replace(multi_raft.settings, eager_commit=eager),
+            jitter=multi_raft.jitter,
+            now=multi_raft.now(),
         )
 
     # --- what happens to it
 
     def start(self) -> None:
-        self._assembly.add(self)
+        self._multi_raft.add(self)
         self.tick()
 
     def stop(self) -> None:
         self._stopped = True
-        self._assembly.remove(self)
+        self._multi_raft.remove(self)
 
     def step(self, sender: Replica, message: Message) -> None:
         try:
@@ -156,8 +151,6 @@ class RaftDriver:
             if type(message) is not Append or not message.entries or sender != self.core.leader:
                 raise
             self._refuse_entries(str(wrong))
-        if type(message) is AppendReply:
-            self._seat.heard_reply()
 
     def tick(self) -> None:
         self._feed(self.core.tick)
@@ -175,7 +168,7 @@ class RaftDriver:
                 self.halt(trouble)
         elif not self._noting and self.log.entries.flushed_index > 0:
             self._noting = True
-            self._assembly.hard_states.note_log(self.group, has_log=True, saved=self._noted)
+            self._multi_raft.hard_states.note_log(self.group, has_log=True, saved=self._noted)
 
     def _noted(self, error: StorageError | None) -> None:
         self._noting = False
@@ -195,6 +188,9 @@ class RaftDriver:
     def abandon_change(self) -> None:
         self._feed(self.core.abandon_change)
 
+    def require_replicas(self, count: int) -> None:
+        self._feed(lambda now: self.core.require_replicas(count))
+
     def prefix_deleted(self) -> None:
         self._feed(self.core.prefix_deleted)
 
@@ -202,11 +198,11 @@ class RaftDriver:
         if self._stopped:
             return
         try:
-            effects = question(self._assembly.now())
+            effects = question(self._multi_raft.now())
         except BrokenPromise as broken:
             self.halt(broken)
         except CorruptLog as rot:
-            self._seat.damaged(rot)
+            self._host.damaged(rot)
         else:
             self.carry_out(effects)
 
@@ -214,7 +210,7 @@ class RaftDriver:
         """The disk failed: what this replica says of its log can no longer be trusted, so it says nothing."""
         if not self._stopped:
             self.stop()
-            self._seat.halted(error)
+            self._host.halted(error)
 
     # --- what it decides
 
@@ -228,7 +224,7 @@ class RaftDriver:
                 _CARRY_OUT[type(effect)](self, effect)
             if self._wrote_control:
                 self._wrote_control = False
-                self.carry_out(self.core.appended(self._assembly.now(), 0))
+                self.carry_out(self.core.appended(self._multi_raft.now(), 0))
         except DiskFull as refused:
             self._no_space(refused)
         except (StorageError, CorruptLog, BrokenPromise) as trouble:
@@ -237,28 +233,28 @@ class RaftDriver:
             self._refuse_entries(str(wrong))
         except Exception as surprise:
             # The core believes that it was done: nothing that this replica says can be trusted any more.
-            log.exception("%s: a bug", self._seat.label)
+            log.exception("%s: a bug", self._host.label)
             self.halt(StorageError(f"an effect could not be carried out: {surprise!r}"))
         if not self._stopped:
-            self._seat.settled()
+            self._host.settled()
 
     def _refuse_entries(self, wrong: str) -> None:
         """They rotted where they came from, or were changed on the way: their leader is told, and looks."""
         if wrong != self._refused:
             self._refused = wrong
-            log.error("%s: what %s sent cannot be stored: %s", self._seat.label, self.core.leader, wrong)
+            log.error("%s: what %s sent cannot be stored: %s", self._host.label, self.core.leader, wrong)
         self._feed(self.core.entries_refused)
 
     def _suspect(self, effect: Suspect) -> None:
         """Reads on the loop, once in a while and not more than one message holds."""
-        rot = self.log.scrubber.check_entries(effect.index, self._assembly.settings.max_append_bytes)
+        rot = self.log.scrubber.check_entries(effect.index, self._multi_raft.settings.max_append_bytes)
         if rot is not None:
-            self._seat.damaged(rot)
+            self._host.damaged(rot)
             return
         log.warning(
             "%s: node %s could not store what follows index %d; it is whole here, so it was damaged on the way or "
             "there: it is sent again",
-            self._seat.label,
+            self._host.label,
             effect.peer,
             effect.index,
         )
@@ -268,12 +264,12 @@ class RaftDriver:
         write what it decided lets another one lead."""
         if not self._full:
             self._full = True
-            log.error("%s: %s", self._seat.label, refused)
+            log.error("%s: %s", self._host.label, refused)
         if self.core.role is Role.LEADER:
-            self.carry_out(self.core.resign(self._assembly.now()))
+            self.carry_out(self.core.resign(self._multi_raft.now()))
 
     def _send(self, effect: Send) -> None:
-        self._assembly.post(effect.to, self.group, effect.message)
+        self._multi_raft.post(effect.to, self.group, effect.message)
 
     def _persist(self, effect: Persist) -> None:
         def saved(error: StorageError | None) -> None:
@@ -281,48 +277,48 @@ class RaftDriver:
                 return
             for send in effect.then:
                 self._send(send)
-            self.carry_out(self.core.hard_state_saved(self._assembly.now(), effect.hard))
+            self.carry_out(self.core.hard_state_saved(self._multi_raft.now(), effect.hard))
 
-        has_log = self._noting or self._assembly.hard_states.had_log(self.group)
-        self._assembly.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
+        has_log = self._noting or self._multi_raft.hard_states.had_log(self.group)
+        self._multi_raft.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
 
     def _truncate(self, effect: Truncate) -> None:
-        log.info("%s: drops what its leader never had, from index %d on", self._seat.label, effect.end_index)
+        log.info("%s: drops what its leader never had, from index %d on", self._host.label, effect.end_index)
         self.log.truncation.to_index(effect.end_index)
         if self.log.entries.end_index == 0 and self._log_noted:
             self._log_noted = False
-            self._assembly.hard_states.note_log(self.group, has_log=False, saved=lambda _: None)
+            self._multi_raft.hard_states.note_log(self.group, has_log=False, saved=lambda _: None)
 
     def _append_entries(self, effect: AppendEntries) -> None:
         gaps_below = EVERYWHERE if self.log.config.cleanup_compact else NOWHERE
         self.log.writer.append_entries(
-            effect.data, effect.headers, self._assembly.wall_ms(), gaps_below=gaps_below
+            effect.data, effect.headers, self._multi_raft.wall_ms(), gaps_below=gaps_below
         )
         self._full = False
         self._refused = ""
-        self._seat.dirty()
+        self._host.dirty()
 
     def _append_control(self, effect: AppendControl) -> None:
         if effect.kind is ControlKind.TERM_START:
             self.log.writer.begin_term(Term(self.core.term))
         else:
             self.log.writer.append_control(effect.payload, Term(self.core.term))
-        self._seat.dirty()
+        self._host.dirty()
         self._wrote_control = True
 
     def _committed(self, effect: Committed) -> None:
-        self._seat.committed(effect.index)
+        self._host.committed(effect.index, effect.enough_index)
         self._follow_start()
 
     def _role_changed(self, effect: RoleChanged) -> None:
-        self._seat.role_changed(effect.role, Term(effect.term), effect.leader)
+        self._host.role_changed(effect.role, Term(effect.term), effect.leader)
 
     def _config_changed(self, effect: ConfigChanged) -> None:
-        self._seat.config_changed(effect.config)
+        self._host.config_changed(effect.config)
 
     def _send_prefix(self, effect: SendPrefix) -> None:
         prefix = msgspec.msgpack.encode(self.log.prefix())
-        self._assembly.post(effect.to, self.group, self.core.install_prefix(prefix))
+        self._multi_raft.post(effect.to, self.group, self.core.install_prefix(prefix))
 
     def _install(self, effect: Install) -> None:
         message = effect.message
@@ -334,12 +330,12 @@ class RaftDriver:
             raise StorageError(f"no space to begin anew: {full}") from full
         except (msgspec.DecodeError, ValueError) as wrong:
             raise StorageError(f"a prefix that cannot be: {wrong}") from wrong
-        log.info("%s: begins anew at offset %d", self._seat.label, self.log.start_offset)
+        log.info("%s: begins anew at offset %d", self._host.label, self.log.start_offset)
         if not self._log_noted:
             # The answer is the next effect.
-            self._assembly.hard_states.note_log_now(self.group)
+            self._multi_raft.hard_states.note_log_now(self.group)
             self._log_noted = True
-        self.carry_out(self.core.durable(self._assembly.now()))
+        self.carry_out(self.core.durable(self._multi_raft.now()))
 
     def _start_at(self, effect: StartAt) -> None:
         self._leader_start = max(self._leader_start, effect.offset)

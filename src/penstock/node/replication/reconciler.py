@@ -85,7 +85,7 @@ class ReplicaReconciler(Part):
         return partition.serves and assignment is not None and assignment.target is not None
 
     def _look_after(self, partition: Partition) -> None:
-        in_sync = partition.sample_in_sync()
+        in_sync = partition.replica.sample_in_sync()
         self._announcer.announce(partition.group, partition.term, in_sync)
         assignment = self._state.assignment(partition.group)
         if assignment is None or partition.group in self._reports:
@@ -97,13 +97,15 @@ class ReplicaReconciler(Part):
 
     def _bring_members(self, partition: Partition, assignment: Assignment) -> bool:
         """Whether there is something under way."""
-        core = partition.consensus.core
+        core = partition.replica.consensus.core
         config = core.config
         self._drop_unwanted(partition, assignment)
         if config is None or core.changing:
             return True
         voters = frozenset(config.voters)
-        if any(one.node == self._me.node and one != partition.me for one in assignment.target_members):
+        if any(
+            one.node == self._me.node and one != partition.replica.me for one in assignment.target_members
+        ):
             # Its own replica is to be made anew: that needs another leader.
             return True
         target = frozenset(assignment.target_members)
@@ -111,21 +113,21 @@ class ReplicaReconciler(Part):
             self._report(partition, config.voters, core.configs.newest_index)
             return True
         if target:
-            partition.consensus.change_config(assignment.target_members)
+            partition.replica.consensus.change_config(assignment.target_members)
             return True
         if config.learners:
             # Of a move that was given up: nobody else would ever send them away.
-            partition.consensus.change_config(config.voters)
+            partition.replica.consensus.change_config(config.voters)
             return True
         return False
 
     def _drop_unwanted(self, partition: Partition, assignment: Assignment) -> None:
         """A move that was overtaken or cancelled: its newcomers may never come, and what is wanted now waits."""
         wanted = assignment.target_members or assignment.members
-        under_way = partition.consensus.core.catching_up_for
+        under_way = partition.replica.consensus.core.catching_up_for
         if under_way is not None and frozenset(under_way.voters) != frozenset(wanted):
             log.info("%s: no longer goes to %s", partition.name, [voter.node for voter in under_way.voters])
-            partition.consensus.abandon_change()
+            partition.replica.consensus.abandon_change()
 
     def _report(self, partition: Partition, voters: tuple[Replica, ...], index: int) -> None:
         async def report() -> None:
@@ -143,7 +145,9 @@ class ReplicaReconciler(Part):
     def _hand_over(self, partition: Partition, assignment: Assignment, in_sync: Collection[int]) -> None:
         preferred = assignment.members[0]
         key = partition.group
-        wanted = self._hands_over and preferred != partition.me and assignment.damage_of(preferred) is None
+        wanted = (
+            self._hands_over and preferred != partition.replica.me and assignment.damage_of(preferred) is None
+        )
         if not wanted or preferred.node not in in_sync or preferred.node not in self._alive():
             self._rounds_in_sync.pop(key, None)
             return
@@ -151,4 +155,4 @@ class ReplicaReconciler(Part):
         if rounds >= PATIENT_ROUNDS:
             self._rounds_in_sync.pop(key)
             log.info("%s: hands the lead to node %s, where it belongs", partition.name, preferred)
-            partition.consensus.transfer(preferred)
+            partition.replica.consensus.transfer(preferred)

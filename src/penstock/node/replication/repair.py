@@ -103,7 +103,7 @@ class ReplicaRepair:
                 return
             # Others may have failed since this was decided: a rotten replica that takes part is better than none.
             # What the metadata knows of that is up to `fence_after_ms` old; a connection ends with its process.
-            obstacle = why_not_renewed(self._state, assignment, found.me, self._away(assignment))
+            obstacle = why_not_renewed(self._state, assignment, found.replica.me, self._away(assignment))
             if obstacle is not None:
                 self._say(name, f"damaged, and not made anew now: {obstacle}")
                 return
@@ -120,15 +120,19 @@ class ReplicaRepair:
         """To one that has kept up and is not known to be damaged; if there is none, nobody has more than this one."""
         if not partition.leads or not partition.is_replicated:
             return
-        others = [node for node in partition.in_sync_nodes() if node != self._me.node and node not in damaged]
+        others = [
+            node
+            for node in partition.replica.in_sync_nodes()
+            if node != self._me.node and node not in damaged
+        ]
         if not others:
             self._say(partition.name, "damaged, and nobody else is known to be whole: it serves what it can")
             return
-        config = partition.consensus.core.config
+        config = partition.replica.group_config
         successors = [] if config is None else [one for one in config.voters if one.node in others]
         try:
             for successor in successors[:1]:
-                partition.consensus.transfer(successor)
+                partition.replica.consensus.transfer(successor)
                 log.warning("%s: damaged here, hands the lead to node %s", partition.name, successor)
         except Refused as not_now:
             log.debug("%s: %s", partition.name, not_now)

@@ -74,7 +74,7 @@ class Storage(Part):
             disk=disk,
             topics_dir=self.folder.topics_dir,
             clock=clock,
-            assembly=self.raft,
+            multi_raft=self.raft,
             mark_dirty=self.flusher.mark,
             on_role=on_role,
         )
@@ -107,7 +107,7 @@ class Storage(Part):
         deadline = loop.time() + HAND_OVER_SECONDS
         while loop.time() < deadline:
             led = [one for one in self.partitions.tended() if one.leads and one.is_replicated]
-            if not [one for one in led if one.hand_over()]:
+            if not [one for one in led if one.replica.hand_over()]:
                 return
             await asyncio.sleep(HAND_OVER_CHECK_SECONDS)
 

@@ -11,7 +11,8 @@ from penstock.errors import KafkaError
 from penstock.node.calls import BROKER, methods
 from penstock.node.calls.messages.status import DamagedReplica, LedPartition, ReplicaRow
 from penstock.node.metadata.cluster_view import METADATA_GROUP
-from penstock.node.replication.partition import Partition, ReplicaFacts
+from penstock.node.replication.partition import Partition
+from penstock.node.replication.replica import ReplicaFacts
 from penstock.node.status.cluster_status import (
     ALIVE,
     ClusterFigures,
@@ -50,7 +51,7 @@ def _row(partition: Partition) -> LedPartition:
     width = max(1, partition.log.entries.end_index - partition.log.entries.first_index)
     per_entry = partition.log.size_bytes / width
     return LedPartition(
-        partition.group, tuple(_replica(one, per_entry, width) for one in partition.progress())
+        partition.group, tuple(_replica(one, per_entry, width) for one in partition.replica.progress())
     )
 
 
@@ -144,7 +145,7 @@ class StatusCollector:
             leaderless=sum(leader < 0 for leader in leaders),
             elections=node.metrics.elections_won,
             is_controller=node.metadata.is_controller,
-            replication_lag_max=max((one.lag for each in led for one in each.progress()), default=0),
+            replication_lag_max=max((one.lag for each in led for one in each.replica.progress()), default=0),
             peer_connections=len(self._connected()),
             members=dict(members),
         )
@@ -254,7 +255,7 @@ class StatusCollector:
 
     def _quorum(self, sight: Sight) -> QuorumStatus:
         partition = self._node.metadata.partition
-        config = partition.consensus.core.config
+        config = partition.replica.group_config
         known = self._node.leaders.get(METADATA_GROUP)
         controller = self._node.view.controller_id
         leader = controller if controller >= 0 else None
