@@ -17,7 +17,7 @@ from penstock.config import Limits
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.web import port
 from penstock.web.api import bodies
-from penstock.web.api.bodies import Ledger
+from penstock.web.api.bodies import MemoryBudget
 from penstock.web.api.problems import Problem
 from penstock.web.api.routing import SegmentRoute
 
@@ -165,7 +165,7 @@ def test_who_reads_its_answer_after_it_has_sent_everything_gets_it(in_chunks: bo
 
 
 def test_a_body_that_is_thrown_away_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "THROWN_AWAY_BYTES", MEBIBYTE)
+    monkeypatch.setattr(bodies, "DISCARDED_BYTES", MEBIBYTE)
     with limited(max_http_body_bytes=1024) as client, connect(client) as sock:
         lines = head(PUBLISH, 10**12).replace(b"Host: x", b"Host: x\r\nConnection: close")
         sock.sendall(lines)
@@ -201,14 +201,14 @@ def test_a_caller_that_goes_in_the_middle_of_its_body_harms_nobody() -> None:
         assert client.get("/v1/topics").json() == {"topics": []}
 
 
-def ledger_of(broker: Broker) -> Ledger:
+def budget_of(broker: Broker) -> MemoryBudget:
     web: Any = broker._thread.service._web
-    return next(route.endpoint._ledger for route in web._app.routes if isinstance(route, SegmentRoute))
+    return next(route.endpoint._budget for route in web._app.routes if isinstance(route, SegmentRoute))
 
 
 def until_held(broker: Broker, wanted: Callable[[int], bool]) -> None:
-    ledger = ledger_of(broker)
-    while not wanted(ledger.held):
+    budget = budget_of(broker)
+    while not wanted(budget.used):
         threading.Event().wait(0.01)
 
 
@@ -228,14 +228,14 @@ def test_callers_that_hold_too_much_together_are_told_to_come_back() -> None:
         assert client.post(PUBLISH, content=body, headers=JSON).status_code == 400
 
 
-def test_the_ledger_gives_back_what_was_taken() -> None:
-    ledger = Ledger(10)
-    ledger.take(10)
+def test_memory_that_is_released_can_be_taken_again() -> None:
+    budget = MemoryBudget(10)
+    budget.take(10)
     with pytest.raises(Problem, match="max_http_memory_bytes=10"):
-        ledger.take(1)
-    ledger.give_back(10)
-    ledger.take(1)
-    assert ledger.held == 1
+        budget.take(1)
+    budget.release(10)
+    budget.take(1)
+    assert budget.used == 1
 
 
 # --- answers

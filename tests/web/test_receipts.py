@@ -110,7 +110,7 @@ def test_a_receipt_at_a_queue_that_is_not_there_is_told_so(
     [job] = receive(http, queue)
     [error] = refused(http, absent, accept=[job["receipt"]])
     assert error["code"] == "wrong_queue"
-    assert f"not of {absent!r}, which is not there" in error["message"]
+    assert f"not of {absent!r}, which does not exist" in error["message"]
 
 
 def test_a_receipt_of_before_a_restart_does_not_settle_what_is_handed_out_after_it(tmp_path: Path) -> None:

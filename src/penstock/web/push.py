@@ -6,7 +6,7 @@ One task sends and one listens, for each subscriber. Limits, beside those of eve
     frames without a pause      FRAMES_PER_SECOND are read; a subscriber that sends more waits, as TCP makes it wait
     not reading what is pushed  the subscriber's own pages and the socket's buffer fill up, nothing else; after
                                 limits.slow_drain_timeout_ms without any progress it is sent away
-    holding a great deal        limits.max_credit, however much it asks for
+    reserved a great deal        limits.max_credit, however much it asks for
     a page of somebody else     a browser that opens a socket says which site the page is from: only this one's own
 """
 
@@ -45,7 +45,7 @@ from penstock.web.push_frames import (
     Unsubscribe,
 )
 from penstock.web.push_reader import InnerReader
-from penstock.web.socket_talk import Ears, endpoint_url, refuse_socket, upgrade_required
+from penstock.web.socket_talk import FrameReceiver, endpoint_url, refuse_socket, upgrade_required
 from penstock.web.sockets import PATIENCE, READY, text_frame
 
 PATH = "/v1/push"
@@ -129,7 +129,7 @@ class _Connection:
         self._node = node
         self._subscriptions = subscriptions
         self._socket = socket
-        self._ears: Ears[AnyFrame] = Ears(socket, FRAMES, FRAMES_PER_SECOND)
+        self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
         self._slow_seconds = node.config.limits.slow_drain_timeout_ms / 1000
         self._max_credit = node.config.limits.max_credit
 
@@ -147,7 +147,7 @@ class _Connection:
             await self._serve(attachment, resumed)
 
     async def _first_frame(self) -> Subscribe:
-        frame = await self._ears.first(Subscribe, "not_subscribed")
+        frame = await self._frames.first(Subscribe, "not_subscribed")
         named = self._socket.query_params.get("subscription")
         if named and named != frame.subscription:
             message = f"subscription: the address says {named!r}, and the frame {frame.subscription!r}"
@@ -205,7 +205,7 @@ class _Connection:
         """Returns when the subscriber has gone, or is to go."""
         try:
             while attachment.ending is None:
-                self._hear(attachment, await self._ears.next())
+                self._hear(attachment, await self._frames.next())
         except Problem as problem:
             attachment.end(Ending(problem.code, problem.message))
         except WebSocketDisconnect:

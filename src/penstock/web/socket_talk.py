@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
 from penstock.node import Node
-from penstock.web.api.problems import Problem, misfit
+from penstock.web.api.problems import Problem, as_field_problem
 from penstock.web.api.routing import error_response, not_ready
 
 FIRST_FRAME_SECONDS = 10.0
@@ -54,7 +54,7 @@ def endpoint_url(node: Node, node_id: int, path: str) -> str | None:
     return f"ws://{Address(host, known.http.port)}{path}"
 
 
-class Pace:
+class RateLimit:
     """Lets through so much in a second, and makes wait what comes beyond it."""
 
     def __init__(self, per_second: int) -> None:
@@ -71,13 +71,13 @@ class Pace:
             await asyncio.sleep(-self._left / self._per_second)
 
 
-class Ears(Generic[F]):
+class FrameReceiver(Generic[F]):
     """What one caller says, frame by frame. Problem says what is wrong with one; WebSocketDisconnect: it has gone."""
 
     def __init__(self, socket: WebSocket, frames: "Frames[F]", per_second: int) -> None:
         self._socket = socket
         self._frames = frames
-        self._pace = Pace(per_second)
+        self._pace = RateLimit(per_second)
 
     async def first(self, kind: type[First], otherwise: str) -> First:
         """The first frame, which must be of this kind. `otherwise` is the code of another one's refusal."""
@@ -122,7 +122,7 @@ class Frames(Generic[F]):
         try:
             return self._decoder.decode(text)
         except msgspec.ValidationError as trouble:
-            problem = misfit(trouble, self._kinds)
+            problem = as_field_problem(trouble, self._kinds)
             code = problem.code if problem.field else "invalid_frame"
             told = f"{problem.field or 'the frame'}: {problem.message}"
             raise Problem(400, code, told, problem.field) from None

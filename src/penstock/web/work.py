@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
-from penstock.web.socket_talk import Ears, refuse_socket, upgrade_required
+from penstock.web.socket_talk import FrameReceiver, refuse_socket, upgrade_required
 from penstock.web.sockets import READY, text_frame
 from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, Ping, Settle, Work
 from penstock.web.worker import PATH, Ended, Worker
@@ -67,11 +67,11 @@ class _Connection:
         self._node = node
         self._socket = socket
         self._batches = batches
-        self._ears: Ears[AnyFrame] = Ears(socket, FRAMES, FRAMES_PER_SECOND)
+        self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
 
     async def serve(self) -> None:
         try:
-            wish = await self._ears.first(Work, "not_working")
+            wish = await self._frames.first(Work, "not_working")
         except Problem as problem:
             await self._end(problem.code, problem.message)
             return
@@ -101,7 +101,7 @@ class _Connection:
         """Hears the worker until it goes, or says something that cannot be meant."""
         try:
             while True:
-                match await self._ears.next():
+                match await self._frames.next():
                     case Settle() as frame:
                         await worker.settle(frame)
                     case CreditFrame(credit=credit):

@@ -21,7 +21,7 @@ from penstock.node.queues.local_queues import held_by_other
 from penstock.queue import AckKind
 from penstock.types import TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
-from penstock.web.api.routing import aside
+from penstock.web.api.routing import offloaded
 from penstock.web.socket_talk import endpoint_url
 from penstock.web.sockets import text_frame
 from penstock.web.work_frames import Settle, Work, batch_frame, jobs_frame
@@ -218,7 +218,7 @@ class Worker:
         self._is_awake = False
         if self._wish.encoding == "batch" and not _is_bite(delivery.records, acquired):
             return batch_frame(key, delivery.records, acquired)
-        opened, frame = await aside(
+        opened, frame = await offloaded(
             unpacked_total(delivery.records), self._framed, key, delivery.records, acquired
         )
         if self._wish.encoding != "batch":

@@ -1,13 +1,13 @@
-"""Bodies, and the memory that callers make the node hold.
+"""Reading bodies, and the memory that requests take.
 
-A body is read up to `max_http_body_bytes` and `http_body_timeout_ms`. What all bodies and large answers hold together
-is counted as it arrives, not as it is announced; past `max_http_memory_bytes` callers are sent away with 503, so that
-4,096 connections with 8 MiB each do not cost 32 GiB. It is given back when the answer has been sent, or its caller
-has gone: `port` ends those that do not read.
+A body is read up to `max_http_body_bytes` and `http_body_timeout_ms`. The bytes of all bodies and large responses are
+counted as they arrive, not as they are announced; past `max_http_memory_bytes` requests are refused with 503, so that
+4,096 connections with 8 MiB each do not take 32 GiB. A request's bytes are released when its response has been sent or
+its connection has ended: `port` ends connections that do not read.
 
-Who sends a body that is too large is told so at once. Many callers read their answer only after they have sent
-everything: were the connection closed before, they would see it reset, and no answer. So what comes is read and thrown
-away for a while (`throw_away`), after the answer.
+A body that is too large is refused at once. Many clients read the response only after they have sent everything: if
+the connection were closed before, they would see a reset and no response. So the rest of the body is read and discarded
+for a while (`discard_rest`), after the response.
 """
 
 import asyncio
@@ -21,48 +21,48 @@ from penstock.web.api.problems import Problem
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
-THROWN_AWAY_BYTES = 32 * 1024 * 1024
-"""Four of the largest bodies, by default. Nothing of it is held."""
-THROWN_AWAY_SECONDS = 3.0
+DISCARDED_BYTES = 32 * 1024 * 1024
+"""Four of the largest bodies, by default. They take no memory."""
+DISCARDED_SECONDS = 3.0
 
 
-class Ledger:
-    """Bytes that callers hold, all together."""
+class MemoryBudget:
+    """The bytes of all requests that are under way."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.held = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.used = 0
 
     def take(self, count: int) -> None:
-        if self.held + count > self._most:
+        if self.used + count > self._max_bytes:
             message = (
-                f"all callers together hold {self.held} bytes; limits.max_http_memory_bytes={self._most}"
+                f"requests under way take {self.used} bytes; limits.max_http_memory_bytes={self._max_bytes}"
             )
             raise Problem(503, "too_busy", message)
-        self.held += count
+        self.used += count
 
-    def give_back(self, count: int) -> None:
-        self.held -= count
+    def release(self, count: int) -> None:
+        self.used -= count
 
 
-class Holding:
-    """One request's share."""
+class Reservation:
+    """The bytes of one request."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self.bytes = 0
 
     def take(self, count: int) -> None:
-        self._ledger.take(count)
+        self._budget.take(count)
         self.bytes += count
 
-    def give_back(self) -> None:
-        self._ledger.give_back(self.bytes)
+    def release(self) -> None:
+        self._budget.release(self.bytes)
         self.bytes = 0
 
 
 class TooLarge(Problem):
-    """`unread`: there is more of it to come."""
+    """`unread`: the client has not sent all of it yet."""
 
     def __init__(self, most: int, *, unread: bool) -> None:
         message = f"a body of more than limits.max_http_body_bytes={most}; send it in several requests"
@@ -74,7 +74,7 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def read_body(request: Request, limits: Limits, holding: Holding) -> bytes:
+async def read_body(request: Request, limits: Limits, reserved: Reservation) -> bytes:
     """The whole body, or Problem."""
     most = limits.max_http_body_bytes
     announced = request.headers.get("content-length", "0")
@@ -82,7 +82,7 @@ async def read_body(request: Request, limits: Limits, holding: Holding) -> bytes
         raise TooLarge(most, unread=True)
     try:
         async with asyncio.timeout(limits.http_body_timeout_ms / 1000):
-            return await _read(request, most, holding)
+            return await _read(request, most, reserved)
     except TimeoutError:
         message = f"the body did not end within limits.http_body_timeout_ms={limits.http_body_timeout_ms}"
         raise Problem(408, "body_too_slow", message) from None
@@ -90,24 +90,24 @@ async def read_body(request: Request, limits: Limits, holding: Holding) -> bytes
         raise Problem(400, "invalid_body", "the connection ended before the body did") from None
 
 
-async def _read(request: Request, most: int, holding: Holding) -> bytes:
+async def _read(request: Request, most: int, reserved: Reservation) -> bytes:
     body = bytearray()
     more = True
     while more:
         part, more = await _next_part(request.receive)
         if len(body) + len(part) > most:
-            holding.give_back()
+            reserved.release()
             raise TooLarge(most, unread=more)
-        holding.take(len(part))
+        reserved.take(len(part))
         body += part
     return bytes(body)
 
 
-async def throw_away(receive: Receive) -> None:
-    """Reads what is left of a body, within bounds."""
-    left, more = THROWN_AWAY_BYTES, True
+async def discard_rest(receive: Receive) -> None:
+    """Reads the rest of a body, up to a size and a time."""
+    left, more = DISCARDED_BYTES, True
     with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(THROWN_AWAY_SECONDS):
+        async with asyncio.timeout(DISCARDED_SECONDS):
             while more and left > 0:
                 part, more = await _next_part(receive)
                 left -= len(part)

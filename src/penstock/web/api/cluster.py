@@ -13,7 +13,7 @@ from penstock.node import Node
 from penstock.node.calls.messages.controller import RebalanceStep
 from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 from penstock.web.api.problems import Problem
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, NoBody, NoParams, aside
+from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, NoBody, NoParams, offloaded
 from penstock.web.api.topics import TopicName, unknown_topic
 
 MAX_AT_ONCE = 100
@@ -74,7 +74,7 @@ class Cluster:
     async def describe_cluster(self, call: Call[NoParams, None]) -> Answer[ClusterStatus]:
         picture = await self._node.status.picture()
         # The picture of a large cluster is megabytes of JSON: the event loop must not wait for it.
-        return Answer(200, await aside(ASIDE_FROM_BYTES, msgspec.json.encode, picture))
+        return Answer(200, await offloaded(OFFLOAD_FROM_BYTES, msgspec.json.encode, picture))
 
     async def list_nodes(self, call: Call[NoParams, None]) -> NodeList:
         return NodeList(nodes=self._node.status.nodes())
@@ -85,7 +85,7 @@ class Cluster:
         if topic is not None and not found:
             raise unknown_topic(topic)
         shown = PartitionList(partitions=found)
-        return Answer(200, await aside(ASIDE_FROM_BYTES, msgspec.json.encode, shown))
+        return Answer(200, await offloaded(OFFLOAD_FROM_BYTES, msgspec.json.encode, shown))
 
     async def rebalance(self, call: Call[NoParams, Rebalance]) -> RebalanceStep:
         wanted = call.body

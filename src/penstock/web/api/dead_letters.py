@@ -1,9 +1,9 @@
-"""Dead letters: what died in a queue, and the way back.
+"""Dead letters of queues: listed, shown, and sent back to the topics that they came from.
 
-They are records of a topic (marked as `node/queues/dead_letters.py` says). Which of them were dealt with is kept by a
-queue of the broker's own on that topic, KEEPER: what is done in it is not listed any more. Sending one back publishes
-it to where it came from, as a new record without the marks, and then says in that queue that it is done. A node that
-fails between the two leaves it listed, and it may be sent back twice.
+They are records of a dead-letter topic, with the headers of `node/queues/dead_letters.py`. An internal queue on that
+topic, HANDLED_QUEUE, stores which of them were sent back: a letter that is done in it is not listed any more. Sending a
+letter back publishes it to its original topic, as a new record without those headers, and then marks it as done in that
+queue. If a node fails between the two, the letter stays listed and may be sent back twice.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import AcceptRequest, PeekRequest, PeekResult
 from penstock.node.queues import dead_letters as dead_letter_headers
-from penstock.types import GroupId
+from penstock.types import Caller, GroupId, Operation
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, aside
+from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
-KEEPER = "penstock.dead-letters"
-"""The queue that knows which dead letters were dealt with."""
+HANDLED_QUEUE = "penstock.dead-letters"
+"""The queue in which dead letters are done that were sent back."""
 MARK = "penstock-dead-"
 PAGE_RECORDS = 1_000
 PAGES_MAX = 64
-"""Of one answer: letters of other queues lie between, and are looked at as well."""
+"""Of one response: letters of other queues are in the same topic, and are read too."""
 MAX_LETTERS = 1_000
 
 QueueName = Annotated[
@@ -47,7 +47,7 @@ class QueueParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LettersParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`topic` is the dead letters' own. `next` of the last answer says where to go on."""
+    """`topic` is a dead-letter topic. `next` of a response names the place where the next request goes on."""
 
     queue: QueueName
     topic: TopicName | UnsetType = UNSET
@@ -66,7 +66,7 @@ class LetterParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LetterPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a dead letter lies."""
+    """The position of a dead letter."""
 
     topic: TopicName
     partition: PartitionNumber
@@ -74,7 +74,7 @@ class LetterPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LetterOut(RecordOut, frozen=True, kw_only=True):
-    """The record as it is stored, and what its headers say of its death."""
+    """The record as it is stored, and why and where it failed, from its headers."""
 
     topic: str
     partition: int
@@ -87,7 +87,7 @@ class LetterOut(RecordOut, frozen=True, kw_only=True):
 
 
 class LetterList(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` is where to go on; null: these are all."""
+    """`next` is the position of the next one; null: these are all."""
 
     queue: str
     dead_letters: list[LetterOut]
@@ -95,14 +95,14 @@ class LetterList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """These, or with `all` up to a thousand of those that there are."""
+    """These letters, or with `all` up to a thousand of the queue."""
 
     letters: Annotated[list[LetterPlace], Meta(max_length=MAX_LETTERS)] = []
     all: bool = False
 
 
 class SentBack(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a dead letter lay, and where it is now."""
+    """A dead letter, and the position of the record that was published for it."""
 
     letter: LetterPlace
     topic: str
@@ -116,7 +116,7 @@ class NotSentBack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendBackDone(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: there were others than these."""
+    """`more`: the queue has more dead letters."""
 
     queue: str
     sent_back: list[SentBack]
@@ -125,7 +125,7 @@ class SendBackDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Letter(NamedTuple):
-    """A dead letter that nobody has dealt with."""
+    """A dead letter that was not sent back."""
 
     place: LetterPlace
     record: Record
@@ -144,13 +144,13 @@ class Letter(NamedTuple):
 
 
 class DeadLetters:
-    """Answers about dead letters."""
+    """Operations on dead letters."""
 
     def __init__(self, client: InnerClient) -> None:
         self._node = client.node
         self._beginning = asyncio.Lock()
 
-    # --- what there is
+    # --- queries
 
     async def list_dead_letters(self, call: Call[LettersParams, None]) -> LetterList:
         params = call.params
@@ -161,22 +161,22 @@ class DeadLetters:
                 return LetterList(queue=params.queue, dead_letters=found, next=letter)
             if len(found) == params.max_records:
                 return LetterList(queue=params.queue, dead_letters=found, next=letter.place)
-            found.append(_told(letter, params.encoding))
+            found.append(_letter_out(letter, params.encoding))
         return LetterList(queue=params.queue, dead_letters=found, next=None)
 
     async def show_dead_letter(self, call: Call[LetterParams, None]) -> LetterOut:
         params = call.params
         place = LetterPlace(topic=params.topic, partition=params.partition, offset=params.offset)
-        return _told(await self._find(params.queue, place), params.encoding)
+        return _letter_out(await self._find(call.caller, params.queue, place), params.encoding)
 
     async def _letters(
         self, call: Call[LettersParams, None] | Call[QueueParams, SendBack], params: LettersParams
     ) -> AsyncIterator[Letter | LetterPlace]:
-        """Letters in the order of topic, partition and offset; a place, and no more, if there would be too many pages
-        to look through."""
-        known = await self._kept()
+        """Letters in the order of topic, partition and offset. After PAGES_MAX pages, the position where the next
+        request goes on."""
+        known = await self._handled()
         pages = 0
-        for topic, partition, first in await self._places(params):
+        for topic, partition, first in await self._partitions(call.caller, params):
             at = first
             while at >= 0:
                 if pages == PAGES_MAX:
@@ -184,57 +184,64 @@ class DeadLetters:
                     return
                 pages += 1
                 seen = await self._peek(topic, partition, at, PAGE_RECORDS, known)
-                call.holding.take(unpacked_total(seen.records))
-                for letter in await aside(
-                    ASIDE_FROM_BYTES if seen.records else 0, _opened, topic.name, partition, seen
+                call.reserved.take(unpacked_total(seen.records))
+                for letter in await offloaded(
+                    OFFLOAD_FROM_BYTES if seen.records else 0, _opened, topic.name, partition, seen
                 ):
                     if letter.mark(dead_letter_headers.GROUP) == params.queue:
                         yield letter
                 at = seen.next_offset
 
-    async def _places(self, params: LettersParams) -> list[tuple[Topic, int, int]]:
-        """Partitions to look at, and from where."""
-        topics = self._node.metadata.state.topics
+    async def _partitions(self, caller: Caller, params: LettersParams) -> list[tuple[Topic, int, int]]:
+        """Partitions to read, each with its first offset."""
         if params.topic is UNSET:
-            names = await self._graveyards(params.queue)
-        elif params.topic in topics:
-            names = [params.topic]
+            topics = await self._dead_letter_topics(caller, params.queue)
         else:
-            raise _no_topic(params.topic)
+            topics = [self._topic(caller, params.topic, 0)]
         found: list[tuple[Topic, int, int]] = []
-        for name in names:
+        for topic in topics:
             first = params.partition if isinstance(params.partition, int) else 0
-            for partition in range(first, topics[name].partitions):
+            for partition in range(first, topic.partitions):
                 offset = params.offset if isinstance(params.offset, int) and partition == first else 0
-                found.append((topics[name], partition, offset))
+                found.append((topic, partition, offset))
         return found
 
-    async def _graveyards(self, queue: str) -> list[str]:
-        """Where the dead letters of a queue go, as far as there is such a topic."""
+    def _topic(
+        self, caller: Caller, name: str, partition: int, operation: Operation = Operation.READ
+    ) -> Topic:
+        """The topic, which has such a partition."""
+        try:
+            return self._node.resources.topic_of(caller, name, partition, operation)
+        except KafkaError as refusal:
+            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            message = f"there is no such partition of {name!r}"
+            raise Problem(404, "unknown_topic_or_partition", message, "topic") from None
+
+    async def _dead_letter_topics(self, caller: Caller, queue: str) -> list[Topic]:
+        """The topics of a queue's dead letters that exist."""
         pictures = await self._node.queues.overview.pictures(queue)
         if not pictures:
             raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
         config = self._node.group_config(queue)
         names = {config.dead_letter_topic_of(picture.topic) for picture in pictures}
-        return sorted(name for name in names if name in self._node.metadata.state.topics)
+        return [topic for topic in self._node.resources.topics(caller, Operation.READ) if topic.name in names]
 
-    async def _kept(self) -> set[tuple[str, int]]:
-        """Partitions of which some letters were dealt with."""
-        pictures = await self._node.queues.overview.pictures(KEEPER)
+    async def _handled(self) -> set[tuple[str, int]]:
+        """Partitions of which some letters were sent back."""
+        pictures = await self._node.queues.overview.pictures(HANDLED_QUEUE)
         return {(picture.topic, picture.partition) for picture in pictures}
 
     async def _peek(
         self, topic: Topic, partition: int, first: int, most: int, known: set[tuple[str, int]]
     ) -> PeekResult:
         is_new = (topic.name, partition) not in known
-        request = PeekRequest(KEEPER, GroupId(topic.topic_id, partition), first, most, is_new)
+        request = PeekRequest(HANDLED_QUEUE, GroupId(topic.topic_id, partition), first, most, is_new)
         return await self._node.queues.router.peek(request, caller=BROKER)
 
-    async def _find(self, queue: str, place: LetterPlace) -> Letter:
-        topic = self._node.metadata.state.topics.get(place.topic)
-        if topic is None or place.partition >= topic.partitions:
-            raise _no_topic(place.topic)
-        seen = await self._peek(topic, place.partition, place.offset, 1, await self._kept())
+    async def _find(self, caller: Caller, queue: str, place: LetterPlace) -> Letter:
+        topic = self._topic(caller, place.topic, place.partition)
+        seen = await self._peek(topic, place.partition, place.offset, 1, await self._handled())
         for letter in _opened(place.topic, place.partition, seen):
             if letter.place == place and letter.mark(dead_letter_headers.GROUP) == queue:
                 return letter
@@ -243,23 +250,23 @@ class DeadLetters:
         )
         raise Problem(404, "unknown_dead_letter", message, "offset")
 
-    # --- the way back
+    # --- sending back
 
     async def send_back_dead_letters(self, call: Call[QueueParams, SendBack]) -> Answer[SendBackDone]:
-        queue, wish = call.params.queue, call.body
-        if bool(wish.letters) == wish.all:
+        queue, wanted = call.params.queue, call.body
+        if bool(wanted.letters) == wanted.all:
             raise wrong("letters", "expected `letters`, or `all`")
         sent: list[SentBack] = []
         refused: list[NotSentBack] = []
-        letters: Iterable[Letter | LetterPlace] = wish.letters
+        letters: Iterable[Letter | LetterPlace] = wanted.letters
         more = False
-        if wish.all:
+        if wanted.all:
             letters, more = await self._all(call, queue)
         for one in letters:
             place = one.place if isinstance(one, Letter) else one
             try:
-                letter = one if isinstance(one, Letter) else await self._find(queue, one)
-                sent.append(await self._send_back(letter))
+                letter = one if isinstance(one, Letter) else await self._find(call.caller, queue, one)
+                sent.append(await self._send_back(call.caller, letter))
             except Problem as problem:
                 refused.append(NotSentBack(letter=place, error=problem.facts))
             except PenstockError as trouble:
@@ -275,39 +282,37 @@ class DeadLetters:
             found.append(letter)
         return found, False
 
-    async def _send_back(self, letter: Letter) -> SentBack:
+    async def _send_back(self, caller: Caller, letter: Letter) -> SentBack:
         name = letter.mark(dead_letter_headers.TOPIC) or ""
-        topic = self._node.metadata.state.topics.get(name)
-        if topic is None:
-            raise _no_topic(name)
+        topic = self._topic(caller, name, 0, Operation.WRITE)
         partition = (letter.number(dead_letter_headers.PARTITION) or 0) % topic.partitions
-        offset = await self._node.record_forwarder.append(topic, partition, self._reborn(letter.record))
-        await self._dealt_with(letter.place)
+        offset = await self._node.record_forwarder.append(topic, partition, self._cleaned(letter.record))
+        await self._mark_handled(caller, letter.place)
         return SentBack(letter=letter.place, topic=name, partition=partition, offset=offset)
 
-    def _reborn(self, record: Record) -> bytes:
-        """Its time is now: a time to live counts anew, and retention too."""
+    def _cleaned(self, record: Record) -> bytes:
+        """The record without the headers, with the time of now: TTL and retention start again."""
         headers = tuple((name, value) for name, value in record.headers if not name.startswith(MARK))
         return build_batch([record._replace(offset=0, timestamp=self._node.clock.wall_ms(), headers=headers)])
 
-    async def _dealt_with(self, place: LetterPlace) -> None:
-        topic = self._node.metadata.state.topics[place.topic]
+    async def _mark_handled(self, caller: Caller, place: LetterPlace) -> None:
+        topic = self._topic(caller, place.topic, place.partition)
         async with self._beginning:
-            if (place.topic, place.partition) not in await self._kept():
-                await self._node.queues.overview.reset(KEEPER, topic, place.partition, 0)
+            if (place.topic, place.partition) not in await self._handled():
+                await self._node.queues.overview.reset(HANDLED_QUEUE, topic, place.partition, 0)
         try:
-            request = AcceptRequest(KEEPER, GroupId(topic.topic_id, place.partition), place.offset)
+            request = AcceptRequest(HANDLED_QUEUE, GroupId(topic.topic_id, place.partition), place.offset)
             await self._node.queues.router.accept(request, caller=BROKER)
         except KafkaError as refused:
-            if refused.code != ErrorCode.INVALID_RECORD_STATE:  # somebody else was faster
+            if refused.code != ErrorCode.INVALID_RECORD_STATE:  # another request was faster
                 raise
 
 
 def _check_place(params: LettersParams) -> None:
     if params.partition is not UNSET and params.topic is UNSET:
-        raise wrong("partition", "of which topic? give `topic` as well")
+        raise wrong("partition", "expected `topic` as well")
     if params.offset is not UNSET and params.partition is UNSET:
-        raise wrong("offset", "of which partition? give `topic` and `partition` as well")
+        raise wrong("offset", "expected `topic` and `partition` as well")
 
 
 def _opened(topic: str, partition: int, seen: PeekResult) -> Iterator[Letter]:
@@ -316,7 +321,7 @@ def _opened(topic: str, partition: int, seen: PeekResult) -> Iterator[Letter]:
         yield Letter(LetterPlace(topic=topic, partition=partition, offset=record.offset), record)
 
 
-def _told(letter: Letter, encoding: Encoding) -> LetterOut:
+def _letter_out(letter: Letter, encoding: Encoding) -> LetterOut:
     return LetterOut(
         topic=letter.place.topic,
         partition=letter.place.partition,
@@ -328,7 +333,3 @@ def _told(letter: Letter, encoding: Encoding) -> LetterOut:
         died_at_ms=letter.number(dead_letter_headers.AT),
         **msgspec.structs.asdict(record_out(letter.record, encoding)),
     )
-
-
-def _no_topic(name: str) -> Problem:
-    return Problem(404, "unknown_topic_or_partition", f"there is no such partition of {name!r}", "topic")

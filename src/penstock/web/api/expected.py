@@ -1,5 +1,5 @@
-"""What a field of a request may be, in words: msgspec says of a wrong one that it does not match a pattern, or is not
-among the values that there are, and leaves it to others to say which these are."""
+"""Describes in words the values that a field of a request may have. msgspec's own errors say only that a value does not
+match a pattern, or is not one of the allowed values, and do not list them."""
 
 import re
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import inspect
 
 EXPECTED = "expected"
-"""The key, in the `extra` of a Meta, of what to say instead of a pattern."""
+"""The key, in the `extra` of a Meta, of the words to use instead of a pattern."""
 
 _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 _ITEMS = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 
 
 def expected_of(wanted: Any, field: str) -> str:
-    """What the field (`records[2].key`, as msgspec names places) of a struct may be; empty if there are no words."""
+    """The allowed values of a struct's field (`records[2].key`, as msgspec names it); empty if there are no words."""
     found = [inspect.type_info(wanted)]
     for step in _STEP.findall(field):
         found = [inner for one in found for inner in _inside(one, step)]

@@ -1,7 +1,7 @@
-"""Consumer groups: list, describe with lag, delete, set back.
+"""Consumer groups: list, describe with lag, delete, reset offsets.
 
-A group lives on the node that coordinates it; all nodes together know all groups. Lag is what is left to read: from the
-committed offset, or the earliest one if that is later, to the latest.
+Each node knows the groups that it coordinates. Lag is the number of offsets from the committed one, or the earliest one
+if that is later, to the latest.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.node.calls import CoordinatorOf
-from penstock.types import TopicPartition
+from penstock.types import Operation, TopicPartition
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.web.api.problems import as_problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams
-from penstock.web.api.topics import TopicName, known_topic
+from penstock.web.api.topics import TopicName, find_topic
 
 SHARE = "share"
 NO_MEMBER, NO_GENERATION = "", -1
-"""Who commits from outside: allowed while the group has no members."""
+"""Of a commit by a client that is not a member: allowed while the group has no members."""
 
 GroupName = Annotated[
     str, Meta(min_length=1, max_length=4096, description="A group's id, as consumers have it.")
@@ -66,7 +66,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):
-    """`unanswered` are nodes that did not tell which groups they coordinate."""
+    """`unanswered` are nodes that did not list the groups that they coordinate."""
 
     groups: list[GroupSummary]
     unanswered: list[int]
@@ -78,7 +78,7 @@ class Assigned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`assignment` is null when it is not in the form that consumers use."""
+    """`assignment` is null if it is not in the format of Kafka's consumers."""
 
     member_id: str
     instance_id: str | None
@@ -88,7 +88,7 @@ class MemberFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`latest_offset` and `lag` are null while the partition's leader does not tell."""
+    """`latest_offset` and `lag` are null while the partition's leader does not answer."""
 
     topic: str
     partition: int
@@ -99,7 +99,7 @@ class CommittedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`lag` is the sum of those that are known."""
+    """`lag` is the sum of the known ones."""
 
     group: str
     state: str
@@ -112,8 +112,8 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the group shall go on reading a topic: `to` an offset, earliest or latest, or at a time. Of all partitions,
-    or of those named."""
+    """The group's new position in a topic: `to` an offset, earliest or latest, or the first offset at a time; on all
+    partitions, or on some."""
 
     topic: TopicName
     partitions: Annotated[list[PartitionNumber], Meta(min_length=1, max_length=10_000)] | None = None
@@ -133,12 +133,12 @@ class ResetDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Groups:
-    """Answers about consumer groups."""
+    """Operations on consumer groups."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
 
-    # --- what there is
+    # --- queries
 
     async def list_groups(self, call: Call[NoParams, None]) -> GroupList:
         nodes = [one.node_id for one in self._client.node.view.brokers()]
@@ -210,8 +210,8 @@ class Groups:
                 message = f"{group!r} is a queue: GET /v1/queues/{quote(group, safe='')} describes it"
         return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
 
-    async def _is_bare_share_group(self, group: str) -> bool:
-        """One that is listed and has no queue, since its topics are gone: it can be deleted here only."""
+    async def _is_share_group_without_queue(self, group: str) -> bool:
+        """A share group without a queue, since its topics were deleted: only this operation can delete it."""
         if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
             return False
         rows = await self._listed(self._client.coordinator_of(group))
@@ -240,12 +240,12 @@ class Groups:
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ]
 
-    # --- what is to change
+    # --- changes
 
     async def delete_group(self, call: Call[GroupParams, None]) -> None:
         group = call.params.group
         is_consumers = await self.described(group) is not None
-        if not is_consumers and not await self._is_bare_share_group(group):
+        if not is_consumers and not await self._is_share_group_without_queue(group):
             raise await self._unknown(group)
         answer = await self._client.ask_role(
             CoordinatorOf(group),
@@ -257,44 +257,43 @@ class Groups:
         code = answer.results[0].error_code
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"group {group!r} has members: end its consumers first", "group")
-        if (
-            code != ErrorCode.GROUP_ID_NOT_FOUND
-        ):  # it was there a moment ago: an earlier attempt has deleted it
+        if code != ErrorCode.GROUP_ID_NOT_FOUND:  # it existed a moment ago: an earlier attempt has deleted it
             check(code, None, "group")
 
     async def reset_offsets(self, call: Call[GroupParams, Reset]) -> ResetDone:
-        group, wish = call.params.group, call.body
-        partitions = self._chosen(wish)
+        group, wanted = call.params.group, call.body
+        partitions = self._chosen(call)
         found = await self.described(group)
         if found is not None and found.members:
             raise _has_members(group)
-        offsets = await self._targets(wish, partitions)
-        await self._commit(group, wish.topic, offsets)
+        offsets = await self._targets(wanted, partitions)
+        await self._commit(group, wanted.topic, offsets)
         rows = [PartitionOffset(partition=one, offset=offset) for one, offset in sorted(offsets.items())]
-        return ResetDone(group=group, topic=wish.topic, offsets=rows)
+        return ResetDone(group=group, topic=wanted.topic, offsets=rows)
 
-    def _chosen(self, wish: Reset) -> list[int]:
-        if (wish.to is None) == (wish.timestamp_ms is None):
+    def _chosen(self, call: Call[GroupParams, Reset]) -> list[int]:
+        wanted = call.body
+        if (wanted.to is None) == (wanted.timestamp_ms is None):
             raise wrong("to", "expected either `to` or `timestamp_ms`")
-        count = known_topic(self._client.node, wish.topic).partitions
-        partitions = sorted(set(range(count) if wish.partitions is None else wish.partitions))
+        count = find_topic(self._client.node, call.caller, wanted.topic, Operation.READ).partitions
+        partitions = sorted(set(range(count) if wanted.partitions is None else wanted.partitions))
         if partitions[-1] >= count:
             raise wrong("partitions", f"{partitions[-1]}: expected 0 to {count - 1}")
         return partitions
 
-    async def _targets(self, wish: Reset, partitions: list[int]) -> dict[int, int]:
-        first = await self._found(wish.topic, partitions, EARLIEST)
-        last = await self._found(wish.topic, partitions, LATEST)
-        if wish.timestamp_ms is not None:
-            found = await self._found(wish.topic, partitions, wish.timestamp_ms)
+    async def _targets(self, wanted: Reset, partitions: list[int]) -> dict[int, int]:
+        first = await self._found(wanted.topic, partitions, EARLIEST)
+        last = await self._found(wanted.topic, partitions, LATEST)
+        if wanted.timestamp_ms is not None:
+            found = await self._found(wanted.topic, partitions, wanted.timestamp_ms)
             return {one: last[one] if offset == NOT_FOUND else offset for one, offset in found.items()}
-        if isinstance(wish.to, int):
+        if isinstance(wanted.to, int):
             for one in partitions:
-                if not first[one] <= wish.to <= last[one]:
+                if not first[one] <= wanted.to <= last[one]:
                     expected = f"expected {first[one]} to {last[one]}, earliest or latest"
-                    raise wrong("to", f"{wish.topic}-{one} has no offset {wish.to}: {expected}")
-            return dict.fromkeys(partitions, wish.to)
-        return first if wish.to == "earliest" else last
+                    raise wrong("to", f"{wanted.topic}-{one} has no offset {wanted.to}: {expected}")
+            return dict.fromkeys(partitions, wanted.to)
+        return first if wanted.to == "earliest" else last
 
     async def _found(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
         offsets = {}
@@ -306,7 +305,7 @@ class Groups:
         return offsets
 
     async def _commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        await self._client.node.groups.cores.ensure_topic()  # this may be the first group of all
+        await self._client.node.groups.cores.ensure_topic()  # this may be the cluster's first group
         rows = [
             OffsetCommitRequestPartition(partition_index=one, committed_offset=offset, committed_metadata="")
             for one, offset in offsets.items()
@@ -333,7 +332,7 @@ class Groups:
 
 
 def _has_members(group: str) -> Exception:
-    message = f"group {group!r} has members, which keep their own place: end its consumers first"
+    message = f"group {group!r} has members, which keep their own positions: end its consumers first"
     return refused(ErrorCode.NON_EMPTY_GROUP, message, "group")
 
 

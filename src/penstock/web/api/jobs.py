@@ -1,7 +1,7 @@
-"""Messages that were handed out, taken from the stored batches that hold them.
+"""Finds delivered messages in the stored batches that hold them.
 
-A batch may hold ten thousand messages, and a worker with a credit of a hundred takes it in a hundred bites. So the
-batches that were opened last are kept (OpenedBatches): each is unpacked once, not once for each bite.
+A batch may hold ten thousand messages, and a worker with a credit of a hundred receives it in a hundred deliveries. So
+the batches that were unpacked last are cached (OpenedBatches): each is unpacked once, not once for each delivery.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,13 +18,13 @@ KEPT_BYTES = 32 * 1024 * 1024
 """Of all opened batches together, about: keys, values, and RECORD_OVERHEAD for each record."""
 RECORD_OVERHEAD = 256
 KEPT_FROM_RECORDS = 64
-"""Batches with fewer are unpacked faster than they are found again."""
+"""Batches with fewer records are unpacked faster than they are found in the cache."""
 HEADER_SIZE = 61
 
 Range = tuple[int, int]
 """First and last offset."""
 Handed = tuple[int, int, int]
-"""First and last offset, and the how manieth delivery this is."""
+"""First and last offset, and the number of deliveries, this one included."""
 
 
 class Job(NamedTuple):
@@ -33,7 +33,7 @@ class Job(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """`unreadable` are in batches that do not unpack, `missing` were deleted since it was known what there is."""
+    """`unreadable` offsets are in batches that do not unpack; the records of `missing` ones were deleted meanwhile."""
 
     jobs: list[Job]
     unreadable: list[Range]
@@ -41,18 +41,18 @@ class Opened(NamedTuple):
 
 
 class OpenedBatches:
-    """Records of the batches that were opened last. A batch is known by its header, which has its place and its
-    checksum: what is stored there later, after compaction, has another one."""
+    """A cache of the batches that were unpacked last. A batch's key is its header, which holds its offset and checksum:
+    a batch that compaction has rewritten has another header."""
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
         self._most = most_bytes
         self._held = 0
         self._batches: OrderedDict[bytes, tuple[list[Record], int]] = OrderedDict()
         self._lock = Lock()
-        """Some open batches in a thread."""
+        """Batches are unpacked in threads, too."""
 
     def open(self, data: bytes, position: int, header: BatchHeader) -> list[Record]:
-        """BatchError: it does not unpack, or to more than it says."""
+        """BatchError: it does not unpack, or to more bytes than its header says."""
         most = most_unpacked(data, position, header)
         if header.record_count < KEPT_FROM_RECORDS:
             return read_records(data, position, max_bytes=most)
@@ -74,7 +74,7 @@ class OpenedBatches:
 
 
 def open_jobs(data: bytes, acquired: Sequence[Handed], kept: OpenedBatches | None = None) -> Opened:
-    """The records of these ranges, which are in order."""
+    """The records of these ranges, which are sorted."""
     kept = kept or OpenedBatches(0)
     unreadable: list[Range] = []
     found: list[Record] = []
@@ -115,7 +115,7 @@ def _matched(
 
 
 def _among(records: Sequence[Record], wanted: Sequence[Range]) -> Iterator[Record]:
-    """The records from the first to the last that is wanted; they are in order."""
+    """The records from the first to the last wanted offset; they are sorted."""
     start = bisect_left(records, wanted[0][0], key=lambda one: one.offset)
     stop = bisect_right(records, wanted[-1][1], key=lambda one: one.offset)
     return iter(records[start:stop])
@@ -128,7 +128,7 @@ def _within(acquired: Iterable[Handed], first: int, last: int) -> Iterator[Range
 
 
 def _without(gap: Range, others: Iterable[Range]) -> Iterator[Range]:
-    """What of a range is in none of the others, which are in order."""
+    """The parts of a range that are in none of the others, which are sorted."""
     at, last = gap
     for start, end in others:
         if end < at or start > last:

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, asked of their leaders: of each node at once what it leads."""
+"""First and last offsets of partitions, from their leaders: one request per node for all partitions that it leads."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ NOT_FOUND = -1
 CONSUMER = -1
 
 Found = dict[int, int | PenstockError]
-"""An offset, or why it is not known, for each partition."""
+"""For each partition its offset, or the error."""
 
 
 async def find_offsets(
@@ -43,7 +43,7 @@ async def find_offsets(
 async def find_ranges(
     client: InnerClient, topics: Mapping[str, Iterable[int]]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Earliest and latest offset of those partitions whose leaders tell."""
+    """Earliest and latest offset of those partitions whose leaders answer."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for topic, wanted in topics.items():
         partitions = list(wanted)

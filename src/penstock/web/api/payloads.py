@@ -8,8 +8,8 @@
 A value of null is no value at all (in a compacted topic, a deletion) in every encoding. A key is text also beside JSON
 values, so that "42" is the same key, in the same partition, as a Kafka client's b"42".
 
-What is read back need not be what was asked for: a value that is no JSON is then told as text, and what is no UTF-8 as
-base64; `value_encoding` and its sisters say what it is.
+A response may have another encoding than the request asked for: a value that is not JSON is given as text, and bytes
+that are not UTF-8 as base64. `value_encoding`, `key_encoding` and a header's `encoding` say which it is.
 """
 
 import base64
@@ -34,7 +34,7 @@ class HeaderOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A record as it was read."""
+    """A record that was read."""
 
     offset: int
     timestamp_ms: int
@@ -45,11 +45,11 @@ class RecordOut(msgspec.Struct, frozen=True, kw_only=True):
     headers: list[HeaderOut]
 
 
-# --- in
+# --- requests
 
 
 def value_bytes(value: msgspec.Raw, encoding: Encoding, field: str) -> bytes | None:
-    """What is stored for a value."""
+    """The bytes that are stored for a value."""
     text = bytes(value)
     if text == NULL:
         return None
@@ -67,7 +67,7 @@ def value_bytes(value: msgspec.Raw, encoding: Encoding, field: str) -> bytes | N
 
 
 def text_bytes(text: str | None, encoding: Encoding, field: str) -> bytes | None:
-    """What is stored for a key or a header's value."""
+    """The bytes that are stored for a key or a header's value."""
     if text is None:
         return None
     if encoding != "base64":
@@ -78,7 +78,7 @@ def text_bytes(text: str | None, encoding: Encoding, field: str) -> bytes | None
         raise wrong(field, f"not base64: {trouble}") from None
 
 
-# --- out
+# --- responses
 
 
 def record_out(record: Record, encoding: Encoding) -> RecordOut:

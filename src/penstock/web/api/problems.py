@@ -1,13 +1,13 @@
-"""What went wrong, as HTTP says it: {"error": {"code", "message", "field"}} with the status that fits.
+"""Refusals of the HTTP port: {"error": {"code", "message", "field"}} with a status. There is no other shape.
 
-`code` is for programs and never changes its meaning. What a Kafka handler refused keeps Kafka's name for it, in small
-letters (`topic_already_exists`); the others are this file's. `message` is for people and says what to do where that is
-not plain. `field` names what is wrong in the request, where it is one thing: `records[2].partition`, `offset`.
+`code` is for programs and never changes its meaning. A refusal of a Kafka handler has Kafka's name in lower case
+(`topic_already_exists`); the other codes are the web API's own. `message` is for people, and says what to do where that
+is not plain. `field` names the part of the request that is wrong, if it is one: `records[2].partition`, `offset`.
 
-    400  the request is wrong: it will never work as it is
-    404  there is no such thing        409  there is, and its state forbids this       416  an offset that is not there
-    408, 413, 415  a body that does not end, is too large, or of another type
-    503  not now: come back after `Retry-After` seconds
+    400  the request is wrong, and will never work as it is
+    404  it does not exist        409  it exists, and its state forbids this        416  the offset does not exist
+    408, 413, 415  the body does not end, is too large, or has another type
+    503  not now: try again after `Retry-After` seconds
 """
 
 import re
@@ -19,7 +19,7 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
 from penstock.web.api.expected import expected_of
 
 RETRY_AFTER_SECONDS = 1
-"""An election takes a second or two; whoever comes back earlier is told the same again."""
+"""An election takes a second or two: an earlier attempt would get the same response."""
 
 _STATUSES: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
@@ -62,9 +62,9 @@ _STATUSES: dict[ErrorCode, int] = {
 """All others are mistakes in the request: 400."""
 
 _HINTS = {
-    ErrorCode.NOT_CONTROLLER: "a majority of the metadata group's voters must be there; /v1/cluster shows who is",
-    ErrorCode.LEADER_NOT_AVAILABLE: "an election may be under way; /v1/cluster/partitions shows who leads",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "min.insync.replicas asks for more than are there; /v1/cluster shows who is",
+    ErrorCode.NOT_CONTROLLER: "a majority of the metadata group's voters must be alive; /v1/cluster shows the nodes",
+    ErrorCode.LEADER_NOT_AVAILABLE: "an election may be under way; /v1/cluster/partitions shows the leaders",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "min.insync.replicas needs more replicas than are alive; /v1/cluster shows them",
     ErrorCode.KAFKA_STORAGE_ERROR: "the node's log says what is wrong with its disk",
     ErrorCode.MESSAGE_TOO_LARGE: "send fewer records at once, or raise the topic's max.message.bytes",
 }
@@ -87,7 +87,7 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(Exception):
-    """An answer that is no success."""
+    """A refusal, raised where it is found out."""
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -106,12 +106,12 @@ class Problem(Exception):
 
 
 def wrong(field: str, message: str) -> Problem:
-    """A field that is not what it should be."""
+    """One field of the request is wrong."""
     return Problem(400, "invalid_field", message, field)
 
 
 def refused(code: int, message: str | None = None, field: str | None = None) -> Problem:
-    """What a Kafka handler refused."""
+    """A Kafka handler's refusal, by its error code."""
     known = ErrorCode(code) if code in ErrorCode.__members__.values() else ErrorCode.UNKNOWN_SERVER_ERROR
     said = message or known.name.replace("_", " ").lower()
     if known in _HINTS:
@@ -120,7 +120,7 @@ def refused(code: int, message: str | None = None, field: str | None = None) -> 
 
 
 def check(code: int, message: str | None = None, field: str | None = None) -> None:
-    """Raises unless the code says that all went well."""
+    """Raises the refusal of this error code, unless it is NONE."""
     if code != ErrorCode.NONE:
         raise refused(code, message, field)
 
@@ -134,12 +134,12 @@ def as_problem(trouble: PenstockError) -> Problem:
 
 
 def outcome_unknown(reason: str) -> Problem:
-    message = f"{reason}; it may have been done all the same: look before you repeat it"
+    message = f"{reason}; it may have been done nevertheless: check before you repeat it"
     return Problem(503, "outcome_unknown", message)
 
 
-def misfit(trouble: Exception, wanted: Any) -> Problem:
-    """What msgspec says of a request that does not fit what is `wanted`, with the field that it speaks of."""
+def as_field_problem(trouble: Exception, wanted: Any) -> Problem:
+    """msgspec's error about a request that does not fit `wanted`, with the field that it names."""
     told = str(trouble)
     place = _PLACE.search(told)
     said = _PLACE.sub("", told)

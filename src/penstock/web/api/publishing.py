@@ -6,14 +6,15 @@
     none of these            to the partitions in turn
 
 All records of a request that go to one partition are stored together or not at all, in their order, with consecutive
-offsets. Different partitions may fare differently. So the answer tells of every record: 200 if all are stored, 207 if
-some are. If none is, the answer is the error of the first.
+offsets. One partition may succeed and another fail, so the response lists every record: 200 if all are stored, 207 if
+some are. If none is, the response is the error of the first.
 
-A leader that has moved is looked for again, as long as nothing can have been stored. Once that is not certain
-(`outcome_unknown`), nothing is sent twice: a `message_id` makes it safe for the caller to do so, in topics that
-deduplicate.
+If a leader has moved, the batch goes to the new leader, as long as nothing can have been stored. Once that is not
+certain (`outcome_unknown`), nothing is sent twice: in topics that deduplicate, a `message_id` makes it safe for the
+caller to do so.
 
-What queues and subscriptions make of a record is told in its headers, by any client. The fields here are short for:
+Queues and subscriptions read their instructions for a record from its headers, which any client may set. These fields
+stand for headers:
 
     message_id      penstock-message-id   UTF-8, at most MAX_ID_BYTES
     delay_ms        penstock-delay-ms     decimal digits in ASCII
@@ -53,15 +54,15 @@ from penstock.web.api.problems import (
     refused,
     wrong,
 )
-from penstock.web.api.routing import Answer, Call, aside
+from penstock.web.api.routing import Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
 MAX_RECORDS = 10_000
-"""In one request: each is an object in Python while it is being encoded."""
+"""In one request: each is a Python object while it is being encoded."""
 MAX_HEADERS = 1_000
 ACKS_ALL = -1
 COMMIT_MS = 10_000
-"""How long a batch may take to be on a majority's disks."""
+"""How long a batch may take until a majority of the replicas has flushed it."""
 NOT_APPENDED = -1
 POSITIVE = 0x7FFFFFFF
 
@@ -75,7 +76,7 @@ MESSAGE_ID, DELAY, DELIVER_AT, TTL = (
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TimeMs = Annotated[int, Meta(ge=0, le=2**62)]
 MessageId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
-"""In characters, which may be several bytes each: `_wishes` counts these."""
+"""In characters, which may be several bytes each: `_delivery_headers` counts these."""
 HeaderName = Annotated[str, Meta(max_length=1024)]
 
 
@@ -116,7 +117,7 @@ class PublishParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record is, or why it is nowhere."""
+    """A record's partition and offset, or why it was not stored."""
 
     partition: int
     offset: int | None = None
@@ -131,18 +132,18 @@ class PublishedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(NamedTuple):
-    """A record on its way."""
+    """A record that is to be stored."""
 
     partition: int | None
     record: Record
 
 
 Outcome = int | Problem
-"""The offset of a batch's first record, or why there is none."""
+"""The offset of a batch's first record, or the error."""
 
 
 class Publishing:
-    """Takes records."""
+    """Publishes records."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
@@ -155,15 +156,15 @@ class Publishing:
             rows = [_binary_row(params, call.binary, now_ms)]
         else:
             _check_no_query(params)
-            rows = await aside(call.holding.bytes, _json_rows, call.body, now_ms)
+            rows = await offloaded(call.reserved.bytes, _json_rows, call.body, now_ms)
         count = await self._partitions(params.topic)
         placed = self._placed(rows, count, "records[{}].partition" if call.binary is None else "partition")
-        batches = await aside(call.holding.bytes, _batches, placed)
+        batches = await offloaded(call.reserved.bytes, _batches, placed)
         outcomes = await self._produce(params.topic, batches)
         return _receipt(params.topic, placed, outcomes)
 
     async def _partitions(self, topic: str) -> int:
-        """How many there are; a topic that is not there is created if the broker does that for clients."""
+        """The topic's number of partitions. A missing topic is created if the broker does that for Kafka clients."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
         [found] = (await self._client.ask(ApiKey.METADATA, request, MetadataResponse)).topics
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -174,7 +175,7 @@ class Publishing:
         return len(found.partitions)
 
     def _placed(self, rows: list[_Row], count: int, field: str) -> list[_Row]:
-        """The same with a partition each. `field` is where the request names one."""
+        """The rows with their partitions. `field` is the request's field that names one."""
         placed = []
         for index, row in enumerate(rows):
             partition = row.partition
@@ -197,30 +198,32 @@ class Publishing:
             late = retry.is_over
             again: dict[int, bytes] = {}
             for partition, answer in answers.items():
-                if isinstance(answer, _Passing) and not late:
+                if isinstance(answer, _Retryable) and not late:
                     again[partition] = left[partition]
                 else:
-                    outcomes[partition] = answer.problem if isinstance(answer, _Passing) else answer
+                    outcomes[partition] = answer.problem if isinstance(answer, _Retryable) else answer
             left = again
             if left:
                 await retry.pause()
         return outcomes
 
-    async def _produce_once(self, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Passing]":
-        answers: dict[int, Outcome | _Passing] = {}
+    async def _produce_once(self, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Retryable]":
+        answers: dict[int, Outcome | _Retryable] = {}
         by_leader: dict[int, dict[int, bytes]] = {}
         for partition, batch in batches.items():
             try:
                 by_leader.setdefault(self._client.leader_of(topic, partition), {})[partition] = batch
             except KafkaError as unknown:
-                answers[partition] = _judged(unknown)
+                answers[partition] = _error(unknown)
         sent = (self._send(to, topic, theirs) for to, theirs in by_leader.items())
         for told in await asyncio.gather(*sent):
             answers |= told
         return answers
 
-    async def _send(self, to: int, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Passing]":
-        # In memory that may be written to: the leader stamps batches in place.
+    async def _send(
+        self, to: int, topic: str, batches: dict[int, bytes]
+    ) -> "dict[int, Outcome | _Retryable]":
+        # In writable memory: the leader stamps batches in place.
         data = [
             PartitionProduceData(index=index, records=bytearray(batch)) for index, batch in batches.items()
         ]
@@ -234,29 +237,29 @@ class Publishing:
                 ApiKey.PRODUCE, request, ProduceResponse, to=to, wait_ms=COMMIT_MS
             )
         except PenstockError as trouble:
-            return dict.fromkeys(batches, _judged(trouble))
+            return dict.fromkeys(batches, _error(trouble))
         return {row.index: _outcome(row) for row in answer.responses[0].partition_responses}
 
 
-class _Passing(NamedTuple):
-    """Nothing was stored, and asking again may help."""
+class _Retryable(NamedTuple):
+    """Nothing was stored, and another attempt may succeed."""
 
     problem: Problem
 
 
-def _outcome(row: PartitionProduceResponse) -> Outcome | _Passing:
+def _outcome(row: PartitionProduceResponse) -> Outcome | _Retryable:
     if row.error_code == ErrorCode.NONE:
         return row.base_offset
     problem = refused(row.error_code, row.error_message)
     if row.base_offset != NOT_APPENDED:
         return outcome_unknown(problem.message)
-    return _Passing(problem) if is_retryable(row.error_code) else problem
+    return _Retryable(problem) if is_retryable(row.error_code) else problem
 
 
-def _judged(trouble: PenstockError) -> Outcome | _Passing:
+def _error(trouble: PenstockError) -> Outcome | _Retryable:
     problem = as_problem(trouble)
     is_undone = isinstance(trouble, KafkaError) and may_repeat(trouble, repeatable=False)
-    return _Passing(problem) if is_undone else problem
+    return _Retryable(problem) if is_undone else problem
 
 
 def _receipt(topic: str, rows: Sequence[_Row], outcomes: dict[int, Outcome]) -> Answer[PublishedRecords]:
@@ -289,7 +292,7 @@ def _json_rows(body: Publication, now_ms: int) -> list[_Row]:
 def _json_row(record: RecordIn, encoding: Encoding, where: str, now_ms: int) -> _Row:
     pairs = record.headers.items() if isinstance(record.headers, dict) else record.headers
     headers = [(name, text_bytes(value, encoding, f"{where}.headers")) for name, value in pairs]
-    headers += _wishes(record, where)
+    headers += _delivery_headers(record, where)
     built = Record(
         0,
         now_ms if record.timestamp_ms is None else record.timestamp_ms,
@@ -310,11 +313,11 @@ def _binary_row(params: PublishParams, value: bytes, now_ms: int) -> _Row:
         key = text_bytes(params.key_base64, "base64", "key_base64")
     timestamp_ms = now_ms if params.timestamp_ms is UNSET else params.timestamp_ms
     partition = None if params.partition is UNSET else params.partition
-    return _Row(partition, Record(0, timestamp_ms, key, value, tuple(_wishes(params, ""))))
+    return _Row(partition, Record(0, timestamp_ms, key, value, tuple(_delivery_headers(params, ""))))
 
 
-def _wishes(asked: RecordIn | PublishParams, where: str) -> list[tuple[str, bytes | None]]:
-    """The headers that queues and subscriptions heed."""
+def _delivery_headers(asked: RecordIn | PublishParams, where: str) -> list[tuple[str, bytes | None]]:
+    """The headers that queues and subscriptions read."""
     given = [
         (MESSAGE_ID, asked.message_id),
         (DELAY, asked.delay_ms),
@@ -335,7 +338,7 @@ def _wishes(asked: RecordIn | PublishParams, where: str) -> list[tuple[str, byte
 
 
 def _placing_key(record: Record) -> bytes | None:
-    """What says where a record goes whose partition is not named; None: nothing does."""
+    """The bytes whose hash decides the partition of a record without one; None: there are none."""
     if record.key is not None:
         return record.key
     ids = [value for name, value in record.headers if name == MESSAGE_ID]

@@ -1,8 +1,8 @@
-"""Work from a queue, one request at a time: receive jobs, then say what became of each.
+"""Receiving and settling the messages of a queue, one request at a time.
 
-A job comes with a *receipt*: what settles it, on any node. It is good until its lease ends, for the queue and the
-delivery that it came by and no other, also if the same consumer is handed the same job again. Whoever receives has no
-connection that could end, so jobs come back by time only; `/v1/work` is for those who want more than that.
+Each job comes with a *receipt*, which settles it on any node. A receipt is valid until the lease ends, for one delivery
+from one queue: if the same consumer receives the same job again, it gets another receipt. There is no connection whose
+end would return jobs to the queue, so only time does; the WebSocket `/v1/work` returns them at once.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from penstock.node.calls.messages.queues import (
     SettleRequest,
 )
 from penstock.queue import AckKind
-from penstock.types import Caller, GroupId
+from penstock.types import Caller, GroupId, Operation
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.jobs import OpenedBatches, Range, open_jobs
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
-from penstock.web.api.problems import ErrorFacts, Problem, as_problem, wrong
+from penstock.web.api.problems import ErrorFacts, as_problem, wrong
 from penstock.web.api.queue_shapes import MAX_DURATION_MS
 from penstock.web.api.queues import unknown_queue
 from penstock.web.api.reading import MAX_WAIT_MS, while_wanted
-from penstock.web.api.routing import Answer, Call, aside
-from penstock.web.api.topics import TopicName
+from penstock.web.api.routing import Answer, Call, offloaded
+from penstock.web.api.topics import TopicName, find_topic
 
 MAX_JOBS = 1_000
 MAX_BYTES = 1024 * 1024
-MAX_PLACES = 10_000
+MAX_PARTITIONS = 10_000
 RECEIPT_VERSION = 2
 
 ConsumerName = Annotated[str, Meta(min_length=1, max_length=249)]
@@ -49,9 +49,9 @@ Receipts = Annotated[list[ReceiptText], Meta(max_length=MAX_JOBS)]
 
 
 class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Up to `max` jobs, after up to `wait_ms` for the first. Of all topics that the queue is on, if they are left out.
-    `consumer` is who has them: a name of your own, or the one that the first answer gave. `standby`: wait also while
-    somebody else has an exclusive queue."""
+    """Up to `max` jobs, after up to `wait_ms` for the first; from all topics of the queue, if `topics` is left out.
+    `consumer` is a name of your own, or the one of the first response. `standby`: also wait while another consumer
+    holds an exclusive queue."""
 
     topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
     max: Annotated[int, Meta(ge=1, le=MAX_JOBS)] = 10
@@ -62,7 +62,7 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class JobOut(RecordOut, frozen=True, kw_only=True):
-    """`deliveries`: the how manieth this is."""
+    """`deliveries` counts this one, too."""
 
     receipt: str
     topic: str
@@ -99,14 +99,14 @@ class RefusedReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """How many are settled for good, and which are not."""
+    """How many are settled, and which were refused."""
 
     settled: int
     refused: list[RefusedReceipt]
 
 
 class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
-    """What is in one."""
+    """The content of a receipt."""
 
     version: int
     queue: str
@@ -134,29 +134,31 @@ class QueueJobs:
     # --- receiving
 
     async def receive_jobs(self, call: Call[QueueParams, Receive]) -> Answer[Received]:
-        queue, wish = call.params.queue, call.body
-        places = await self._places(queue, wish.topics)
-        consumer = wish.consumer or f"http-{uuid4().hex}"
+        queue, wanted = call.params.queue, call.body
+        partitions = await self._partitions(call.caller, queue, wanted.topics)
+        consumer = wanted.consumer or f"http-{uuid4().hex}"
         client = call.request.client
         asked = ReceiveRequest(
             group_id=queue,
             consumer=consumer,
             client=f"{consumer} at {client.host}" if client is not None else "",
-            partitions=list(places),
-            max_records=wish.max,
+            partitions=list(partitions),
+            max_records=wanted.max,
             max_bytes=MAX_BYTES,
-            wait_ms=wish.wait_ms,
-            standby=wish.standby,
+            wait_ms=wanted.wait_ms,
+            standby=wanted.standby,
         )
         receiving = asyncio.ensure_future(self._node.queues.router.receive(asked, caller=call.caller))
         received = await while_wanted(call.request, receiving)
-        jobs = await self._opened(call, asked, places, received)
+        jobs = await self._opened(call, asked, partitions, received)
         lease_ms = self._node.group_config(queue).record_lock_duration_ms
         answer = Received(queue=queue, consumer=consumer, lease_ms=lease_ms, jobs=jobs)
         size = sum(len(row.records) for row in received)
-        return Answer(200, await aside(size, msgspec.json.encode, answer))
+        return Answer(200, await offloaded(size, msgspec.json.encode, answer))
 
-    async def _places(self, queue: str, topics: Sequence[str] | None) -> dict[GroupId, str]:
+    async def _partitions(
+        self, caller: Caller, queue: str, topics: Sequence[str] | None
+    ) -> dict[GroupId, str]:
         """Partitions, and the names of their topics."""
         names = topics
         if names is None:
@@ -164,28 +166,25 @@ class QueueJobs:
             names = list(dict.fromkeys(picture.topic for picture in pictures))
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
-        places: dict[GroupId, str] = {}
+        found: dict[GroupId, str] = {}
         for name in names:
-            topic = self._node.metadata.state.topics.get(name)
-            if topic is None:
-                message = f"there is no topic {name}"
-                raise Problem(404, "unknown_topic_or_partition", message, "topics")
-            places |= {GroupId(topic.topic_id, index): name for index in range(topic.partitions)}
-        if len(places) > MAX_PLACES:
-            raise wrong("topics", f"they have {len(places)} partitions: at most {MAX_PLACES} at once")
-        return places
+            topic = find_topic(self._node, caller, name, Operation.READ, "topics")
+            found |= {GroupId(topic.topic_id, index): name for index in range(topic.partitions)}
+        if len(found) > MAX_PARTITIONS:
+            raise wrong("topics", f"they have {len(found)} partitions: at most {MAX_PARTITIONS} at once")
+        return found
 
     async def _opened(
         self,
         call: Call[QueueParams, Receive],
         asked: ReceiveRequest,
-        places: dict[GroupId, str],
+        partitions: dict[GroupId, str],
         received: Iterable[ReceivedBatch],
     ) -> list[JobOut]:
         jobs: list[JobOut] = []
         for row in received:
-            call.holding.take(unpacked_total(row.records))
-            opened = await aside(
+            call.reserved.take(unpacked_total(row.records))
+            opened = await offloaded(
                 unpacked_total(row.records), open_jobs, row.records, row.acquired, self._batches
             )
             await self._settle_unreadable(
@@ -205,7 +204,7 @@ class QueueJobs:
                 jobs.append(
                     JobOut(
                         receipt=receipt.encode(),
-                        topic=places[row.partition],
+                        topic=partitions[row.partition],
                         partition=row.partition.partition,
                         deliveries=deliveries,
                         **msgspec.structs.asdict(record_out(record, call.body.encoding)),
@@ -216,7 +215,7 @@ class QueueJobs:
     async def _settle_unreadable(
         self, asked: ReceiveRequest, place: GroupId, kind: AckKind, ranges: Sequence[Range], caller: Caller
     ) -> None:
-        """In the name of the consumer, who cannot be shown it: it would come again and again."""
+        """On behalf of the consumer, which cannot get these messages: else they would be delivered again and again."""
         rows = [Settlement(offset, kind) for first, last in ranges for offset in range(first, last + 1)]
         if rows:
             request = SettleRequest(asked.group_id, asked.consumer, place, rows)
@@ -226,7 +225,7 @@ class QueueJobs:
 
     async def settle_jobs(self, call: Call[QueueParams, SettleJobs]) -> Answer[Settled]:
         queue = call.params.queue
-        told = _verdicts(call.body)
+        told = _settlements(call.body)
         groups: dict[JobReceipt, dict[int, tuple[str, Settlement]]] = {}
         for text, receipt, kind, delay_ms in told:
             offsets = groups.setdefault(msgspec.structs.replace(receipt, offset=0), {})
@@ -241,16 +240,16 @@ class QueueJobs:
     async def _settle_some(
         self, queue: str, like: JobReceipt, rows: dict[int, tuple[str, Settlement]], caller: Caller
     ) -> list[RefusedReceipt]:
-        """Receipts that differ in their offset alone."""
+        """Receipts that differ only in their offset."""
         if like.queue != queue:
             facts = ErrorFacts(code="wrong_queue", message=await self._wrong_queue(queue, like.queue))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
-        said = [verdict for _, verdict in rows.values()]
+        settlements = [settlement for _, settlement in rows.values()]
         try:
-            request = SettleRequest(queue, like.consumer, like.place, said, like.by)
+            request = SettleRequest(queue, like.consumer, like.place, settlements, like.by)
             refused = await self._node.queues.router.settle(request, caller=caller)
         except PenstockError as trouble:
-            facts = _unsettled(trouble, self._is_known(like.place))
+            facts = _unsettled(trouble, self._is_known(caller, like.place))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
         return [
             RefusedReceipt(
@@ -259,17 +258,22 @@ class QueueJobs:
             for offset, error in sorted(refused.items())
         ]
 
-    async def _wrong_queue(self, queue: str, rightly: str) -> str:
-        message = f"this receipt is of queue {rightly!r}, not of {queue!r}"
+    async def _wrong_queue(self, queue: str, actual: str) -> str:
+        message = f"this receipt is of queue {actual!r}, not of {queue!r}"
         return (
-            message if await self._node.queues.overview.pictures(queue) else f"{message}, which is not there"
+            message
+            if await self._node.queues.overview.pictures(queue)
+            else f"{message}, which does not exist"
         )
 
-    def _is_known(self, place: GroupId) -> bool:
-        """Whether this node knows such a partition. It may not have heard of a new one yet, so it is asked only to
-        explain why nobody leads it."""
-        topic = self._node.metadata.state.topic_by_id(place.topic_id)
-        return topic is not None and place.partition < topic.partitions
+    def _is_known(self, caller: Caller, place: GroupId) -> bool:
+        """Whether this node knows the partition. It may not know a new one yet, so the answer only explains why no
+        leader was found."""
+        try:
+            topic = self._node.resources.topic_by_id(caller, place.topic_id, Operation.READ)
+        except KafkaError:
+            return False
+        return place.partition < topic.partitions
 
 
 def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
@@ -280,11 +284,11 @@ def _unsettled(trouble: PenstockError, is_known: bool) -> ErrorFacts:
         return ErrorFacts(code="unknown_topic_id", message=message)
     if isinstance(trouble, KafkaError) and not isinstance(trouble, Unanswered):
         return as_problem(trouble).facts
-    message = f"{trouble}; it may have been settled all the same: settle it again, at once"
+    message = f"{trouble}; it may have been settled nevertheless: settle it again at once"
     return ErrorFacts(code="outcome_unknown", message=message)
 
 
-def _verdicts(body: SettleJobs) -> list[tuple[str, JobReceipt, AckKind, int | None]]:
+def _settlements(body: SettleJobs) -> list[tuple[str, JobReceipt, AckKind, int | None]]:
     rows: list[tuple[str, AckKind, int | None, str]]
     rows = [(text, AckKind.ACCEPT, None, f"accept[{at}]") for at, text in enumerate(body.accept)]
     rows += [
@@ -304,7 +308,7 @@ def _receipt(text: str, field: str) -> JobReceipt:
         receipt = msgspec.msgpack.decode(data, type=JobReceipt)
         UUID(bytes=receipt.topic_id)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise wrong(field, "not a receipt: give back what `receive` gave") from None
+        raise wrong(field, "not a receipt: send one that `receive` returned") from None
     if (
         receipt.version != RECEIPT_VERSION
         or not 0 <= receipt.partition < 2**31

@@ -1,7 +1,7 @@
-"""A queue's settings are changed while it is at work: what is not named stays as it is.
+"""Changes a queue's settings while it is in use; settings that are not named stay.
 
-They are group configs, so Kafka's tools can do the same. Whoever works on the queue goes on; leases that run keep their
-end. Only another `order` begins the queue anew on each partition: what was in hand then comes again.
+They are group configs, so Kafka's tools can change them too. Consumers are not disturbed, and running leases keep their
+end. Only another `order` reloads the queue on each partition: leased messages are then delivered again.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.types import Caller, Operation
 from penstock.web.api import topics
 from penstock.web.api.dead_letters import QueueParams
 from penstock.web.api.problems import Problem, check
@@ -41,7 +42,7 @@ AnyConfigs = Annotated[
 
 
 class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays as it is; null is the default again. `configs` are other group configs by name."""
+    """Settings that are left out stay; null restores the default. `configs` are other group configs by name."""
 
     order: Literal["none", "key"] | UnsetType | None = UNSET
     exclusive: bool | UnsetType | None = UNSET
@@ -54,8 +55,8 @@ class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     configs: AnyConfigs = {}
 
     def group_configs(self) -> dict[str, str | None]:
-        """By name; None where the default is wanted."""
-        wishes: dict[str, object] = {
+        """By name; None restores the default."""
+        wanted: dict[str, object] = {
             "penstock.queue.order": self.order,
             "penstock.queue.exclusive": self.exclusive,
             "share.record.lock.duration.ms": self.lease_ms,
@@ -66,7 +67,7 @@ class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
             **self.configs,
         }
-        given = {name: value for name, value in wishes.items() if value is not UNSET}
+        given = {name: value for name, value in wanted.items() if value is not UNSET}
         return {name: None if value is None else config_text(value) for name, value in given.items()}
 
 
@@ -85,7 +86,7 @@ class QueueSettings:
         before = await self._queues.facts(queue)
         check_dead_letter_topic(changes, {row.topic for row in before.partitions})
         await self._change(queue, changes)
-        await self._heard(queue, changes)
+        await self._applied(call.caller, queue, changes)
         return await self._queues.facts(queue)
 
     async def _change(self, queue: str, changes: Mapping[str, str | None]) -> None:
@@ -104,16 +105,16 @@ class QueueSettings:
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
 
-    async def _heard(self, queue: str, changes: Mapping[str, str | None]) -> None:
-        """Returns when this node knows of it, so that the answer shows it. That it takes long is no failure."""
-        metadata = self._client.node.metadata
+    async def _applied(self, caller: Caller, queue: str, changes: Mapping[str, str | None]) -> None:
+        """Returns when this node has applied the change, so that the response shows it. A timeout is no failure."""
+        node = self._client.node
         wanted = {name: None if value is None else value.strip() for name, value in changes.items()}
         try:
             async with asyncio.timeout(APPLIED_SECONDS):
                 while True:
-                    known = metadata.state.group_configs.get(queue, {})
+                    known = node.resources.group_configs(caller, queue, Operation.ALTER_CONFIGS)
                     if all(known.get(name) == value for name, value in wanted.items()):
                         return
-                    await metadata.next_change()
+                    await node.metadata.next_change()
         except TimeoutError:
             return

@@ -1,4 +1,4 @@
-"""What requests and answers about queues are made of."""
+"""The structs of requests and responses about queues."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from penstock.web.api.problems import wrong
 from penstock.web.api.topics import Configs, Count, TopicName
 
 MAX_DURATION_MS = 7 * 24 * 3600 * 1000
-"""Of every delay before a message is tried again, as in the group configs."""
+"""Of every delay before a message is delivered again, as in the group configs."""
 PEEKED_MAX = 1_000
 SCHEDULED_MAX = 1_000
 
@@ -22,9 +22,9 @@ DurationMs = Annotated[int, Meta(ge=0, le=MAX_DURATION_MS)]
 
 
 class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`topic` is the queue's name if it is left out, and made if there is none. `start`: with what is in it already, or
-    with what comes. `point_to_point`: one partition, one producer and one consumer at a time. What else is left out is
-    as group configs have it by default; `configs` are others of them by name."""
+    """`topic` is the queue's name if it is left out, and is created if it does not exist. `start`: with the messages
+    that it has already, or only with new ones. `point_to_point`: one partition, one producer and one consumer at a
+    time. Other fields that are left out have the defaults of group configs; `configs` are more of these by name."""
 
     queue: QueueName
     topic: TopicName | None = None
@@ -42,7 +42,7 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     configs: Configs = {}
 
     def group_configs(self) -> dict[str, str]:
-        wishes = {
+        wanted = {
             "share.auto.offset.reset": self.start,
             "penstock.queue.exclusive": True if self.point_to_point else None,
             "penstock.queue.order": self.order,
@@ -54,11 +54,12 @@ class NewQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "penstock.retry.backoff.max.ms": self.retry_backoff_max_ms,
             **self.configs,
         }
-        return {name: config_text(value) for name, value in wishes.items() if value is not None}
+        return {name: config_text(value) for name, value in wanted.items() if value is not None}
 
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """`undone` and `leased` are sums of what is known: null when nobody has used the queue since its leaders lead."""
+    """`undone` and `leased` are sums of the known numbers: null if no consumer has used the queue under its present
+    leaders."""
 
     queue: str
     topics: list[str]
@@ -84,9 +85,9 @@ class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything before `start_offset` is done. `waiting` are for an earlier message of their key, `dying` on their way
-    to the dead letters. Numbers are null while the partition's leader does not tell. `holder` has the seat of an
-    exclusive queue."""
+    """All messages before `start_offset` are done. Messages are `waiting` for an earlier one of their key, or `dying`
+    while they are copied to the dead letters. Numbers are null while the partition's leader does not answer. `holder`
+    is the consumer of an exclusive queue."""
 
     topic: str
     partition: int
@@ -110,7 +111,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one topic, of one partition of it, from an offset on: each only with the one before."""
+    """Of one topic, of one of its partitions, from an offset on: each only together with the one before."""
 
     queue: QueueName
     topic: TopicName | msgspec.UnsetType = msgspec.UNSET
@@ -121,7 +122,7 @@ class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Peeked(RecordOut, frozen=True, kw_only=True):
-    """A message that is not done. `consumer` has it until `until_ms`, if it is leased."""
+    """A message that is not done. If it is leased, `consumer` has it until `until_ms`."""
 
     topic: str
     partition: int
@@ -137,7 +138,7 @@ class PeekedList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one topic, or of one partition of it. At most `max_records` messages are named, of all partitions."""
+    """Of one topic, or of one of its partitions. At most `max_records` messages are listed, of all partitions."""
 
     queue: QueueName
     topic: TopicName | msgspec.UnsetType = msgspec.UNSET
@@ -146,8 +147,8 @@ class ScheduledParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ScheduledPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """`unread` messages lie behind what the queue has read: some of these may be deferred, too. Numbers are null while
-    the partition's leader does not tell; `next_due_ms` also when nothing is deferred."""
+    """The queue has not read `unread` messages yet: some of these may be deferred, too. Numbers are null while the
+    partition's leader does not answer; `next_due_ms` also if nothing is deferred."""
 
     topic: str
     partition: int
@@ -172,7 +173,7 @@ class ScheduledList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of these topics; of all that the queue is on, if they are left out."""
+    """Of these topics; of all topics of the queue, if they are left out."""
 
     topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
 
@@ -181,9 +182,9 @@ class PurgedPartition(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     start_offset: int
-    """Everything before is done."""
+    """All messages before it are done."""
     purged: int | None
-    """How many messages were not done; null where nobody had counted them."""
+    """How many messages were not done; null if that is not known."""
 
 
 class PurgeDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,12 +193,12 @@ class PurgeDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_text(value: object) -> str:
-    """As configs are written."""
+    """The value as configs are written."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_dead_letter_topic(configs: Mapping[str, str | None], topics: Collection[str]) -> None:
-    """Refuses one that the queue takes from: what it cannot do would come to it again and again."""
+    """Refuses a topic of the queue itself: a failing message would come back to the queue again and again."""
     name = (configs.get("penstock.dead.letter.topic") or "").strip()
     if name in topics:
         raise wrong("dead_letter_topic", f"the queue is on {name} itself: name another topic")

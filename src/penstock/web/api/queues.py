@@ -1,9 +1,8 @@
-"""Queues: create, list, describe, look at, purge, delete. What is in them is taken by `queue_jobs`, what died in them
-is in `dead_letters`.
+"""Queues: create, list, describe, peek, purge, delete. `queue_jobs` receives and settles their messages, `dead_letters`
+has those that failed.
 
-A queue is a share group, so Kafka's share consumers see the same one. It is there when something is stored of it: that
-is what creating it does, and what its first consumer does.
-"""
+A queue is a share group, so Kafka's share consumers work on the same one. It exists as soon as its state is stored:
+when it is created here, or by its first consumer."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +31,8 @@ from penstock.node.calls.messages.queues import (
     ScheduledResult,
 )
 from penstock.node.coordination.share_groups import name_taken
-from penstock.types import Caller, GroupId
-from penstock.web.api.dead_letters import KEEPER, QueueParams
+from penstock.types import Caller, GroupId, Operation, ResourceType
+from penstock.web.api.dead_letters import HANDLED_QUEUE, QueueParams
 from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.offsets import LATEST, find_offsets
@@ -58,17 +57,17 @@ from penstock.web.api.queue_shapes import (
     ScheduledPartition,
     check_dead_letter_topic,
 )
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Call, NoParams, aside
+from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Call, NoParams, offloaded
 from penstock.web.api.topics import SET, TOPIC_RESOURCE, UNSET, NewTopic, TopicName, Topics
 
 GROUP_RESOURCE = 32
 AT_ONCE = 32
-"""How many partitions are asked about at the same time."""
+"""Partitions that are asked at the same time."""
 EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
 
 
 class Queues:
-    """Answers about queues."""
+    """Operations on queues."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
@@ -76,14 +75,15 @@ class Queues:
         self._topics = Topics(client)
         self._groups = Groups(client)
 
-    # --- what there is
+    # --- queries
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
         found: dict[str, list[QueuePicture]] = {}
         for picture in await self._node.queues.overview.pictures():
-            if picture.group_id != KEEPER:
-                found.setdefault(picture.group_id, []).append(picture)
-        return QueueList(queues=[_summary(name, found[name]) for name in sorted(found)])
+            found.setdefault(picture.group_id, []).append(picture)
+        found.pop(HANDLED_QUEUE, None)
+        visible = self._node.resources.visible(call.caller, ResourceType.GROUP, found)
+        return QueueList(queues=[_summary(name, found[name]) for name in sorted(visible)])
 
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
         return await self.facts(call.params.queue)
@@ -102,14 +102,14 @@ class Queues:
             raise unknown_queue(queue)
         return found
 
-    # --- looking
+    # --- messages
 
     async def peek_queue(self, call: Call[PeekParams, None]) -> PeekedList:
         params = call.params
         _check_place(params)
         messages: list[Peeked] = []
         for picture in await self._pictures(params.queue):
-            if not _is_meant(params, picture):
+            if not _is_selected(params, picture):
                 continue
             first = params.offset if isinstance(params.offset, int) else 0
             room = params.max_records - len(messages)
@@ -120,16 +120,16 @@ class Queues:
     async def _peek_one(
         self, call: Call[PeekParams, None], picture: QueuePicture, first: int, room: int
     ) -> list[Peeked]:
-        """Page by page: a page may hold only a part of what fits."""
-        topic = self._node.metadata.state.topics[picture.topic]
+        """Page by page: a page may hold fewer messages than were asked for."""
+        topic = self._node.resources.topic(call.caller, picture.topic, Operation.READ)
         place = GroupId(topic.topic_id, picture.partition)
         found: list[Peeked] = []
         while first >= 0 and len(found) < room:
             request = PeekRequest(call.params.queue, place, first, room - len(found), False)
             seen = await self._node.queues.router.peek(request, caller=call.caller)
-            call.holding.take(unpacked_total(seen.records))
-            found += await aside(
-                ASIDE_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
+            call.reserved.take(unpacked_total(seen.records))
+            found += await offloaded(
+                OFFLOAD_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
             )
             first = seen.next_offset
         return found
@@ -137,7 +137,7 @@ class Queues:
     async def list_scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
         params = call.params
         _check_place(params)
-        pictures = [one for one in await self._pictures(params.queue) if _is_meant(params, one)]
+        pictures = [one for one in await self._pictures(params.queue) if _is_selected(params, one)]
         limit = asyncio.Semaphore(AT_ONCE)
         messages: list[ScheduledMessage] = []
 
@@ -156,45 +156,45 @@ class Queues:
     async def _schedule(
         self, params: ScheduledParams, picture: QueuePicture, caller: Caller
     ) -> ScheduledResult | None:
-        """None: the partition's leader does not tell."""
-        topic = self._node.metadata.state.topics.get(picture.topic)
-        if topic is None:
-            return None
-        place = GroupId(topic.topic_id, picture.partition)
+        """None: the partition's leader does not answer."""
         try:
+            topic = self._node.resources.topic(caller, picture.topic, Operation.DESCRIBE)
+            place = GroupId(topic.topic_id, picture.partition)
             request = ScheduledRequest(params.queue, place, params.max_records)
             return await self._node.queues.router.scheduled(request, caller=caller)
         except PenstockError:
             return None
 
-    # --- what is to change
+    # --- changes
 
     async def create_queue(self, call: Call[NoParams, NewQueue]) -> QueueFacts:
-        wish = call.body
-        name = wish.topic or wish.queue
-        if wish.queue == KEEPER:
-            raise wrong("queue", f"{KEEPER} is the broker's own")
-        if (known := self._node.metadata.state.topics.get(name)) is not None and known.internal:
-            raise wrong("topic" if wish.topic else "queue", f"{name} is internal: a queue cannot be on it")
-        existing = await self._node.queues.overview.pictures(wish.queue)
+        wanted = call.body
+        name = wanted.topic or wanted.queue
+        if wanted.queue == HANDLED_QUEUE:
+            raise wrong("queue", f"{HANDLED_QUEUE} is the broker's own")
+        if (known := self._existing(call.caller, name)) is not None and known.internal:
+            raise wrong("topic" if wanted.topic else "queue", f"{name} is internal: a queue cannot be on it")
+        existing = await self._node.queues.overview.pictures(wanted.queue)
         if any(picture.topic == name for picture in existing):
-            raise Problem(409, "queue_exists", f"there is a queue {wish.queue!r} on {name} already", "queue")
-        check_dead_letter_topic(wish.group_configs(), [name])
+            raise Problem(
+                409, "queue_exists", f"there is a queue {wanted.queue!r} on {name} already", "queue"
+            )
+        check_dead_letter_topic(wanted.group_configs(), [name])
         if not existing:
-            await self._check_name(wish.queue)
-        await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs(), validate_only=True)
-        topic = await self._topic(wish, name)
-        await self._alter(GROUP_RESOURCE, wish.queue, wish.group_configs())
+            await self._check_name(wanted.queue)
+        await self._alter(GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True)
+        topic = await self._topic(call.caller, wanted, name)
+        await self._alter(GROUP_RESOURCE, wanted.queue, wanted.group_configs())
         starts = dict.fromkeys(range(topic.partitions), 0)
-        if wish.start == "latest":
+        if wanted.start == "latest":
             starts = await self._ends(name, range(topic.partitions))
-        await self._begin(wish.queue, topic, starts)
-        self._node.events.tell("queue.created", group=wish.queue, topic=name, partitions=len(starts))
-        return await self.facts(wish.queue)
+        await self._begin(wanted.queue, topic, starts)
+        self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
+        return await self.facts(wanted.queue)
 
     async def _check_name(self, queue: str) -> None:
-        """Before anything is made for a queue that could not begin. If the coordinator does not tell, it is asked again
-        when the queue begins."""
+        """Refuses the name of a group of another kind before anything is created. If the coordinator does not answer
+        now, it decides when the queue begins."""
         try:
             group = await self._groups.described(queue)
         except (PenstockError, Problem):
@@ -203,28 +203,35 @@ class Queues:
             taken = name_taken(queue)
             raise refused(taken.code, taken.message, "queue")
 
-    async def _topic(self, wish: NewQueue, name: str) -> Topic:
-        """The topic, made if there is none; but not before it is known that the queue may begin on it."""
-        topics = self._node.metadata.state.topics
-        if name not in topics:
+    async def _topic(self, caller: Caller, wanted: NewQueue, name: str) -> Topic:
+        """The topic, created if there is none; but only when it is certain that the queue may begin on it."""
+        topic = self._existing(caller, name)
+        if topic is None:
             new = NewTopic(
                 name=_as_topic(name),
-                partitions=1 if wish.point_to_point else wish.partitions,
-                replication_factor=wish.replication_factor,
-                configs={EXCLUSIVE_PRODUCER: True} if wish.point_to_point else {},
+                partitions=1 if wanted.point_to_point else wanted.partitions,
+                replication_factor=wanted.replication_factor,
+                configs={EXCLUSIVE_PRODUCER: True} if wanted.point_to_point else {},
             )
             await self._topics.make(new, validate_only=True)
-            await self._admit(wish.queue)
+            await self._admit(wanted.queue)
             await self._topics.create(new)
-            return topics[name]
-        topic = topics[name]
-        if wish.point_to_point and topic.partitions != 1:
+            return self._node.resources.topic(caller, name, Operation.READ)
+        if wanted.point_to_point and topic.partitions != 1:
             message = f"topic {name} has {topic.partitions} partitions: point-to-point needs one that has 1"
             raise Problem(409, "topic_unfit", message, "topic")
-        await self._admit(wish.queue)
-        if wish.point_to_point:
+        await self._admit(wanted.queue)
+        if wanted.point_to_point:
             await self._alter(TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
         return topic
+
+    def _existing(self, caller: Caller, name: str) -> Topic | None:
+        try:
+            return self._node.resources.topic(caller, name, Operation.READ)
+        except KafkaError as refusal:
+            if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            raise
 
     async def _admit(self, queue: str) -> None:
         try:
@@ -235,7 +242,7 @@ class Queues:
     async def _alter(
         self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """Sets them; those without a value are unset. `validate_only`: or says why it would be refused."""
+        """Sets configs; those without a value are unset. `validate_only`: nothing is changed."""
         changes = [
             AlterableConfig(name=config, config_operation=UNSET if value is None else SET, value=value)
             for config, value in configs.items()
@@ -258,7 +265,7 @@ class Queues:
         return ends
 
     async def _begin(self, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
-        """The queue has done everything before these offsets, and nothing behind them."""
+        """All messages before these offsets are done in the queue, and none after them."""
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def begin(partition: int, start: int) -> None:
@@ -271,14 +278,14 @@ class Queues:
         queue, wanted = call.params.queue, call.body.topics
         pictures = await self._pictures(queue, opened=True)
         known = {picture.topic for picture in pictures}
-        for topic in wanted or ():
-            if topic not in known:
-                raise unknown_queue(queue, f"queue {queue!r} is not on topic {topic}", "topics")
+        for missing in sorted(set(wanted or ()) - known):
+            raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
             rows = [picture for picture in pictures if picture.topic == name]
             ends = await self._ends(name, [row.partition for row in rows])
-            await self._begin(queue, self._node.metadata.state.topics[name], ends)
+            topic = self._node.resources.topic(call.caller, name, Operation.READ)
+            await self._begin(queue, topic, ends)
             self._node.events.tell(
                 "queue.reset", group=queue, topic=name, partitions=len(ends), reason="it was purged"
             )
@@ -302,12 +309,12 @@ class Queues:
             if busy.code == ErrorCode.NON_EMPTY_GROUP:
                 raise refused(busy.code, busy.message, "queue") from None
             raise
-        set_here = self._node.metadata.state.group_configs.get(queue, {})
-        if set_here:  # a later queue of this name is not to be surprised by them
-            await self._alter(GROUP_RESOURCE, queue, dict.fromkeys(set_here))
+        configs = self._node.resources.group_configs(call.caller, queue, Operation.DELETE)
+        if configs:  # a later queue of this name starts with the defaults
+            await self._alter(GROUP_RESOURCE, queue, dict.fromkeys(configs))
 
     async def _delete_group(self, queue: str, caller: Caller) -> int:
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # no group has been coordinated yet
+        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # the cluster has never had a group
             return ErrorCode.GROUP_ID_NOT_FOUND
         answer = await self._client.ask_role(
             CoordinatorOf(queue),
@@ -378,13 +385,13 @@ def _partition(picture: QueuePicture) -> QueuePartitionFacts:
 
 def _check_place(params: PeekParams | ScheduledParams) -> None:
     if params.partition is not msgspec.UNSET and params.topic is msgspec.UNSET:
-        raise wrong("partition", "of which topic? give `topic` as well")
+        raise wrong("partition", "expected `topic` as well")
     offset = params.offset if isinstance(params, PeekParams) else msgspec.UNSET
     if offset is not msgspec.UNSET and params.partition is msgspec.UNSET:
-        raise wrong("offset", "of which partition? give `topic` and `partition` as well")
+        raise wrong("offset", "expected `topic` and `partition` as well")
 
 
-def _is_meant(params: PeekParams | ScheduledParams, picture: QueuePicture) -> bool:
+def _is_selected(params: PeekParams | ScheduledParams, picture: QueuePicture) -> bool:
     return params.topic in (msgspec.UNSET, picture.topic) and params.partition in (
         msgspec.UNSET,
         picture.partition,

@@ -1,7 +1,8 @@
-"""Reading one partition from a place on, without a group: nothing is remembered, whoever reads keeps `next_offset`.
+"""Reading one partition from an offset or a time on, without a group: the broker stores no position, and the caller
+keeps `next_offset`.
 
-Bounded three ways: `max_records`, `max_bytes` (of keys, values and headers; the first record is always given, however
-large it is) and `wait_ms`, for which an empty answer is held back. Batches are unpacked in a thread, up to
+Three limits: `max_records`, `max_bytes` (of keys, values and headers; the first record is always returned, however
+large it is) and `wait_ms`, the time that an empty response is held back. Batches are unpacked in a thread, up to
 UNPACKED_BYTES_MAX each.
 """
 
@@ -23,19 +24,20 @@ from penstock.kafka.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.types import Operation
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
-from penstock.web.api.routing import ASIDE_FROM_BYTES, Answer, Call, aside
-from penstock.web.api.topics import TopicName, known_topic
+from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded
+from penstock.web.api.topics import TopicName, find_topic
 
 MAX_RECORDS = 10_000
 MAX_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 30_000
-"""Less than most proxies wait for an answer."""
+"""Less than most proxies wait for a response."""
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-"""One batch: a few kilobytes can hold a hundred megabytes, and many may be asked for at once."""
+"""Of one batch: a few kilobytes can unpack to a hundred megabytes, and many requests may run at once."""
 
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class ReadParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RecordsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """`next_offset` is where to read on; at `high_watermark` there is nothing yet."""
+    """Read on at `next_offset`; at `high_watermark` there is nothing yet."""
 
     topic: str
     partition: int
@@ -76,7 +78,7 @@ class RecordsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading:
-    """Gives records."""
+    """Reads records."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
@@ -85,16 +87,19 @@ class Reading:
         params = call.params
         if params.offset is not UNSET and params.timestamp_ms is not UNSET:
             raise wrong("timestamp_ms", "expected offset or timestamp_ms, not both")
-        self._check_place(params)
+        self._check_partition(call)
         offset = await self._start(params)
         work = asyncio.ensure_future(self._fetch(params, offset))
         found = await while_wanted(call.request, work)
         data = _bytes(found)
-        call.holding.take(len(data))
-        return Answer(200, await aside(ASIDE_FROM_BYTES if data else 0, _told, params, offset, found, data))
+        call.reserved.take(len(data))
+        return Answer(
+            200, await offloaded(OFFLOAD_FROM_BYTES if data else 0, _told, params, offset, found, data)
+        )
 
-    def _check_place(self, params: ReadParams) -> None:
-        topic = known_topic(self._client.node, params.topic)
+    def _check_partition(self, call: Call[ReadParams, None]) -> None:
+        params = call.params
+        topic = find_topic(self._client.node, call.caller, params.topic, Operation.READ)
         if params.partition >= topic.partitions:
             message = (
                 f"there is no partition {params.partition}: {params.topic} has {topic.partitions}, from 0 on"
@@ -146,8 +151,7 @@ class Reading:
 
 
 async def while_wanted(request: Request, work: "asyncio.Task[T]") -> T:
-    """The outcome of the work, which ends with its caller, and when the node stops: nobody else would read what it
-    waits for."""
+    """The result of the work, which is cancelled when its caller disconnects or the node stops."""
     gone = asyncio.ensure_future(_gone(request))
     stopping = asyncio.ensure_future(request.app.state.stopping.wait())
     try:
@@ -171,8 +175,8 @@ def _bytes(found: PartitionData) -> bytes:
 
 
 def _told(params: ReadParams, offset: int, found: PartitionData, data: bytes) -> bytes:
-    """Opens the batches one by one, until there is enough. What cannot be opened ends the answer before it, or is the
-    answer when it comes first."""
+    """Unpacks the batches one by one, until there are enough records. A batch that does not unpack ends the response
+    before it; if it is the first, it is the error."""
     records: list[RecordOut] = []
     room = params.max_bytes
     next_offset = offset

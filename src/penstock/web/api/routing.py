@@ -26,24 +26,24 @@ from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation,
 from penstock.web.api.bodies import (
     BINARY,
     JSON,
-    Holding,
-    Ledger,
+    MemoryBudget,
+    Reservation,
     TooLarge,
+    discard_rest,
     media_type,
     read_body,
-    throw_away,
 )
-from penstock.web.api.problems import Error, Problem, as_problem, misfit, wrong
+from penstock.web.api.problems import Error, Problem, as_field_problem, as_problem, wrong
 
 P = TypeVar("P", covariant=True)
 B = TypeVar("B", covariant=True)
 T = TypeVar("T")
 
 PIECE_BYTES = 64 * 1024
-"""Larger answers are sent in pieces, each when the one before has left: what a slow caller has not taken stays counted
-by its Holding, and not in a buffer that nobody counts."""
-ASIDE_FROM_BYTES = 64 * 1024
-"""Work on more than this is done in a thread: some 100 us of the event loop."""
+"""Larger responses are sent in pieces, each when the one before has left: bytes that a slow client has not read stay in
+its Reservation, and not in a socket's buffer, which no limit counts."""
+OFFLOAD_FROM_BYTES = 64 * 1024
+"""Work on more bytes than this, some 100 us of the event loop, is done in a thread."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS = {"true": True, "false": False}
@@ -66,7 +66,7 @@ class Call(NamedTuple, Generic[P, B]):
     binary: bytes | None
     caller: Caller
     request: Request
-    holding: Holding
+    reserved: Reservation
 
 
 class Answer(NamedTuple, Generic[P]):
@@ -161,8 +161,8 @@ def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
     by_path: dict[str, dict[str, HttpOperation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    ledger = Ledger(node.config.limits.max_http_memory_bytes)
-    return [SegmentRoute(path, Endpoint(found, node, ledger)) for path, found in by_path.items()]
+    budget = MemoryBudget(node.config.limits.max_http_memory_bytes)
+    return [SegmentRoute(path, Endpoint(found, node, budget)) for path, found in by_path.items()]
 
 
 class SegmentRoute(Route):
@@ -196,30 +196,30 @@ class SegmentRoute(Route):
 class Endpoint:
     """Serves the operations of one path."""
 
-    def __init__(self, operations: Mapping[str, HttpOperation], node: Node, ledger: Ledger) -> None:
+    def __init__(self, operations: Mapping[str, HttpOperation], node: Node, budget: MemoryBudget) -> None:
         self.operations = operations
         self._node = node
-        self._ledger = ledger
+        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        holding = Holding(self._ledger)
+        reserved = Reservation(self._budget)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
-            response = await self._serve(self.operations[method], request, holding)
+            response = await self._serve(self.operations[method], request, reserved)
             await response(scope, receive, send)
         finally:
-            holding.give_back()
+            reserved.release()
 
-    async def _serve(self, operation: HttpOperation, request: Request, holding: Holding) -> Response:
+    async def _serve(self, operation: HttpOperation, request: Request, reserved: Reservation) -> Response:
         try:
             self._check_ready()
-            call = await self._call(operation, request, holding)
+            call = await self._call(operation, request, reserved)
             self._check_permission(operation, call)
             answer = await operation.handler(call)
             if not isinstance(answer, Answer):
                 answer = Answer(operation.status, answer)
-            return json_response(answer.status, answer.body, holding)
+            return json_response(answer.status, answer.body, reserved)
         except Problem as problem:
             return error_response(problem)
         except PenstockError as trouble:
@@ -238,22 +238,24 @@ class Endpoint:
         else:
             self._node.resources.check(call.caller, operation.operation, operation.resource, name)
 
-    async def _call(self, operation: HttpOperation, request: Request, holding: Holding) -> Call[Any, Any]:
+    async def _call(
+        self, operation: HttpOperation, request: Request, reserved: Reservation
+    ) -> Call[Any, Any]:
         params = read_params(operation.params, request)
         body = binary = None
         if operation.body is not None:
             kind = media_type(request)
             _check_type(operation, kind)
-            data = await read_body(request, self._node.config.limits, holding)
+            data = await read_body(request, self._node.config.limits, reserved)
             if kind == BINARY:
                 binary = data
             else:
-                body = await aside(len(data), decode, data, operation.body)
-        return Call(params, body, binary, caller_of(request), request, holding)
+                body = await offloaded(len(data), decode, data, operation.body)
+        return Call(params, body, binary, caller_of(request), request, reserved)
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:
-    """Both are types that a browser asks about before it sends them for a page of somebody else."""
+    """A browser asks before it sends either type for a page of another site."""
     expected = (JSON, BINARY) if operation.takes_binary else (JSON,)
     if kind not in expected:
         message = f"a body of type {kind or 'nothing'}: expected Content-Type {' or '.join(expected)}"
@@ -265,14 +267,14 @@ def not_ready() -> Problem:
     return Problem(503, "not_ready", message)
 
 
-async def aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
-    """Does it at once if it is little, else in a thread."""
-    if size < ASIDE_FROM_BYTES:
+async def offloaded(size: int, work: Callable[..., T], *arguments: Any) -> T:
+    """The result of `work`, which runs at once if it is about few bytes, else in a thread."""
+    if size < OFFLOAD_FROM_BYTES:
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
-# --- what comes in
+# --- requests
 
 
 def decode(data: bytes, wanted: type[T]) -> T:
@@ -284,7 +286,7 @@ def decode(data: bytes, wanted: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as trouble:
-        raise misfit(trouble, wanted) from None
+        raise as_field_problem(trouble, wanted) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as trouble:
         raise Problem(400, "invalid_body", f"the body is not JSON: {trouble}") from None
     except RecursionError:
@@ -304,11 +306,11 @@ def read_params(wanted: type[T], request: Request) -> T:
             {name: _typed(value, kinds.get(name)) for name, value in given.items()}, wanted
         )
     except msgspec.ValidationError as trouble:
-        raise misfit(trouble, wanted) from None
+        raise as_field_problem(trouble, wanted) from None
 
 
 def _typed(value: str, kind: type | None) -> object:
-    """As JSON would have it; what does not look right stays text, and is refused as such."""
+    """The value as JSON would have it. A value of another type stays text, and msgspec refuses it."""
     if kind is msgspec.inspect.IntType and _INTEGER.fullmatch(value):
         return int(value)
     if kind is msgspec.inspect.BoolType:
@@ -329,38 +331,38 @@ def _plain(kind: msgspec.inspect.Type) -> type:
     return type(kind)
 
 
-# --- what goes out
+# --- responses
 
 
-def json_response(status: int, body: msgspec.Struct | bytes | None, holding: Holding) -> Response:
+def json_response(status: int, body: msgspec.Struct | bytes | None, reserved: Reservation) -> Response:
     if body is None:
         return Response(status_code=status)
     text = body if isinstance(body, bytes) else msgspec.json.encode(body)
     if len(text) <= PIECE_BYTES:
         return Response(text, status, media_type=JSON)
-    holding.take(len(text))
+    reserved.take(len(text))
     return PiecewiseResponse(text, status, media_type=JSON)
 
 
 def error_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
     """The only shape of a refusal."""
     text = msgspec.json.encode(Error(error=problem.facts))
-    kind = LingeringResponse if isinstance(problem, TooLarge) and problem.unread else Response
+    kind = DiscardingResponse if isinstance(problem, TooLarge) and problem.unread else Response
     return kind(text, problem.status, {**problem.headers, **(headers or {})}, media_type=JSON)
 
 
-class LingeringResponse(Response):
-    """Sent at once, and ended when what still comes of the request's body has been thrown away."""
+class DiscardingResponse(Response):
+    """Sent at once, and ended when the rest of the request's body has been read and discarded."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        await throw_away(receive)
+        await discard_rest(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class PiecewiseResponse(Response):
-    """Sent piece by piece, as fast as the caller takes it."""
+    """Sent piece by piece, as fast as the client reads it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}

@@ -1,7 +1,7 @@
-"""Subscriptions: list, describe, delete. Messages are pushed by `web.push`.
+"""Subscriptions: list, describe, delete. `web.push` pushes their messages.
 
-A subscription is told by its home, the coordinator of the group of its name; all nodes together know all of them. Lag
-is what is not acked: from the offset, or the earliest one if that is later, to the latest, without what is done there.
+The coordinator of the group of its name knows a subscription. Lag counts the messages that are not acked: from the
+offset, or the earliest one if that is later, to the latest, without those in `done`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from msgspec import Meta
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node.calls.messages.subscriptions import PlacePicture, SubscriptionPicture
-from penstock.types import Caller, TopicPartition
+from penstock.types import Caller, ResourceType, TopicPartition
 from penstock.web.api.offsets import find_ranges
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
@@ -23,7 +23,7 @@ SubscriptionName = Annotated[
     str, Meta(min_length=1, max_length=249, description="A subscription's name, as its subscribers say it.")
 ]
 Ranges = dict[TopicPartition, tuple[int, int]]
-"""Where partitions begin and end, as far as their leaders tell."""
+"""First and last offsets of partitions whose leaders answer."""
 
 
 class SubscriptionParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class SubscriptionParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class ForgetParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`force`: also while a subscriber is attached, which is sent away."""
+    """`force`: also while a subscriber is attached, whose connection is then closed."""
 
     subscription: SubscriptionName
     force: bool = False
@@ -39,7 +39,7 @@ class ForgetParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A subscriber is attached, or none is, since `since_ms`. `ttl_left_ms` is null while one is: then the TTL does not
-    run. `lag` is the sum of those that are known, null if none is."""
+    run. `lag` is the sum of the known ones, null if none is known."""
 
     subscription: str
     topics: list[str]
@@ -52,7 +52,7 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionList(msgspec.Struct, frozen=True, kw_only=True):
-    """`unanswered` are nodes that did not tell which subscriptions are at home there."""
+    """`unanswered` are nodes that did not list the subscriptions that they coordinate."""
 
     subscriptions: list[SubscriptionSummary]
     unanswered: list[int]
@@ -64,8 +64,8 @@ class DoneRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """All before `offset` is acked, and what `done` names behind it: the first hundred ranges. `unacked` were pushed.
-    `latest_offset` and `lag` are null while the partition's leader does not tell."""
+    """All messages before `offset` are acked, and those after it in `done` (the first hundred ranges). `unacked` ones
+    were pushed. `latest_offset` and `lag` are null while the partition's leader does not answer."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ class SubscriptionPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionFacts(SubscriptionSummary, frozen=True, kw_only=True):
-    """`unacked` were pushed to whoever is attached, `deferred` are not due."""
+    """`unacked` messages were pushed to the attached subscriber, `deferred` ones are not due."""
 
     unacked: int
     deferred: int
@@ -85,26 +85,30 @@ class SubscriptionFacts(SubscriptionSummary, frozen=True, kw_only=True):
 
 
 class SubscriptionsApi:
-    """Answers about subscriptions."""
+    """Operations on subscriptions."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
         self._node = client.node
 
-    # --- what there is
+    # --- queries
 
     async def list_subscriptions(self, call: Call[NoParams, None]) -> SubscriptionList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         ranges: Ranges = {}
         answers = await asyncio.gather(*(self._listed(node, ranges, call.caller) for node in nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
+        names = (row.subscription for row in rows)
+        visible = self._node.resources.visible(call.caller, ResourceType.GROUP, names)
         return SubscriptionList(
-            subscriptions=sorted(rows, key=lambda row: row.subscription),
+            subscriptions=sorted(
+                (row for row in rows if row.subscription in visible), key=lambda row: row.subscription
+            ),
             unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
         )
 
     async def _listed(self, node: int, ranges: Ranges, caller: Caller) -> list[SubscriptionSummary] | None:
-        """Page by page: of many subscriptions with many partitions only the sums are kept."""
+        """Page by page: of many subscriptions with many partitions only the sums stay in memory."""
         rows: list[SubscriptionSummary] = []
         after = ""
         while True:
@@ -120,7 +124,7 @@ class SubscriptionsApi:
             after = page.pictures[-1].name
 
     async def _find(self, pictures: Iterable[SubscriptionPicture], ranges: Ranges) -> None:
-        """Adds the partitions that nobody has been asked about."""
+        """Adds the partitions that are not in `ranges` yet."""
         wanted: dict[str, dict[int, None]] = {}
         for picture in pictures:
             for place in picture.places:
@@ -142,7 +146,7 @@ class SubscriptionsApi:
             positions=[_position(place, ranges) for place in picture.places],
         )
 
-    # --- what is to change
+    # --- changes
 
     async def delete_subscription(self, call: Call[ForgetParams, None]) -> None:
         name = call.params.subscription
@@ -153,7 +157,7 @@ class SubscriptionsApi:
         except KafkaError as trouble:
             if trouble.code != ErrorCode.NON_EMPTY_GROUP:
                 raise
-            message = f"{trouble.message}: end it first, or say force=true to have it sent away"
+            message = f"{trouble.message}: end it first, or say force=true to close its connection"
             raise refused(trouble.code, message, "subscription") from trouble
         if not was_there:
             raise _unknown(name)

@@ -10,7 +10,7 @@ from msgspec import Meta
 from penstock.cluster import Topic
 from penstock.config import TOPIC_CONFIGS
 from penstock.config.overrides import nearest
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.create_partitions import (
@@ -49,6 +49,7 @@ from penstock.kafka.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 from penstock.node import Node
+from penstock.types import Caller, Operation
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
 from penstock.web.api.problems import Problem, check, refused, wrong
@@ -61,7 +62,7 @@ SET_HERE = 1
 """The source of a config that the topic itself has."""
 ANSWER_MS = 10_000
 APPLIED_SECONDS = 5.0
-"""How long a node waits to hear what it has had the controller do."""
+"""How long a node waits until it has applied a change that the controller has committed."""
 
 TopicName = Annotated[
     str,
@@ -99,7 +100,7 @@ class TopicList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is left out is as the broker is configured."""
+    """Fields that are left out have the broker's defaults."""
 
     name: TopicName
     partitions: Count | None = None
@@ -115,7 +116,7 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`leader` is null while nobody leads; the offsets are null while the leader does not tell them."""
+    """`leader` is null while there is none; the offsets are null while the leader does not answer."""
 
     partition: int
     leader: int | None
@@ -136,7 +137,7 @@ class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`set` gives configs values, `unset` lets them be inherited again."""
+    """`set` gives configs values, `unset` removes the topic's own values."""
 
     set: Configs = {}
     unset: Annotated[list[Annotated[str, Meta(max_length=255)]], Meta(max_length=100)] = []
@@ -147,7 +148,7 @@ class ConfigList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MorePartitions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`count` is how many there shall be in all."""
+    """`count` is the new number of partitions."""
 
     count: Count
 
@@ -158,12 +159,12 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topics:
-    """Answers about topics."""
+    """Operations on topics."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
 
-    # --- what there is
+    # --- queries
 
     async def list_topics(self, call: Call[ListTopics, None]) -> TopicList:
         found = await self._metadata(None)
@@ -204,32 +205,32 @@ class Topics:
         check(result.error_code, result.error_message, "topic")
         return {row.name: _config(row) for row in sorted(result.configs, key=lambda row: row.name)}
 
-    # --- what is to change
+    # --- changes
 
     async def create_topic(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
         return await self.create(call.body)
 
-    async def create(self, wish: NewTopic) -> TopicSummary:
-        made = await self.make(wish)
-        await self._heard(wish.name, made.partitions)
+    async def create(self, wanted: NewTopic) -> TopicSummary:
+        made = await self.make(wanted)
+        await self._applied(wanted.name, made.partitions)
         return made
 
-    async def make(self, wish: NewTopic, *, validate_only: bool = False) -> TopicSummary:
-        """Problem if it is refused. `validate_only`: or would be, and nothing is made."""
+    async def make(self, wanted: NewTopic, *, validate_only: bool = False) -> TopicSummary:
+        """Problem if it is refused. `validate_only`: nothing is created."""
         topic = CreatableTopic(
-            name=wish.name,
-            num_partitions=DEFAULT if wish.partitions is None else wish.partitions,
-            replication_factor=DEFAULT if wish.replication_factor is None else wish.replication_factor,
+            name=wanted.name,
+            num_partitions=DEFAULT if wanted.partitions is None else wanted.partitions,
+            replication_factor=DEFAULT if wanted.replication_factor is None else wanted.replication_factor,
             configs=[
                 CreatableTopicConfig(name=name, value=_config_text(value))
-                for name, value in wish.configs.items()
+                for name, value in wanted.configs.items()
             ],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=ANSWER_MS, validate_only=validate_only)
         [made] = (await self._client.ask(ApiKey.CREATE_TOPICS, request, CreateTopicsResponse)).topics
         check(made.error_code, made.error_message, _CREATION_FIELDS.get(made.error_code))
         return TopicSummary(
-            name=wish.name,
+            name=wanted.name,
             topic_id=str(made.topic_id),
             internal=False,
             partitions=made.num_partitions,
@@ -241,18 +242,20 @@ class Topics:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=ANSWER_MS)
         [gone] = (await self._client.ask(ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse)).responses
         check(gone.error_code, gone.error_message, "topic")
-        await self._heard(name, 0)
+        await self._applied(name, 0)
 
     async def alter_topic_configs(self, call: Call[TopicParams, ConfigChanges]) -> ConfigList:
-        name, wish = call.params.topic, call.body
-        if not wish.set and not wish.unset:
+        name, wanted = call.params.topic, call.body
+        if not wanted.set and not wanted.unset:
             raise wrong("set", "nothing to change: expected `set` or `unset` with at least one config")
-        check_known("unset", wish.unset, TOPIC_CONFIGS)
+        check_known("unset", wanted.unset, TOPIC_CONFIGS)
         changes = [
             AlterableConfig(name=config, config_operation=SET, value=_config_text(value))
-            for config, value in wish.set.items()
+            for config, value in wanted.set.items()
         ]
-        changes += [AlterableConfig(name=config, config_operation=UNSET, value=None) for config in wish.unset]
+        changes += [
+            AlterableConfig(name=config, config_operation=UNSET, value=None) for config in wanted.unset
+        ]
         resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes)
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = await self._client.ask(
@@ -262,7 +265,7 @@ class Topics:
         return ConfigList(configs=await self._configs_as_decided(name))
 
     async def _configs_as_decided(self, topic: str) -> dict[str, ConfigFacts]:
-        """The controller has them for certain; this node may hear of them a moment later."""
+        """The controller has the new configs for certain; this node may apply them a moment later."""
         controller = self._client.node.view.controller_id
         try:
             return await self._configs(topic, to=controller)
@@ -278,12 +281,12 @@ class Topics:
         ).results
         field = "count" if grown.error_code == ErrorCode.INVALID_PARTITIONS else None
         check(grown.error_code, grown.error_message, field)
-        await self._heard(name, count)
+        await self._applied(name, count)
         return PartitionCount(name=name, partitions=count)
 
-    async def _heard(self, name: str, partitions: int) -> None:
-        """Returns when this node knows what the controller has done, so that whoever asks it next finds it so. That it
-        takes long is no failure: it is done."""
+    async def _applied(self, name: str, partitions: int) -> None:
+        """Returns when this node has applied the change, so that the caller's next request to it sees it. A timeout is
+        no failure: the change is committed."""
         metadata = self._client.node.metadata
         try:
             async with asyncio.timeout(APPLIED_SECONDS):
@@ -310,23 +313,26 @@ _CREATION_FIELDS: dict[int, str] = {
 
 
 def check_known(field: str, unset: Iterable[str], known: Mapping[str, object]) -> None:
-    """Kafka's handlers let unknown configs be unset, as its tools do with what they find; here it is a slip."""
+    """Kafka's handlers accept the removal of unknown configs, for tools that clean up; here it is a typing error."""
     for name in unset:
         if name not in known:
             told = nearest(name, known) or f"; there are {', '.join(sorted(known))}"
             raise wrong(field, f"unknown config {name}{told}")
 
 
-def known_topic(node: Node, name: str) -> Topic:
-    found = node.metadata.state.topics.get(name)
-    if found is None:
-        raise unknown_topic(name)
-    return found
+def find_topic(node: Node, caller: Caller, name: str, operation: Operation, field: str = "topic") -> Topic:
+    """The topic, or the Problem that says where to look."""
+    try:
+        return node.resources.topic(caller, name, operation)
+    except KafkaError as refusal:
+        if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise unknown_topic(name, field) from None
+        raise
 
 
-def unknown_topic(name: str) -> Problem:
+def unknown_topic(name: str, field: str = "topic") -> Problem:
     message = f"there is no topic {name!r}; GET /v1/topics lists them"
-    return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, "topic")
+    return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field)
 
 
 def _check_topic(topic: MetadataResponseTopic, name: str) -> None:
