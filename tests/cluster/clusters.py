@@ -11,9 +11,9 @@ from penstock.cluster import (
     Endpoint,
     MetadataRecord,
     MoveLimits,
+    NewTopic,
     NodeRegistered,
     PlacementRules,
-    TopicWish,
     decisions,
     next_moves,
     report_moved,
@@ -52,13 +52,13 @@ def cluster_of(*nodes: int, racks: Mapping[int, str] | None = None) -> ClusterSt
 
 
 def create(state: ClusterState, name: str, partitions: int = 1, factor: int = 1) -> None:
-    wish = TopicWish(name=name, topic_id=topic_id(name), partitions=partitions, replication_factor=factor)
-    apply(state, decisions.create_topic(state, wish, RULES))
+    new_topic = NewTopic(name=name, topic_id=topic_id(name), partitions=partitions, replication_factor=factor)
+    apply(state, decisions.create_topic(state, new_topic, RULES))
 
 
 def assign(state: ClusterState, name: str, *assignments: Sequence[int]) -> None:
-    wish = TopicWish(name=name, topic_id=topic_id(name), assignments=dict(enumerate(assignments)))
-    apply(state, decisions.create_topic(state, wish, RULES))
+    new_topic = NewTopic(name=name, topic_id=topic_id(name), assignments=dict(enumerate(assignments)))
+    apply(state, decisions.create_topic(state, new_topic, RULES))
 
 
 def topic_id(name: str) -> UUID:

@@ -13,10 +13,10 @@ from penstock.cluster import (
     ClusterState,
     MetadataRecord,
     MoveLimits,
+    NewTopic,
     NodeFenced,
     NodeUnfenced,
     TopicDeleted,
-    TopicWish,
     decisions,
     decode_record,
     decommission_node,
@@ -89,13 +89,13 @@ class History:
     def create(self, first: int, second: int) -> None:
         name = NAMES[first % 4]
         self.topics += 1
-        wish = TopicWish(
+        new_topic = NewTopic(
             name=name,
             topic_id=UUID(int=self.topics),
             partitions=1 + second % 7,
             replication_factor=1 + second % 3,
         )
-        self.write(decisions.create_topic(self.state, wish, RULES))
+        self.write(decisions.create_topic(self.state, new_topic, RULES))
 
     def delete(self, first: int, second: int) -> None:
         topic = self.state.topics.get(NAMES[first % 4])
@@ -169,7 +169,7 @@ def check_settled(state: ClusterState) -> None:
     """Nothing is left to do: everything that must be so is so."""
     assert plan_rebalance(state) == []
     for _, _, assigned in state.groups():
-        assert all(state.is_there(member) for member in assigned.members)
+        assert all(state.is_available(member) for member in assigned.members)
         factor = len(assigned.replicas)
         if factor <= len(state.usable_nodes()):
             assert all(state.nodes[node].usable for node in assigned.replicas)

@@ -10,8 +10,8 @@ from penstock.cluster import (
     ClusterState,
     ConfigChange,
     MetadataRecord,
+    NewTopic,
     PlacementRules,
-    TopicWish,
     decisions,
 )
 from penstock.cluster.alterations import (
@@ -29,8 +29,8 @@ SET, DELETE, APPEND, SUBTRACT = AlterOperation
 def state() -> ClusterState:
     state = ClusterState(node_id=1, static_configs={"log.segment.bytes": "2000000"})
     rules = PlacementRules(nodes=(1,))
-    wish = TopicWish(name="orders", topic_id=UUID(int=1), configs={"retention.ms": "5"})
-    apply(state, decisions.create_topic(state, wish, rules))
+    new_topic = NewTopic(name="orders", topic_id=UUID(int=1), configs={"retention.ms": "5"})
+    apply(state, decisions.create_topic(state, new_topic, rules))
     apply(state, decisions.create_internal_topic(state, OFFSETS_TOPIC, UUID(int=2), 1, rules))
     return state
 

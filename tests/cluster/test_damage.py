@@ -15,7 +15,7 @@ from penstock.cluster import (
     report_damaged,
     report_moved,
     start_moves,
-    why_not_renewed,
+    why_not_rebuilt,
 )
 from penstock.cluster.leaders import elect_preferred, plan_leaders
 from penstock.errors import ErrorCode
@@ -69,7 +69,7 @@ def test_a_replica_in_its_second_life_is_there_like_any_other() -> None:
     state = three_copies(1, 2, 3, 4)
     damage(state, replica(3))
     settle(state)
-    assert state.is_there(REBORN)
+    assert state.is_available(REBORN)
     apply(state, reassign(state, "orders", 0, [1, 3, 4]))
     assert assignment(state, "orders").target_members == (replica(1), REBORN, replica(4))
 
@@ -97,7 +97,7 @@ def test_with_too_few_copies_nothing_is_done_and_people_are_told_why(others: lis
     assign(state, "orders", others)
     damage(state, replica(3))
     assert next_moves(state) == []
-    assert why_not_renewed(state, assignment(state, "orders"), replica(3)) is not None
+    assert why_not_rebuilt(state, assignment(state, "orders"), replica(3)) is not None
 
 
 def test_nothing_is_done_until_a_majority_is_there_without_it() -> None:
@@ -105,7 +105,7 @@ def test_nothing_is_done_until_a_majority_is_there_without_it() -> None:
     apply(state, [NodeFenced(node_id=1)])
     damage(state, replica(3))
     assert next_moves(state) == []
-    assert "whole: 2; expected 2" in str(why_not_renewed(state, assignment(state, "orders"), replica(3)))
+    assert "intact: 2; 2 are needed" in str(why_not_rebuilt(state, assignment(state, "orders"), replica(3)))
     apply(state, [registration(1)])
     assert [move.reason for move in next_moves(state)] == [MoveReason.DAMAGED]
 
@@ -115,8 +115,8 @@ def test_one_that_is_not_seen_counts_as_away_before_it_is_fenced() -> None:
     damage(state, replica(3))
     for away in (1, 2):
         assert next_moves(state, away=[away]) == []
-        obstacle = why_not_renewed(state, assignment(state, "orders"), replica(3), [away])
-        assert f"whole: {3 - away}; expected 2" in str(obstacle)
+        obstacle = why_not_rebuilt(state, assignment(state, "orders"), replica(3), [away])
+        assert f"intact: {3 - away}; 2 are needed" in str(obstacle)
     assert [move.reason for move in next_moves(state, away=[3])] == [MoveReason.DAMAGED]
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from penstock.cluster import (
     ClusterState,
+    NewTopic,
     NodeDecommissioning,
     NodeFenced,
     PlacementRules,
-    TopicWish,
     check_unclean,
     decisions,
     elect_preferred,
@@ -72,8 +72,8 @@ def test_a_leader_on_a_node_that_leaves_stays_if_nobody_else_can_lead(state: Clu
 
 def test_plans_of_leaders_need_no_registered_nodes() -> None:
     state = ClusterState(1)
-    wish = TopicWish(name="orders", topic_id=topic_id("orders"), assignments={0: [1, 2]})
-    apply(state, decisions.create_topic(state, wish, PlacementRules(nodes=(1, 2))))
+    new_topic = NewTopic(name="orders", topic_id=topic_id("orders"), assignments={0: [1, 2]})
+    apply(state, decisions.create_topic(state, new_topic, PlacementRules(nodes=(1, 2))))
     assert plan_leaders(state, {group("orders"): 2}) == [(group("orders"), 1)]
 
 
@@ -97,10 +97,10 @@ def test_the_preferred_leader_is_elected_when_it_is_there(state: ClusterState) -
 def test_a_preferred_leader_that_cannot_lead_is_not_available(state: ClusterState) -> None:
     with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "has not caught up"):
         elect_preferred(state, "orders", 0, leader=2, ready=[2, 3])
-    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no leader now"):
+    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no leader that could hand over"):
         elect_preferred(state, "orders", 0, leader=NO_LEADER)
     apply(state, [NodeFenced(node_id=1)])
-    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "is not there"):
+    with refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "is not available"):
         elect_preferred(state, "orders", 0, leader=2)
 
 

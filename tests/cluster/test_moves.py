@@ -164,14 +164,14 @@ def test_partitions_of_a_node_are_those_it_holds_gives_or_gets(state: ClusterSta
     assert state.partitions_of(3) == []
 
 
-def test_partitions_lack_replicas_on_nodes_that_are_fenced_or_wiped(state: ClusterState) -> None:
-    assert state.under_placed() == []
+def test_a_replica_is_not_available_on_a_node_that_is_fenced_or_wiped(state: ClusterState) -> None:
+    assert state.is_available(replica(3))
     apply(state, [NodeFenced(node_id=3)])
-    assert [str(name) for name in state.under_placed()] == ["orders-0"]
+    assert not state.is_available(replica(3))
     apply(state, [registration(3)])
-    assert state.under_placed() == []
+    assert state.is_available(replica(3))
     apply(state, [registration(3, incarnation=7)])
-    assert [str(name) for name in state.under_placed()] == ["orders-0"]
+    assert not state.is_available(replica(3))
 
 
 def test_records_without_incarnations_mean_the_nodes_as_they_are_registered(state: ClusterState) -> None:

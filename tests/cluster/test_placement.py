@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cluster import (
+    NewTopic,
     NodeDecommissioning,
     NodeFenced,
     NodeUnfenced,
     PartitionsAdded,
     TopicCreated,
-    TopicWish,
     decisions,
-    rack_warning,
 )
 from penstock.errors import ErrorCode
 from tests.cluster.clusters import (
@@ -73,18 +72,12 @@ def test_replicas_are_on_different_racks_as_far_as_there_are_any() -> None:
     create(state, "orders", partitions=8, factor=2)
     assert all(crowding(state, nodes) == 2 for nodes in replicas(state, "orders"))
     assert set(held(state).values()) == {4}
-    assert rack_warning(state, 2) is None
 
 
-def test_more_replicas_than_racks_are_spread_over_nodes_with_a_warning() -> None:
+def test_more_replicas_than_racks_are_spread_over_nodes() -> None:
     state = cluster_of(1, 2, 3, racks={1: "a", 2: "a", 3: "a"})
     create(state, "orders", partitions=3, factor=2)
     assert all(len(set(nodes)) == 2 for nodes in replicas(state, "orders"))
-    assert "2 replicas on 1 rack:" in (rack_warning(state, 2) or "")
-
-
-def test_nodes_that_name_no_rack_are_no_reason_to_warn() -> None:
-    assert rack_warning(cluster_of(1, 2, 3), 3) is None
 
 
 def test_fenced_and_leaving_nodes_get_nothing_and_the_refusal_says_why_there_are_too_few() -> None:
@@ -151,5 +144,7 @@ def test_new_partitions_are_on_as_many_racks_as_possible(
 
 def test_a_wish_is_placed_alike_whatever_the_order_in_which_nodes_came() -> None:
     forwards, backwards = cluster_of(1, 2, 3, 4), cluster_of(4, 3, 2, 1)
-    wish = TopicWish(name="orders", topic_id=UUID(int=1), partitions=7, replication_factor=3)
-    assert decisions.create_topic(forwards, wish, RULES) == decisions.create_topic(backwards, wish, RULES)
+    new_topic = NewTopic(name="orders", topic_id=UUID(int=1), partitions=7, replication_factor=3)
+    assert decisions.create_topic(forwards, new_topic, RULES) == decisions.create_topic(
+        backwards, new_topic, RULES
+    )

@@ -4,10 +4,10 @@ import pytest
 
 from penstock.cluster import (
     ClusterState,
+    NewTopic,
     NodeDecommissioning,
     NodeFenced,
     Reassignment,
-    TopicWish,
     decisions,
     list_reassignments,
     next_moves,
@@ -93,7 +93,7 @@ def test_replicas_that_cannot_be_are_refused(state: ClusterState, replicas: list
 
 def test_nodes_that_are_gone_or_leave_take_nothing_new(state: ClusterState) -> None:
     apply(state, [NodeFenced(node_id=4), NodeDecommissioning(node_id=5, on=True)])
-    with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "cannot go to node 4, which is not there"):
+    with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "cannot go to node 4, which is not available"):
         reassign(state, "orders", 0, [1, 2, 4])
     with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "cannot go to node 5, which is being decommissioned"):
         reassign(state, "orders", 0, [1, 2, 5])
@@ -123,8 +123,8 @@ def test_a_replica_made_anew_on_its_own_node_is_no_reassignment(state: ClusterSt
 
 def test_on_a_single_node_that_never_registered_only_that_node_will_do() -> None:
     state = ClusterState(1)
-    wish = TopicWish(name="orders", topic_id=topic_id("orders"))
-    apply(state, decisions.create_topic(state, wish, PlacementRules(nodes=(1,))))
+    new_topic = NewTopic(name="orders", topic_id=topic_id("orders"))
+    apply(state, decisions.create_topic(state, new_topic, PlacementRules(nodes=(1,))))
     assert reassign(state, "orders", 0, [1], nodes=(1,)) == []
     with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the cluster has [1]"):
         reassign(state, "orders", 0, [2], nodes=(1,))

@@ -7,10 +7,10 @@ import pytest
 from penstock.cluster import (
     OFFSETS_TOPIC,
     ClusterState,
+    NewTopic,
     PlacementRules,
     ProducerIdsReserved,
     TopicCreated,
-    TopicWish,
     decisions,
 )
 from penstock.config import Limits
@@ -24,16 +24,16 @@ def uuid(number: int) -> UUID:
     return UUID(int=number)
 
 
-def state_with(*names: str, rules: PlacementRules = ONE_NODE, **wish: object) -> ClusterState:
+def state_with(*names: str, rules: PlacementRules = ONE_NODE, **new_topic: object) -> ClusterState:
     state = ClusterState(node_id=1)
     for number, name in enumerate(names, 1):
-        create(state, name, rules=rules, topic_id=uuid(number), **wish)
+        create(state, name, rules=rules, topic_id=uuid(number), **new_topic)
     return state
 
 
-def create(state: ClusterState, name: str, *, rules: PlacementRules = ONE_NODE, **wish: object) -> None:
-    fields = {"topic_id": uuid(99), **wish}
-    for record in decisions.create_topic(state, TopicWish(name=name, **fields), rules):  # type: ignore[arg-type]
+def create(state: ClusterState, name: str, *, rules: PlacementRules = ONE_NODE, **new_topic: object) -> None:
+    fields = {"topic_id": uuid(99), **new_topic}
+    for record in decisions.create_topic(state, NewTopic(name=name, **fields), rules):  # type: ignore[arg-type]
         state.apply(record)
 
 
@@ -209,7 +209,7 @@ def test_producer_ids_are_reserved_in_blocks_that_never_overlap() -> None:
 def test_deciding_changes_nothing() -> None:
     state = state_with("orders")
     before = state.snapshot()
-    decisions.create_topic(state, TopicWish(name="new", topic_id=uuid(5)), ONE_NODE)
+    decisions.create_topic(state, NewTopic(name="new", topic_id=uuid(5)), ONE_NODE)
     decisions.delete_topic(state, "orders")
     decisions.create_partitions(state, "orders", 9, ONE_NODE)
     decisions.reserve_producer_ids(state, 1)
@@ -243,13 +243,13 @@ def test_a_record_applied_again_changes_nothing() -> None:
 def test_a_topic_in_memory_has_one_copy() -> None:
     state = ClusterState(1)
     configs = {"penstock.storage": "memory"}
-    wish = TopicWish(name="fast", topic_id=uuid(1), configs=configs)
-    [record] = decisions.create_topic(state, wish, THREE_NODES)
+    new_topic = NewTopic(name="fast", topic_id=uuid(1), configs=configs)
+    [record] = decisions.create_topic(state, new_topic, THREE_NODES)
     assert isinstance(record, TopicCreated)
     assert [len(replicas) for replicas in record.assignments] == [1, 1]
     for wrong in (
-        TopicWish(name="fast", topic_id=uuid(1), configs=configs, replication_factor=3),
-        TopicWish(name="fast", topic_id=uuid(1), configs=configs, assignments={0: [1, 2]}),
+        NewTopic(name="fast", topic_id=uuid(1), configs=configs, replication_factor=3),
+        NewTopic(name="fast", topic_id=uuid(1), configs=configs, assignments={0: [1, 2]}),
     ):
         with pytest.raises(KafkaError, match="memory has one copy"):
             decisions.create_topic(state, wrong, THREE_NODES)

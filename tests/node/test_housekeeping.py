@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import TopicWish, decisions
+from penstock.cluster import NewTopic, decisions
 from penstock.config import NodeConfig
 from penstock.node import Node, Partition
 from penstock.node import housekeeping as housekeeping_room
@@ -36,8 +36,10 @@ def play(scene: Scene, **configs: str) -> None:
         clock = SetClock()
         node = Node(NodeConfig(memory=True, http=None), clock=clock)
         await node.start()
-        wish = TopicWish(name="t", topic_id=uuid4(), partitions=1, configs=configs)
-        await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+        new_topic = NewTopic(name="t", topic_id=uuid4(), partitions=1, configs=configs)
+        await node.metadata.change(
+            lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
+        )
         partition = node.leader("t", 0)
         batch = memoryview(bytearray(build_batch([Record(0, LONG_AGO_MS, b"k", bytes(1000), ())])))
         partition.append(batch, check_batch(batch))
@@ -95,8 +97,10 @@ def scrub_once(partitions: int, monkeypatch: pytest.MonkeyPatch, **limits: int) 
         node = Node(NodeConfig(memory=True, http=None), clock=clock)
         await node.start()
         configs = {"internal.segment.bytes": "2000"}
-        wish = TopicWish(name="t", topic_id=uuid4(), partitions=partitions, configs=configs)
-        await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+        new_topic = NewTopic(name="t", topic_id=uuid4(), partitions=partitions, configs=configs)
+        await node.metadata.change(
+            lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
+        )
         for index in range(partitions):
             fill(node.leader("t", index))
         await node.storage.flusher.drain()

@@ -1,14 +1,14 @@
-"""Cluster metadata, sans-I/O: topics, nodes, placement and configs, as records and the state they add up to, and the
-decisions that are made on it."""
+"""Cluster metadata, sans-I/O: records of topics, nodes, placement and configs, the state that results from them, and
+the controller's decisions."""
 
 from penstock.cluster import alterations, decisions
 from penstock.cluster.alterations import AlterOperation, ConfigChange
 from penstock.cluster.assignments import Assignment
-from penstock.cluster.damage import report_damaged, why_not_renewed
-from penstock.cluster.decisions import TopicWish
+from penstock.cluster.damage import report_damaged, why_not_rebuilt
+from penstock.cluster.decisions import NewTopic
 from penstock.cluster.leaders import check_unclean, elect_preferred, plan_leaders
 from penstock.cluster.membership import (
-    RetryBackoff,
+    NodeTimeouts,
     Sightings,
     decommission_node,
     gone_nodes,
@@ -18,7 +18,7 @@ from penstock.cluster.membership import (
 )
 from penstock.cluster.moves import Move, MoveLimits, MoveReason, report_moved, start_moves
 from penstock.cluster.nodes import NodeInfo
-from penstock.cluster.placement import PlacementRules, rack_warning
+from penstock.cluster.placement import PlacementRules
 from penstock.cluster.planning import next_moves, plan_rebalance
 from penstock.cluster.quorum import metadata_voters
 from penstock.cluster.reassignment import Reassignment, list_reassignments, reassign
@@ -72,12 +72,14 @@ __all__ = [
     "Move",
     "MoveLimits",
     "MoveReason",
+    "NewTopic",
     "NodeConfigsChanged",
     "NodeDecommissioning",
     "NodeFenced",
     "NodeInfo",
     "NodeRegistered",
     "NodeRemoved",
+    "NodeTimeouts",
     "NodeUnfenced",
     "PartitionMoveCancelled",
     "PartitionMoveStarted",
@@ -87,14 +89,12 @@ __all__ = [
     "ProducerIdsReserved",
     "Reassignment",
     "ReplicaDamaged",
-    "RetryBackoff",
     "Sightings",
     "Snapshot",
     "Topic",
     "TopicConfigsChanged",
     "TopicCreated",
     "TopicDeleted",
-    "TopicWish",
     "alterations",
     "check_name",
     "check_unclean",
@@ -109,7 +109,6 @@ __all__ = [
     "next_moves",
     "plan_leaders",
     "plan_rebalance",
-    "rack_warning",
     "reassign",
     "register_node",
     "remove_empty_nodes",
@@ -117,5 +116,5 @@ __all__ = [
     "report_moved",
     "start_moves",
     "watch_nodes",
-    "why_not_renewed",
+    "why_not_rebuilt",
 ]

@@ -1,6 +1,6 @@
-"""Whether configs may change: IncrementalAlterConfigs (one by one) and AlterConfigs (all at once).
+"""Decisions on changes of configs: IncrementalAlterConfigs (one by one) and AlterConfigs (all at once).
 
-As in `decisions`, records are returned and nothing is changed. A resource's changes stand or fall together.
+As in `decisions`, functions return records and change nothing. Either all changes of a resource are accepted, or none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from penstock.errors import ErrorCode, KafkaError
 
 
 class AlterOperation(IntEnum):
-    """What to do with a config, by Kafka's numbers."""
+    """An operation on a config, with Kafka's numbers."""
 
     SET = 0
     DELETE = 1
@@ -42,7 +42,7 @@ class AlterOperation(IntEnum):
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One config to change; only DELETE goes without a value."""
+    """One config to change; only DELETE has no value."""
 
     name: str
     operation: AlterOperation = AlterOperation.SET
@@ -52,7 +52,7 @@ class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
 def alter_topic_configs(
     state: ClusterState, name: str, changes: Sequence[ConfigChange]
 ) -> list[MetadataRecord]:
-    """Some of a topic's configs change, the others stay."""
+    """Changes some of a topic's configs."""
     topic = known_topic(state, name)
     inherited = state.broker.topic_defaults()
     configs = dict(topic.configs)
@@ -66,7 +66,7 @@ def alter_topic_configs(
 def replace_topic_configs(
     state: ClusterState, name: str, configs: Mapping[str, str | None]
 ) -> list[MetadataRecord]:
-    """A topic's configs become exactly these."""
+    """Replaces all of a topic's configs."""
     known_topic(state, name)
     return _topic_records(state, name, configs)
 
@@ -74,7 +74,7 @@ def replace_topic_configs(
 def alter_node_configs(
     state: ClusterState, node_id: int | None, changes: Sequence[ConfigChange]
 ) -> list[MetadataRecord]:
-    """Some run-time configs of one node, or (None) of all nodes, change."""
+    """Changes some run-time configs of one node, or (None) of all nodes."""
     configs = dict(state.node_configs.get(node_id, {}))
     for change in _distinct(changes):
         definition = broker_definition(change.name)
@@ -86,7 +86,7 @@ def alter_node_configs(
 def replace_node_configs(
     state: ClusterState, node_id: int | None, configs: Mapping[str, str | None]
 ) -> list[MetadataRecord]:
-    """The run-time configs of one node, or (None) of all nodes, become exactly these."""
+    """Replaces all run-time configs of one node, or (None) of all nodes."""
     checked: dict[str, str] = {}
     for name, value in configs.items():
         checked[name] = _needed(name, value)
@@ -101,7 +101,7 @@ def replace_node_configs(
 def alter_group_configs(
     state: ClusterState, group_id: str, changes: Sequence[ConfigChange], limits: Limits
 ) -> list[MetadataRecord]:
-    """Some configs of a group change, which need not exist yet."""
+    """Changes some configs of a group, which need not exist yet."""
     configs = dict(state.group_configs.get(group_id, {}))
     for change in _distinct(changes):
         definition = group_definition(change.name)
@@ -112,7 +112,7 @@ def alter_group_configs(
 def replace_group_configs(
     state: ClusterState, group_id: str, configs: Mapping[str, str | None], limits: Limits
 ) -> list[MetadataRecord]:
-    """A group's configs become exactly these."""
+    """Replaces all of a group's configs."""
     _check_group_id(group_id, limits)
     checked = parse_group_overrides(configs)
     _check_dead_letter_topic(checked)
@@ -133,7 +133,7 @@ def _check_group_id(group_id: str, limits: Limits) -> None:
 
 
 def _check_dead_letter_topic(configs: Mapping[str, str]) -> None:
-    """Who keeps groups or queues in a topic could not read what a stranger writes there."""
+    """The broker reads its own records from internal topics; dead letters there would break that."""
     name = configs.get(DEAD_LETTER_TOPIC)
     if name in INTERNAL_TOPICS:
         message = f"{DEAD_LETTER_TOPIC}: {name} is internal: name another topic"
@@ -156,8 +156,8 @@ def _topic_records(state: ClusterState, name: str, configs: Mapping[str, str | N
 
 
 def _check_topics_still_resolve(state: ClusterState, record: NodeConfigsChanged) -> None:
-    """A new default may contradict what single topics say (compaction lags); then it is refused here, because
-    applying a record must never fail."""
+    """A new default may contradict the configs of a topic (compaction lags). It is refused here, because applying a
+    record must never fail."""
     configs: dict[int | None, Mapping[str, str]] = {**state.node_configs, record.node_id: record.configs}
     node_id = state.node_id if record.node_id is None else record.node_id
     broker = BrokerConfigs(

@@ -1,13 +1,13 @@
-"""Who holds a partition, and how that changes.
+"""The replicas of a partition, and how they change.
 
-A move has three steps. The controller records a target (PartitionMoveStarted). The partition's leader brings its group
-there, in the group's own log: learners first, then a change of the configuration. It reports the configuration once
-that is committed (PartitionMoved), and only then is a replica that has left superfluous. The metadata never runs ahead
-of the group: what it says of a partition is what the group's leader last said, and where the group shall go.
+A move has three steps. The controller records a target (PartitionMoveStarted). The partition's leader changes the
+members in the group's own log: learners first, then the configuration. It reports the configuration once that is
+committed (PartitionMoved), and only then a replica that has left may be deleted. The metadata is never ahead of the
+group: it has the members that the group's leader last reported, and the target.
 
-1. `replicas` changes by reports only, never by a wish.
+1. `replicas` changes by reports only, never by a request.
 2. Reports count in the order of the group's log, whenever they arrive.
-3. A move ends with a report, also one that was cancelled: how far the leader had got is not known here.
+3. A move ends with a report, also a cancelled one: the metadata does not know how far the leader had got.
 """
 
 from collections.abc import Sequence
@@ -27,19 +27,19 @@ replace = msgspec.structs.replace
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A replica whose bytes are not what it acknowledged, and the incarnation as which its node would hold it anew."""
+    """A replica that has lost or damaged entries, and the incarnation under which its node would rebuild it."""
 
     replica: Replica
     renewal: int
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds one partition. The preferred leader is the first replica.
+    """The replicas of one partition. The preferred leader is the first one.
 
-    `replicas` is what the group's leader reported last (or the founders); `target` is where the group shall go, and
-    None when it is there. `incarnations` and `target_incarnations` are parallel to them. `config_index` is where
-    the reported configuration stands in the group's log; -1 as long as the group is what it was founded as.
-    `damaged` are those of the members, and of those to come, that have said so of themselves.
+    `replicas` are those that the group's leader reported last (or the founders); `target` are those of a move, and
+    None when no move is under way. `incarnations` and `target_incarnations` are parallel to them. `config_index` is the
+    index of the reported configuration in the group's log; -1 while the group has its founding configuration.
+    `damaged` are the present and future members that reported damage.
     """
 
     replicas: tuple[int, ...]
@@ -59,7 +59,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leader(self) -> int:
-        """The preferred one."""
+        """The preferred leader."""
         return self.replicas[0]
 
     @property
@@ -72,17 +72,16 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target_members(self) -> tuple[Replica, ...]:
-        """What the group's configuration shall become; empty when no move is under way."""
+        """The members that the group is to have after the move; empty when no move is under way."""
         return () if self.target is None else paired(self.target, self.target_incarnations)
 
     @property
     def founders(self) -> tuple[Replica, ...]:
         """The group's first configuration, for a founder whose log is still empty.
 
-        Empty once the group has moved: a replica that comes with an empty log then has lost its log or is new, and
-        must neither vote nor campaign until the leader tells it who is in the group. (Were the founders told for
-        ever, nodes that gave a partition away and get it back later could elect one of themselves, with nothing in
-        its log.)
+        Empty once the group has moved: a replica with an empty log then has lost its log or is new, and must neither
+        vote nor campaign until the leader sends it the configuration. (If the founders were always returned, nodes that
+        gave a partition away and get it back later could elect one of themselves, with an empty log.)
         """
         return self.members if self.config_index == NO_INDEX else ()
 
@@ -103,7 +102,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def renewing(self) -> tuple[int, ...]:
-        """Nodes that stay and whose replica is being made anew."""
+        """Nodes that stay and whose replica is being rebuilt."""
         return tuple(
             member.node
             for member in self.target_members
@@ -112,7 +111,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> tuple[int, ...]:
-        """All replicas as Kafka shows them during a move: those that stay or come, then those that go."""
+        """All replicas as Kafka shows them during a move: those that stay or are added, then those that are removed."""
         return self.future + self.removing
 
 
@@ -122,8 +121,8 @@ def paired(nodes: Sequence[int], incarnations: Sequence[int]) -> tuple[Replica, 
 
 
 def after_report(now: Assignment, reported: Assignment, index: int) -> Assignment:
-    """A move is done when the report is its target. A report older than the last one changes nothing else: it comes
-    when a log is read again, and then the target that it fulfilled has come again too."""
+    """A move is done when the report equals its target. A report older than the last one changes nothing else: it
+    occurs when a log is read again, after the record of the target that it fulfilled."""
     members = frozenset(reported.members)
     if now.target is not None and members == frozenset(now.target_members):
         now = replace(now, target=None, target_incarnations=())

@@ -1,23 +1,24 @@
-"""Replicas whose bytes are not what they acknowledged, and when they may be made anew.
+"""Damaged replicas, and when they may be rebuilt.
 
-A node that finds rot in a replica, or misses its files, says so (ReplicaDamaged). The planner then moves the partition
-from that replica to another *life* of it on the same node: another member of the group as far as Raft knows, with
-nothing in its log. Why that is safe:
+A node that finds bit rot in a replica, or misses its files, reports it (ReplicaDamaged). The planner then moves the
+partition from that replica to another *life* of it on the same node: for Raft another member of the group, with an
+empty log. Why that is safe:
 
-1. The new life is another identity (`Replica.in_life`), which its node has never used for this group and keeps on the
-   disk, beside its vote, before it says anything under it. What the old one voted and acknowledged is nobody's.
-2. The new life joins as every newcomer does: it learns, and votes only by a configuration that is committed when it has
-   caught up. Until then decisions need a majority of the old voters, of whom the damaged one takes no more part: so it
-   is begun only where a majority of them is there and whole without it (`may_renew`). A node that died a moment ago is
-   not fenced yet, and may have been the only other one with the last records: so those who are not seen or not
-   connected at this moment (`away`) do not count, neither when the move is begun nor when its node carries it out.
-3. The old bytes are moved aside by their node, and deleted by nobody: should the others turn out to be damaged as well,
-   they are still there.
-4. A replica that leads hands over first, to one that has kept up and is not known to be damaged. Where there is none,
-   it goes on as it is: nobody has more than it has.
+1. The new life is another identity (`Replica.in_life`), which its node has never used for this group and stores on the
+   disk, beside its vote, before it sends anything under it. Votes and acknowledgements of the old life do not count
+   for it.
+2. The new life joins as every new member does: as a learner, and with a vote only in a configuration that is committed
+   after it has caught up. Until then decisions need a majority of the old voters, without the damaged one: so the
+   rebuild begins only where a majority of them is available and intact (`may_rebuild`). A node that died a moment ago
+   is not fenced yet, and may have been the only other one with the last records: so nodes that are not seen or not
+   connected at this moment (`away`) do not count, neither when the move begins nor when the node carries it out.
+3. The node moves the old files aside and does not delete them: if the other replicas turn out to be damaged as well,
+   they can be used.
+4. A damaged replica that leads hands over first, to one that has kept up and is not known to be damaged. Where there is
+   none, it continues to lead: no other replica has more entries.
 
-Rot does not keep a replica from taking part until then. Votes and flushed entries are what it says they are, and what
-has rotted cannot spread: whoever is sent it compares checksums.
+Until then a damaged replica takes part. Its votes and flushed entries count, and damaged bytes cannot spread: every
+receiver compares checksums.
 """
 
 from collections.abc import Collection
@@ -31,8 +32,8 @@ from penstock.types import GroupId, Replica
 def report_damaged(
     state: ClusterState, group: GroupId, replica: Replica, renewal: int
 ) -> list[MetadataRecord]:
-    """A node says that it holds a damaged replica, or none although it should. Nothing follows for one that is no
-    member, nor if it has been said before."""
+    """A node reports that its replica is damaged or missing. No record results if the replica is not a member, or if
+    the damage is known."""
     assignment = state.assignment(group)
     if assignment is None or replica not in assignment.members + assignment.target_members:
         return []
@@ -49,38 +50,40 @@ def report_damaged(
     ]
 
 
-def whole_others(
+def intact_others(
     state: ClusterState, assignment: Assignment, replica: Replica, away: Collection[int]
 ) -> list[Replica]:
-    """Voters on other nodes that are there and not known to be damaged."""
+    """Voters on other nodes that are available and not known to be damaged."""
     return [
         member
         for member in assignment.members
         if member.node != replica.node
         and member.node not in away
-        and state.is_there(member)
+        and state.is_available(member)
         and assignment.damage_of(member) is None
     ]
 
 
-def may_renew(
+def may_rebuild(
     state: ClusterState, assignment: Assignment, replica: Replica, away: Collection[int] = ()
 ) -> bool:
-    """Whether enough others are there and whole to go on without this replica, and to copy from (2)."""
-    return len(whole_others(state, assignment, replica, away)) * 2 > len(assignment.members)
+    """Whether enough others are available and intact to continue without this replica, and to copy from (2)."""
+    return len(intact_others(state, assignment, replica, away)) * 2 > len(assignment.members)
 
 
-def why_not_renewed(
+def why_not_rebuilt(
     state: ClusterState, assignment: Assignment, replica: Replica, away: Collection[int] = ()
 ) -> str | None:
-    """For people: what keeps a damaged replica from being made anew; None if nothing does."""
-    if may_renew(state, assignment, replica, away):
+    """For log lines and commands: why a damaged replica cannot be rebuilt; None if it can."""
+    if may_rebuild(state, assignment, replica, away):
         return None
     count = len(assignment.members)
     if count == 1:
         return "it is the only copy: restore it from a backup"
     if count == 2:
         return "with two copies, the other one cannot decide alone: reassign the partition to other nodes"
-    others = whole_others(state, assignment, replica, away)
+    others = intact_others(state, assignment, replica, away)
     nodes = ", ".join(str(member.node) for member in others) or "none"
-    return f"of its {count} copies, others that are there and whole: {nodes}; expected {count // 2 + 1}"
+    return (
+        f"of its {count} copies, these others are available and intact: {nodes}; {count // 2 + 1} are needed"
+    )

@@ -1,7 +1,7 @@
-"""Whether a change of topics may happen: takes the state and a wish, returns records or raises KafkaError.
+"""Decisions on topics: functions take the state and a request, and return records or raise KafkaError.
 
-Nothing is changed here. The caller writes the records to the metadata log and applies them once they are
-durable; a request with `validate_only` simply drops them.
+They change nothing. The caller writes the records to the metadata log and applies them once they are durable; for a
+request with `validate_only` it drops them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from penstock.config import Limits, parse_overrides, resolve
 from penstock.errors import ErrorCode, KafkaError
 
 DEFAULT = -1
-"""What a client sends for the partition count or replication factor to leave the choice to the broker."""
+"""A client sends it as partition count or replication factor to leave the choice to the broker."""
 
 PRODUCER_ID_BLOCK = 1000
 """Producer ids reserved at once: one record per thousand producers; a crash wastes the rest of a block."""
 
 
-class TopicWish(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as a client asks for it.
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that a client wants to create.
 
     `assignments` maps partition to replicas and excludes the two counts.
     """
@@ -43,14 +43,14 @@ class TopicWish(msgspec.Struct, frozen=True, kw_only=True):
     configs: Mapping[str, str | None] = {}
 
 
-def create_topic(state: ClusterState, wish: TopicWish, rules: PlacementRules) -> list[MetadataRecord]:
+def create_topic(state: ClusterState, new_topic: NewTopic, rules: PlacementRules) -> list[MetadataRecord]:
     """A new topic for a client."""
-    check_name(wish.name)
-    if wish.name in INTERNAL_TOPICS:
+    check_name(new_topic.name)
+    if new_topic.name in INTERNAL_TOPICS:
         raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wish.name} is internal: the broker creates it itself"
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{new_topic.name} is internal: the broker creates it itself"
         )
-    return _create(state, wish, rules, internal=False)
+    return _create(state, new_topic, rules, internal=False)
 
 
 def create_internal_topic(
@@ -59,14 +59,14 @@ def create_internal_topic(
     """A new topic for the broker itself, with the configs that its use needs; nothing if it exists."""
     if name in state.topics:
         return []
-    wish = TopicWish(name=name, topic_id=topic_id, partitions=partitions, configs=INTERNAL_CONFIGS[name])
-    return _create(state, wish, rules, internal=True)
+    new_topic = NewTopic(name=name, topic_id=topic_id, partitions=partitions, configs=INTERNAL_CONFIGS[name])
+    return _create(state, new_topic, rules, internal=True)
 
 
 def delete_topic(state: ClusterState, name: str) -> list[MetadataRecord]:
     topic = known_topic(state, name)
     if topic.internal:
-        message = f"{name} is internal: what it holds (committed offsets, for one) would be lost"
+        message = f"{name} is internal: its content (such as committed offsets) would be lost"
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     return [TopicDeleted(name=name, topic_id=topic.topic_id)]
 
@@ -78,14 +78,16 @@ def create_partitions(
     rules: PlacementRules,
     assignments: Sequence[Sequence[int]] | None = None,
 ) -> list[MetadataRecord]:
-    """`count` partitions in all; `assignments`, when given, place the added ones."""
+    """`count` partitions in total; `assignments`, if given, are the replicas of the added ones."""
     topic = known_topic(state, name)
     if topic.internal:
-        message = f"{name} is internal: keys are found in it by its number of partitions, which cannot change"
+        message = (
+            f"{name} is internal: the broker finds keys by its number of partitions, which cannot change"
+        )
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     _check_growth(topic, count)
     added = count - topic.partitions
-    _check_room(state, rules.limits, count, added)
+    _check_limits(state, rules.limits, count, added)
     manual = None if assignments is None else dict(enumerate(assignments))
     if manual is not None and len(manual) != added:
         message = f"{name}: {added} partitions would be added, but {len(manual)} are assigned"
@@ -117,22 +119,22 @@ def known_topic(state: ClusterState, name: str) -> Topic:
 
 
 def _create(
-    state: ClusterState, wish: TopicWish, rules: PlacementRules, *, internal: bool
+    state: ClusterState, new_topic: NewTopic, rules: PlacementRules, *, internal: bool
 ) -> list[MetadataRecord]:
-    _check_free(state, wish.name)
-    partitions, factor = _counts(wish, rules)
+    _check_free(state, new_topic.name)
+    partitions, factor = _counts(new_topic, rules)
     if len(state.topics) >= rules.limits.max_topics:
         message = f"the cluster has {len(state.topics)} topics, and limits.max_topics allows no more"
         raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-    _check_room(state, rules.limits, partitions, partitions)
-    configs = parse_overrides(wish.configs)
+    _check_limits(state, rules.limits, partitions, partitions)
+    configs = parse_overrides(new_topic.configs)
     if resolve(configs, state.broker.topic_defaults()).memory:
-        factor = _memory_factor(wish, factor)
-    assignments = place(state, partitions, factor, wish.assignments or None, rules)
+        factor = _memory_factor(new_topic, factor)
+    assignments = place(state, partitions, factor, new_topic.assignments or None, rules)
     return [
         TopicCreated(
-            name=wish.name,
-            topic_id=wish.topic_id,
+            name=new_topic.name,
+            topic_id=new_topic.topic_id,
             assignments=assignments,
             configs=configs,
             internal=internal,
@@ -141,13 +143,12 @@ def _create(
     ]
 
 
-def _memory_factor(wish: TopicWish, factor: int) -> int:
-    """One copy: a replica that forgets its log with every restart could elect a leader that lacks what it
-    acknowledged."""
-    if wish.replication_factor == DEFAULT and not wish.assignments:
+def _memory_factor(new_topic: NewTopic, factor: int) -> int:
+    """One copy: a replica that loses its log with every restart could elect a leader without acknowledged records."""
+    if new_topic.replication_factor == DEFAULT and not new_topic.assignments:
         return 1
-    most = max((len(replicas) for replicas in wish.assignments.values()), default=factor)
-    check_memory_factor(wish.name, most)
+    most = max((len(replicas) for replicas in new_topic.assignments.values()), default=factor)
+    check_memory_factor(new_topic.name, most)
     return factor
 
 
@@ -166,20 +167,22 @@ def _check_free(state: ClusterState, name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
-def _counts(wish: TopicWish, rules: PlacementRules) -> tuple[int, int]:
-    """How many partitions and replicas are really meant."""
-    if wish.assignments:
-        if wish.partitions != DEFAULT or wish.replication_factor != DEFAULT:
-            message = f"{wish.name}: with replica assignments, both counts must be -1"
+def _counts(new_topic: NewTopic, rules: PlacementRules) -> tuple[int, int]:
+    """The number of partitions and of replicas, with defaults."""
+    if new_topic.assignments:
+        if new_topic.partitions != DEFAULT or new_topic.replication_factor != DEFAULT:
+            message = f"{new_topic.name}: with replica assignments, both counts must be -1"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        return len(wish.assignments), DEFAULT
-    partitions = rules.default_partitions if wish.partitions == DEFAULT else wish.partitions
+        return len(new_topic.assignments), DEFAULT
+    partitions = rules.default_partitions if new_topic.partitions == DEFAULT else new_topic.partitions
     factor = (
-        rules.default_replication_factor if wish.replication_factor == DEFAULT else wish.replication_factor
+        rules.default_replication_factor
+        if new_topic.replication_factor == DEFAULT
+        else new_topic.replication_factor
     )
     if partitions < 1:
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"{wish.name}: {partitions} partitions; at least 1 is needed"
+            ErrorCode.INVALID_PARTITIONS, f"{new_topic.name}: {partitions} partitions; at least 1 is needed"
         )
     return partitions, factor
 
@@ -188,13 +191,13 @@ def _check_growth(topic: Topic, count: int) -> None:
     if count == topic.partitions:
         problem = f"has {count} partitions already"
     elif count < topic.partitions:
-        problem = f"has {topic.partitions} partitions, and a partition cannot be taken away: {count} is fewer"
+        problem = f"has {topic.partitions} partitions, and partitions cannot be removed: {count} is fewer"
     else:
         return
     raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"{topic.name} {problem}")
 
 
-def _check_room(state: ClusterState, limits: Limits, in_topic: int, added: int) -> None:
+def _check_limits(state: ClusterState, limits: Limits, in_topic: int, added: int) -> None:
     if in_topic > limits.max_partitions_per_topic:
         message = (
             f"{in_topic} partitions; limits.max_partitions_per_topic is {limits.max_partitions_per_topic}"

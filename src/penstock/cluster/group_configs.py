@@ -1,4 +1,4 @@
-"""The configs of groups: what was set, and what that amounts to."""
+"""The configs of groups: the values that were set, and the resulting settings."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from penstock.config import GroupConfig
 from penstock.config.group import resolve_group
 
 DEFAULTS = GroupConfig()
-"""Of all groups that nothing was set for."""
+"""Of groups without configs of their own."""
 
 
 class GroupConfigs:
-    """Configs by group. `resolved` is asked with every heartbeat and fetch, so it is worked out when they change."""
+    """Configs by group. Every heartbeat and fetch calls `resolved`, so it is computed when configs change."""
 
     def __init__(self, overrides: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.overrides: dict[str, dict[str, str]] = {}
@@ -34,6 +34,6 @@ class GroupConfigs:
         return {group_id: dict(self.overrides[group_id]) for group_id in sorted(self.overrides)}
 
     def copy(self) -> "GroupConfigs":
-        twin = GroupConfigs()
-        twin.overrides, twin._resolved = dict(self.overrides), dict(self._resolved)
-        return twin
+        copy = GroupConfigs()
+        copy.overrides, copy._resolved = dict(self.overrides), dict(self._resolved)
+        return copy

@@ -1,4 +1,4 @@
-"""A sheet to plan moves on: where every replica will be, changed step by step while a plan is made."""
+"""The layout that the planner works on: where every replica will be after the moves planned so far."""
 
 from collections.abc import Callable, Collection, Sequence
 from uuid import UUID
@@ -9,21 +9,21 @@ from penstock.types import GroupId
 
 
 class Layout:
-    """`load` counts the replicas of each node that may get some; `free` are the partitions that may be moved for the
-    sake of balance."""
+    """`destinations` are the nodes that may get replicas, and `load` counts the replicas of each; `free` are the
+    partitions that may be moved for balance."""
 
-    def __init__(self, state: ClusterState, takers: Collection[int]) -> None:
-        self.takers = sorted(takers)
-        self.load: dict[int, int] = dict.fromkeys(self.takers, 0)
+    def __init__(self, state: ClusterState, destinations: Collection[int]) -> None:
+        self.destinations = sorted(destinations)
+        self.load: dict[int, int] = dict.fromkeys(self.destinations, 0)
         self.replicas: dict[GroupId, tuple[int, ...]] = {}
         self.names: dict[GroupId, str] = {}
         self.free: dict[GroupId, None] = {}
         self._racks: dict[int, Rack] = {node: rack_of(node, info) for node, info in state.nodes.items()}
-        self._taker_racks = list(dict.fromkeys(self._racks[node] for node in self.takers))
-        # By node and topic. Dictionaries serve as ordered sets: plans must not depend on the order of a hash.
-        self._held: dict[int, dict[UUID, dict[GroupId, None]]] = {node: {} for node in self.takers}
+        self._destination_racks = list(dict.fromkeys(self._racks[node] for node in self.destinations))
+        # By node and topic. Dictionaries serve as ordered sets: plans must not depend on hash order.
+        self._held: dict[int, dict[UUID, dict[GroupId, None]]] = {node: {} for node in self.destinations}
         self._no_edge: dict[tuple[int, int], None] = {}
-        self._richest: dict[tuple[int, int], list[UUID]] = {}
+        self._topics_to_move: dict[tuple[int, int], list[UUID]] = {}
         for topic, group, assignment in state.groups():
             self.replicas[group] = assignment.future
             self.names[group] = topic.name
@@ -31,7 +31,7 @@ class Layout:
                 self._hold(node, group)
 
     def exchange(self, group: GroupId, old: int, new: int) -> tuple[int, ...]:
-        """`new` takes the place of `old`, also as preferred leader. Returns the replicas that result."""
+        """Replaces `old` by `new`, also as preferred leader. Returns the resulting replicas."""
         if old != new:
             self._release(old, group)
             self._hold(new, group)
@@ -42,22 +42,22 @@ class Layout:
     def rack(self, node: int) -> Rack:
         return self._racks.get(node) or rack_of(node, None)
 
-    def crowd(self, replicas: Sequence[int], rack: Rack) -> int:
+    def count_on_rack(self, replicas: Sequence[int], rack: Rack) -> int:
         return [self.rack(node) for node in replicas].count(rack)
 
     def held_of_topic(self, node: int, topic_id: UUID) -> int:
         return len(self._held[node].get(topic_id, ()))
 
-    def best_taker(
+    def best_destination(
         self, group: GroupId, instead_of: int, is_busy: Callable[[int], bool] = lambda node: False
     ) -> int | None:
-        """Who should hold the partition instead of `instead_of`: on the emptiest rack, not busy, least loaded."""
+        """The node to hold the partition instead of `instead_of`: on the emptiest rack, not busy, least loaded."""
         others = [node for node in self.replicas[group] if node != instead_of]
-        candidates = [node for node in self.takers if node not in others and node != instead_of]
+        candidates = [node for node in self.destinations if node not in others and node != instead_of]
         return min(
             candidates,
             key=lambda node: (
-                self.crowd(others, self.rack(node)),
+                self.count_on_rack(others, self.rack(node)),
                 is_busy(node),
                 self.load[node],
                 self.held_of_topic(node, group.topic_id),
@@ -66,65 +66,66 @@ class Layout:
             default=None,
         )
 
-    def edge(self, giver: int, taker: int, used: Collection[GroupId]) -> GroupId | None:
+    def edge(self, source: int, destination: int, used: Collection[GroupId]) -> GroupId | None:
         """A partition that could go from one node to the other without its racks getting worse.
 
-        It is of a topic of which the giver holds the most beyond the taker, so that topics stay spread too. Such topics
-        are found for many steps at a time: with thousands of topics, a look at all of them for each step would take
-        most of the time that a plan takes.
+        It belongs to a topic of which the source holds the most more than the destination, so that topics stay spread
+        too. Such topics are computed for many steps at a time: with thousands of topics, comparing all of them for each
+        step would take most of the planning time.
         """
-        if (giver, taker) in self._no_edge:
+        if (source, destination) in self._no_edge:
             return None
-        topics = self._richest.setdefault((giver, taker), [])
+        topics = self._topics_to_move.setdefault((source, destination), [])
         while topics:
-            group = self._from_topic(topics.pop(), giver, taker, used)
+            group = self._from_topic(topics.pop(), source, destination, used)
             if group is not None:
                 return group
-        held = self._held[giver]
-        surplus = {topic: len(held[topic]) - self.held_of_topic(taker, topic) for topic in held}
+        held = self._held[source]
+        surplus = {topic: len(held[topic]) - self.held_of_topic(destination, topic) for topic in held}
         order = sorted(held, key=lambda topic: -surplus[topic])
         for topic in order:
-            group = self._from_topic(topic, giver, taker, used)
+            group = self._from_topic(topic, source, destination, used)
             if group is not None:
                 topics += [other for other in order if surplus[other] == surplus[topic] and other != topic]
                 topics.reverse()
                 return group
-        if not used or all(self._from_topic(topic, giver, taker, ()) is None for topic in order):
-            self._no_edge[giver, taker] = None
+        if not used or all(self._from_topic(topic, source, destination, ()) is None for topic in order):
+            self._no_edge[source, destination] = None
         return None
 
     def _from_topic(
-        self, topic_id: UUID, giver: int, taker: int, used: Collection[GroupId]
+        self, topic_id: UUID, source: int, destination: int, used: Collection[GroupId]
     ) -> GroupId | None:
-        for group in self._held[giver].get(topic_id, ()):
-            if group in self.free and group not in used and self._may_go(group, giver, taker):
+        for group in self._held[source].get(topic_id, ()):
+            if group in self.free and group not in used and self._may_go(group, source, destination):
                 return group
         return None
 
-    def rack_relief(self, group: GroupId) -> tuple[int, int] | None:
-        """A replica and a node that should hold it instead, if that puts the partition on its racks more evenly."""
+    def rack_improvement(self, group: GroupId) -> tuple[int, int] | None:
+        """A node and another that should hold its replica instead, if that spreads the partition better over racks."""
         replicas = self.replicas[group]
         racks = [self.rack(node) for node in replicas]
         fullest = max(racks.count(rack) for rack in racks)
-        if fullest == 1 or all(racks.count(rack) + 1 >= fullest for rack in self._taker_racks):
+        if fullest == 1 or all(racks.count(rack) + 1 >= fullest for rack in self._destination_racks):
             return None
-        givers = sorted(
+        sources = sorted(
             (node for node in replicas if node in self.load),
-            key=lambda node: (-self.crowd(replicas, self.rack(node)), -self.load[node], node),
+            key=lambda node: (-self.count_on_rack(replicas, self.rack(node)), -self.load[node], node),
         )
-        for giver in givers:
-            taker = self.best_taker(group, giver)
-            if taker is None:
+        for source in sources:
+            destination = self.best_destination(group, source)
+            if destination is None:
                 return None
-            if self.crowd(replicas, self.rack(taker)) + 1 < self.crowd(replicas, self.rack(giver)):
-                return giver, taker
+            on_destination = self.count_on_rack(replicas, self.rack(destination))
+            if on_destination + 1 < self.count_on_rack(replicas, self.rack(source)):
+                return source, destination
         return None
 
-    def _may_go(self, group: GroupId, giver: int, taker: int) -> bool:
+    def _may_go(self, group: GroupId, source: int, destination: int) -> bool:
         replicas = self.replicas[group]
-        if taker in replicas:
+        if destination in replicas:
             return False
-        old, new = self.rack(giver), self.rack(taker)
+        old, new = self.rack(source), self.rack(destination)
         if old == new:
             return True
         racks = [self.rack(node) for node in replicas]

@@ -1,7 +1,7 @@
-"""Who should lead: the preferred replica, and where that is not possible, whoever leads the least.
+"""Which replica should lead: the preferred one or, where that is not possible, one on the node that leads the least.
 
-Leaders are elected by their groups; the metadata only says who is preferred, and the controller asks leaders to hand
-over. Whether a replica has caught up is known to its leader alone, so callers that know tell us (`ready`).
+Groups elect their leaders; the metadata only has the preferred one, and the controller asks leaders to hand over. Only
+a leader knows whether a replica has caught up, so callers that know pass it (`ready`).
 """
 
 from collections.abc import Collection, Mapping
@@ -15,10 +15,10 @@ from penstock.types import GroupId
 NO_LEADER = -1
 
 Leaders = Mapping[GroupId, int]
-"""Who leads each group now; a group that is missing has no leader that is known."""
+"""The node that leads each group now; a group that is missing has no known leader."""
 
 Ready = Mapping[GroupId, Collection[int]]
-"""The replicas of each group that have caught up; of a group that is missing, all have."""
+"""The replicas of each group that have caught up; in a group that is missing, all have."""
 
 
 def plan_leaders(
@@ -37,8 +37,8 @@ def plan_leaders(
 def _preferred_or_present(
     state: ClusterState, leaders: Leaders, ready: Ready
 ) -> list[tuple[GroupId, tuple[int, tuple[int, ...]]]]:
-    """For each group that has a leader: who should lead it, and who else could. Nobody else, if that is the preferred
-    one."""
+    """For each group that has a leader: the node that should lead it, and others that could. No others, if it is the
+    preferred one."""
     rows: list[tuple[GroupId, tuple[int, tuple[int, ...]]]] = []
     for _, group, assignment in state.groups():
         leader = leaders.get(group, NO_LEADER)
@@ -55,12 +55,12 @@ def _preferred_or_present(
 
 
 def _able(state: ClusterState, assignment: Assignment, ready: Collection[int] | None) -> tuple[int, ...]:
-    """Replicas that could lead. One on a node that leaves should not, nor one that is damaged: it hands over as soon
-    as anybody else can."""
+    """Nodes whose replicas could lead. One on a leaving node should not, nor a damaged one: it hands over as soon as
+    another replica can lead."""
     there = tuple(
         member
         for member in assignment.members
-        if (not state.nodes or state.is_there(member)) and (ready is None or member.node in ready)
+        if (not state.nodes or state.is_available(member)) and (ready is None or member.node in ready)
     )
     whole = tuple(member for member in there if assignment.damage_of(member) is None) or there
     staying = tuple(member for member in whole if not state.nodes or state.nodes[member.node].usable)
@@ -68,7 +68,7 @@ def _able(state: ClusterState, assignment: Assignment, ready: Collection[int] | 
 
 
 def _even_out(wanted: dict[GroupId, tuple[int, tuple[int, ...]]], load: dict[int, int]) -> None:
-    """Each handover makes the sum of squares smaller, so this ends."""
+    """Terminates, because each handover reduces the sum of squares."""
     busy = True
     while busy:
         busy = False
@@ -87,7 +87,7 @@ def _even_out(wanted: dict[GroupId, tuple[int, tuple[int, ...]]], load: dict[int
 def elect_preferred(
     state: ClusterState, topic: str, partition: int, leader: int, ready: Collection[int] | None = None
 ) -> int:
-    """The node that should take over from `leader`. Raises what ElectLeaders answers when nobody should or can."""
+    """The node that should take over from `leader`. Raises the error of ElectLeaders if no node should or can."""
     assignment = _known(state, topic, partition)
     name = f"{topic}-{partition}"
     if leader == assignment.leader:
@@ -96,11 +96,11 @@ def elect_preferred(
         )
     if leader == NO_LEADER:
         raise KafkaError(
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"{name} has no leader now that could hand over"
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"{name} has no leader that could hand over"
         )
     preferred = assignment.members[0]
-    if state.nodes and not state.is_there(preferred):
-        problem = "is not there"
+    if state.nodes and not state.is_available(preferred):
+        problem = "is not available"
     elif ready is not None and preferred.node not in ready:
         problem = "has not caught up"
     elif assignment.damage_of(preferred) is not None:
@@ -117,7 +117,9 @@ def check_unclean(state: ClusterState, topic: str, partition: int, leader: int) 
     name = f"{topic}-{partition}"
     if leader != NO_LEADER:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{name} is led by node {leader}")
-    message = f"{name} has no majority of its replicas, and without one records that were acked could be lost"
+    message = (
+        f"{name} has no majority of its replicas, and electing without one could lose acknowledged records"
+    )
     raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
 

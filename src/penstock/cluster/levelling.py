@@ -1,17 +1,17 @@
-"""Evening out loads with the fewest steps: the one algorithm behind rebalancing replicas and preferred leaders.
+"""Levelling loads with the fewest steps: the algorithm that balances replicas and preferred leaders.
 
-A load is a number per node. A step takes one thing (a replica, a leadership) from one node to another, and not every
-step is possible: racks and replica sets forbid some. Where the heaviest node can give nothing to the lightest one, a
-chain may help: it gives to a third node, and that one passes something else on.
+A load is a number per node. A step moves one item (a replica, a leadership) from one node to another, and not every
+step is possible: racks and replica sets forbid some. Where the heaviest node can move nothing to the lightest one, a
+chain may help: it moves an item to a third node, and that one moves another item on.
 
 1. A load is level when every node is within one of the mean: between `ceil(mean - 1)` and `floor(mean + 1)`.
 2. A chain is worth its steps if its source is at least two above its sink and one of them is off level, or if they are
-   three apart (which happens within the level only where racks bind some nodes to a load of their own).
-3. So each chain makes the sum of squares smaller, and levelling ends.
-4. Where every step is possible, each step takes from the heaviest and gives to the lightest: the steps are as many as
-   the surplus above the level or the lack below it, whichever is greater, and fewer would not do.
-5. Chains are found breadth first, so a node inside of one is no lighter than its source less one; carried out from the
-   sink's end, no prefix of a chain makes the sum of squares greater, and whoever stops in the middle has lost nothing.
+   three apart (which happens within the level only where racks restrict the load of some nodes).
+3. So each chain reduces the sum of squares, and levelling ends.
+4. Where every step is possible, each step moves from the heaviest to the lightest node: the number of steps is the
+   surplus above the level or the lack below it, whichever is greater, and that is the minimum.
+5. Chains are found breadth first, so a node inside a chain is no lighter than its source less one. Carried out from the
+   sink's end, no prefix of a chain increases the sum of squares, so stopping in the middle does no harm.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,20 +20,20 @@ from typing import TypeVar
 K = TypeVar("K")
 
 Step = tuple[int, int, K]
-"""From which node, to which, and what."""
+"""Source node, destination node, item."""
 
 Edge = Callable[[int, int, Collection[K]], K | None]
-"""What the first node could give to the second one, leaving out what the chain has used already."""
+"""An item that can move from the first node to the second one, other than those that the chain uses already."""
 
 
 def bounds(load: Mapping[int, int]) -> tuple[int, int]:
-    """The least and the most that a level node has (1)."""
+    """The least and the greatest load of a level node (1)."""
     total, count = sum(load.values()), len(load)
     return -((count - total) // count), (total + count) // count
 
 
 def next_chain(load: Mapping[int, int], edge: Edge[K]) -> list[Step[K]] | None:
-    """Steps that make the load more even, in the order to carry them out; None when it is as even as it can be."""
+    """Steps that make the load more even, in the order to carry them out; None if it is as even as possible."""
     if not load:
         return None
     low, high = bounds(load)
@@ -74,26 +74,26 @@ def _shortest(
 
 
 def level_leaders(replicas: dict[K, tuple[int, ...]], load: dict[int, int]) -> Iterator[tuple[K, int]]:
-    """Puts other replicas first until as many partitions as possible have their leaders evenly over the nodes.
+    """Changes the preferred leaders (first replicas) until they are spread as evenly as possible over the nodes.
 
     Only the nodes in `load` take part. Changes both arguments; yields each change: the partition and its new leader.
     """
-    # What each node leads that each other one could lead instead. Dictionaries serve as ordered sets.
+    # By pair of nodes: partitions that the first leads and the second could lead. Dictionaries serve as ordered sets.
     led: dict[tuple[int, int], dict[K, None]] = {}
     for key, nodes in replicas.items():
         for other in nodes[1:]:
             led.setdefault((nodes[0], other), {})[key] = None
 
-    def edge(giver: int, taker: int, used: Collection[K]) -> K | None:
-        return next((key for key in led.get((giver, taker), ()) if key not in used), None)
+    def edge(source: int, destination: int, used: Collection[K]) -> K | None:
+        return next((key for key in led.get((source, destination), ()) if key not in used), None)
 
     while (chain := next_chain(load, edge)) is not None:
-        for giver, taker, key in chain:
-            load[giver] -= 1
-            load[taker] += 1
+        for source, destination, key in chain:
+            load[source] -= 1
+            load[destination] += 1
             for other in replicas[key][1:]:
-                del led[giver, other][key]
-            replicas[key] = (taker, *(node for node in replicas[key] if node != taker))
+                del led[source, other][key]
+            replicas[key] = (destination, *(node for node in replicas[key] if node != destination))
             for other in replicas[key][1:]:
-                led.setdefault((taker, other), {})[key] = None
-            yield key, taker
+                led.setdefault((destination, other), {})[key] = None
+            yield key, destination

@@ -1,8 +1,8 @@
-"""Nodes come, fall silent, come back, and leave.
+"""Decisions on nodes: registration, fencing, decommissioning, removal.
 
-Gossip only hints: what counts is what the metadata says of a node, and the controller changes that after a grace
-period. Nobody's clock is compared with another's: the facts are for how long the *controller* has not seen a node. A
-new controller starts to count anew, which makes it patient, never hasty.
+Gossip alone decides nothing: the metadata has the state of a node, and the controller changes it after a grace period.
+No two clocks are compared: the input is for how long the *controller* has not seen a node. A new controller starts to
+count at 0, so it waits longer, never shorter.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,9 +23,9 @@ from penstock.errors import ErrorCode, KafkaError
 NEVER = 0
 
 
-class RetryBackoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a node may be silent before it is fenced (Kafka's broker session is as long), and before its replicas
-    are made anew elsewhere: long enough for a machine to restart; 0 for never."""
+class NodeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a node may be unseen before it is fenced (equal to Kafka's broker session timeout), and before its
+    replicas are rebuilt elsewhere (long enough for a machine to restart; 0 for never)."""
 
     fence_after_ms: int = 9_000
     replace_after_ms: int = 600_000
@@ -38,9 +38,8 @@ class Sightings:
         self._last_ms: dict[int, int] = {}
 
     def see(self, now_ms: int, nodes: Collection[int], alive: Collection[int]) -> dict[int, int]:
-        """Takes in who is seen at this moment; returns milliseconds without sight of each node, 0 for those seen.
-
-        A node that was never looked for counts from now.
+        """Records which nodes are seen at this moment; returns for how many milliseconds each was not seen, 0 for those
+        seen. For a new node the time counts from now.
         """
         known = {node: now_ms if node in alive else self._last_ms.get(node, now_ms) for node in sorted(nodes)}
         self._last_ms = known
@@ -50,10 +49,10 @@ class Sightings:
 def register_node(
     state: ClusterState, wanted: NodeRegistered, seen: Mapping[int, int]
 ) -> list[MetadataRecord]:
-    """A node introduces itself. `seen` are the nodes that gossip sees now, with their incarnations.
+    """Registers a node. `seen` are the nodes that gossip sees now, with their incarnations.
 
-    One that comes with another incarnation than before has lost its data. It is taken in again, and its replicas are
-    made anew by the moves that follow, unless the node of old is still there: then two machines were given one id.
+    A node with another incarnation than before has lost its data. It is registered again, and moves rebuild its
+    replicas; unless the earlier incarnation is still seen: then two machines have the same id.
     """
     if wanted.node_id < 0 or wanted.incarnation <= 0:
         message = (
@@ -66,17 +65,17 @@ def register_node(
         return [wanted]
     if known.incarnation != wanted.incarnation and seen.get(known.node_id) == known.incarnation:
         message = (
-            f"node id {known.node_id} belongs to the node at {known.cluster}, which is there: give the node at "
-            f"{wanted.cluster} an id of its own"
+            f"node id {known.node_id} belongs to the node at {known.cluster}, which is running: give the node at "
+            f"{wanted.cluster} another id"
         )
         raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
     return [] if known.as_record() == wanted and known.alive else [wanted]
 
 
 def watch_nodes(
-    state: ClusterState, unseen_ms: Mapping[int, int], patience: RetryBackoff
+    state: ClusterState, unseen_ms: Mapping[int, int], timeouts: NodeTimeouts
 ) -> list[MetadataRecord]:
-    """Fences and unfences. A node that `unseen_ms` does not tell of stays as it is."""
+    """Fences and unfences nodes. A node that is not in `unseen_ms` stays as it is."""
     records: list[MetadataRecord] = []
     for node_id, info in sorted(state.nodes.items()):
         silent_ms = unseen_ms.get(node_id)
@@ -84,24 +83,24 @@ def watch_nodes(
             continue
         if info.fenced and silent_ms == 0:
             records.append(NodeUnfenced(node_id=node_id))
-        elif info.alive and silent_ms >= patience.fence_after_ms:
+        elif info.alive and silent_ms >= timeouts.fence_after_ms:
             records.append(NodeFenced(node_id=node_id))
     return records
 
 
-def gone_nodes(state: ClusterState, unseen_ms: Mapping[int, int], patience: RetryBackoff) -> tuple[int, ...]:
-    """Fenced nodes that have been silent for so long that their replicas are to be made anew elsewhere."""
-    if patience.replace_after_ms == NEVER:
+def gone_nodes(state: ClusterState, unseen_ms: Mapping[int, int], timeouts: NodeTimeouts) -> tuple[int, ...]:
+    """Fenced nodes that have been unseen for so long that their replicas are to be rebuilt elsewhere."""
+    if timeouts.replace_after_ms == NEVER:
         return ()
     return tuple(
         node_id
         for node_id, info in sorted(state.nodes.items())
-        if info.fenced and unseen_ms.get(node_id, 0) >= patience.replace_after_ms
+        if info.fenced and unseen_ms.get(node_id, 0) >= timeouts.replace_after_ms
     )
 
 
 def decommission_node(state: ClusterState, node_id: int, *, on: bool = True) -> list[MetadataRecord]:
-    """An operator wants a node emptied and removed, or (not `on`) wants it to stay after all."""
+    """An operator wants a node emptied and removed, or (not `on`) cancels that."""
     info = state.nodes.get(node_id)
     if info is None:
         known = ", ".join(str(known) for known in sorted(state.nodes)) or "none"
@@ -109,11 +108,11 @@ def decommission_node(state: ClusterState, node_id: int, *, on: bool = True) -> 
     if info.decommissioning == on:
         return []
     if on:
-        _check_room_without(state, node_id)
+        _check_remaining_nodes(state, node_id)
     return [NodeDecommissioning(node_id=node_id, on=on)]
 
 
-def _check_room_without(state: ClusterState, node_id: int) -> None:
+def _check_remaining_nodes(state: ClusterState, node_id: int) -> None:
     left = [node for node in state.usable_nodes() if node != node_id]
     if not left:
         message = f"node {node_id} is the last one that can hold data; it cannot leave"
@@ -129,11 +128,11 @@ def _check_room_without(state: ClusterState, node_id: int) -> None:
 
 
 def remove_empty_nodes(state: ClusterState, voting: Collection[int] = ()) -> list[MetadataRecord]:
-    """Nodes that were to be emptied and are. `voting` are the nodes in the metadata group's present configuration:
-    one that still votes there stays until it has been replaced.
+    """Removes decommissioned nodes that are empty. `voting` are the nodes in the metadata group's present
+    configuration: one that still votes there stays until it has been replaced.
 
-    While anything moves, nobody is removed: a move may have taken the place of another one whose target its group had
-    reached already, and a leader that is cut off from the metadata would never give the partition back."""
+    While any move is under way, no node is removed: the move may have replaced another one whose target the group had
+    already reached, and a leader that is cut off from the metadata would then never leave the removed node."""
     if any(assignment.target is not None for _, _, assignment in state.groups()):
         return []
     needed = {node for _, _, assignment in state.groups() for node in assignment.shown}

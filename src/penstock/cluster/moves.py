@@ -1,4 +1,4 @@
-"""Moves of partitions: what one is, how it becomes records, and how it ends."""
+"""Moves of partitions: planned, started by records, and ended by the leader's report."""
 
 from collections.abc import Collection, Sequence
 from enum import Enum
@@ -12,10 +12,10 @@ from penstock.types import GroupId, Replica
 
 
 class MoveReason(Enum):
-    """Why, most urgent first."""
+    """The reasons for moves, most urgent first."""
 
     WIPED = "a node lost its data"
-    DAMAGED = "a replica has rotted, or its files are missing"
+    DAMAGED = "a replica is damaged, or its files are missing"
     GONE = "a node is gone"
     LEAVING = "a node is being decommissioned"
     RACKS = "replicas share a rack"
@@ -26,7 +26,7 @@ class MoveReason(Enum):
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """One partition changes one replica (or, for LEADERS, only the order of its replicas).
 
-    `renewed` is a node that stays and whose replica is made anew, because its data is lost.
+    `renewed` is a node that stays and whose replica is rebuilt, because its data is lost.
     """
 
     topic: str
@@ -46,19 +46,19 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """The nodes that must be sent all of the partition's data."""
+        """The nodes to which the whole data of the partition must be copied."""
         return self.adding if self.renewed is None else (*self.adding, self.renewed)
 
 
 class MoveLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may move at once: copying takes disk and network from those who produce and consume."""
+    """How many moves may run at once: copying takes disk and network from producers and consumers."""
 
     at_once: int = 4
     per_node: int = 2
 
 
 def start_moves(state: ClusterState, moves: Sequence[Move]) -> list[MetadataRecord]:
-    """The records that set moves going, for as long as the state is the one that they were planned on."""
+    """The records that start moves. The state must be the one that they were planned on."""
     records: list[MetadataRecord] = []
     for move in moves:
         assignment = state.assignment(move.group)
@@ -78,7 +78,7 @@ def _as_record(state: ClusterState, assignment: Assignment, move: Move) -> Metad
         for node in move.target
     ]
     if move.renewed is None and assignment.target is None and set(move.target) == set(assignment.replicas):
-        # The group need not change, so nobody has to report.
+        # The group does not change, so no report is needed.
         return reordered(move.group, assignment, move.target)
     return PartitionMoveStarted(
         topic_id=move.group.topic_id,
@@ -89,7 +89,7 @@ def _as_record(state: ClusterState, assignment: Assignment, move: Move) -> Metad
 
 
 def renewal(state: ClusterState, assignment: Assignment, node: int, replica: Replica | None) -> int:
-    """As which incarnation a node holds a partition from now on that it has not held, or only as `replica`."""
+    """The incarnation under which a node will hold a partition that it has not held yet, or only as `replica`."""
     home = state.nodes[node].replica
     damage = None if replica is None else assignment.damage_of(replica)
     if damage is None or Replica(home.node, damage.renewal).life_of(home) is None:
@@ -112,18 +112,18 @@ def reordered(group: GroupId, assignment: Assignment, order: Sequence[int]) -> P
 def report_moved(
     state: ClusterState, group: GroupId, voters: Collection[Replica], index: int
 ) -> list[MetadataRecord]:
-    """A leader says that its group's committed configuration is `voters`, and stands at `index` of its log.
+    """A leader reports that its group's committed configuration is `voters`, at `index` of its log.
 
-    Leaders say so whenever that is not what the metadata has, or the metadata waits for the end of a move. Nothing
-    follows from a report that is older than the last one, or of a group that is not known here.
+    Leaders report whenever the metadata has other members, or waits for the end of a move. No record results from a
+    report that is older than the last one, or of an unknown group.
     """
     assignment = state.assignment(group)
     if assignment is None or not voters or NO_INDEX < index < assignment.config_index:
         return []
-    told = frozenset(voters)
-    if told == frozenset(assignment.target_members):
+    reported = frozenset(voters)
+    if reported == frozenset(assignment.target_members):
         members = assignment.target_members
-    elif told == frozenset(assignment.members):
+    elif reported == frozenset(assignment.members):
         return []
     else:
         members = _ordered(assignment, voters)
@@ -139,6 +139,6 @@ def report_moved(
 
 
 def _ordered(assignment: Assignment, voters: Collection[Replica]) -> tuple[Replica, ...]:
-    """A configuration that nobody asked for (a target that was overtaken): the order stays as far as there is one."""
-    place = {node: number for number, node in enumerate(assignment.shown)}
-    return tuple(sorted(voters, key=lambda voter: (place.get(voter.node, len(place)), voter)))
+    """For a configuration that is no target any more (a later one replaced it): keeps the known order of nodes."""
+    order = {node: number for number, node in enumerate(assignment.shown)}
+    return tuple(sorted(voters, key=lambda voter: (order.get(voter.node, len(order)), voter)))

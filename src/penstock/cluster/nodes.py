@@ -1,4 +1,4 @@
-"""A node as the cluster knows it."""
+"""A registered node of the cluster."""
 
 import msgspec
 
@@ -6,13 +6,13 @@ from penstock.cluster.records import Endpoint, NodeRegistered
 from penstock.types import NodeId, Replica
 
 Rack = tuple[str, int]
-"""What fails together: a rack's name, or for a node that names none the node itself."""
+"""A failure domain: a rack's name, or the node itself if it has no rack."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One registered node.
 
-    *Alive* is one that is not fenced; *usable*, one that may get replicas: alive, and not about to leave.
+    *Alive*: not fenced. *Usable*: may get replicas; that is alive and not being decommissioned.
     """
 
     node_id: int
@@ -35,7 +35,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def replica(self) -> Replica:
-        """This node as a member of a group that it joins now."""
+        """The identity of this node in a group that it joins now."""
         return Replica(NodeId(self.node_id), self.incarnation)
 
     def as_record(self) -> NodeRegistered:
@@ -65,5 +65,5 @@ def node_from(record: NodeRegistered, *, fenced: bool = False, decommissioning: 
 
 
 def rack_of(node_id: int, info: NodeInfo | None) -> Rack:
-    """A node without a rack shares nothing with anybody, as far as is known: it is a rack of its own."""
+    """A node without a rack counts as its own rack: it is not known to share a failure domain."""
     return ("", node_id) if info is None or not info.rack else (info.rack, -1)

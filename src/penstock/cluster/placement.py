@@ -1,16 +1,16 @@
-"""Which nodes hold a new partition: chosen by load, or as a client assigned them.
+"""Which nodes hold a new partition: chosen by load, or assigned by a client.
 
-Chosen by load means, in this order:
+The choice by load follows these rules, in this order:
 
-1. Replicas of one partition are on different nodes, and on as many racks as there are. A node that names no rack is a
-   rack of its own.
-2. No node gets more than its share of one topic, rounded up: a node that has just joined is empty, and a new topic
-   that went there as a whole would find all of its load on one machine.
-3. Nodes that hold the least get the next replica, counted over all topics, and of a partition's nodes the one that
-   leads the least leads.
+1. Replicas of one partition are on different nodes, and on as many racks as possible. A node without a rack counts as
+   its own rack.
+2. No node gets more than its share of one topic, rounded up: a node that has just joined is empty, and without this
+   rule a new topic would go there as a whole, with all of its load on one machine.
+3. The node with the fewest replicas, counted over all topics, gets the next one, and of a partition's nodes the one
+   that leads the least leads.
 
-From a level start, with nodes alone to consider, the nodes' numbers of replicas stay within one of each other.
-Fenced nodes and those that are about to leave get nothing.
+If loads are level at the start and racks do not matter, the nodes' numbers of replicas stay within one of each other.
+Fenced nodes and nodes that are being decommissioned get nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ from penstock.errors import ErrorCode, KafkaError
 
 
 class PlacementRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What placing needs besides the state: what a client gets that leaves the choice to us, and the nodes there are
-    as long as none has registered."""
+    """Placement settings besides the state: defaults for clients that leave the choice to the broker, and the nodes
+    that exist while none has registered."""
 
     nodes: tuple[int, ...]
     default_partitions: int = 1
@@ -44,7 +44,7 @@ def place(
     *,
     present: Sequence[Sequence[int]] = (),
 ) -> Assignments:
-    """The replicas of `partitions` new partitions; `present` are those that the topic has already."""
+    """The replicas of `partitions` new partitions; `present` are the replicas of the topic's other partitions."""
     nodes = placement_nodes(state, rules)
     if manual is not None:
         return _check_manual(manual, nodes)
@@ -53,33 +53,22 @@ def place(
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     if len(nodes) == 1:
         return [[nodes[0]] for _ in range(partitions)]
-    return _Sheet(state, nodes, partitions + len(present), present).place(partitions, replication_factor)
+    return _Placement(state, nodes, partitions + len(present), present).place(partitions, replication_factor)
 
 
 def placement_nodes(state: ClusterState, rules: PlacementRules) -> tuple[int, ...]:
     return state.usable_nodes() if state.nodes else tuple(sorted(rules.nodes))
 
 
-def rack_warning(state: ClusterState, replication_factor: int) -> str | None:
-    """What to tell whoever asks for more replicas than there are racks; None when all is well."""
-    racks = {rack_of(node, state.nodes[node]) for node in state.usable_nodes()}
-    if not racks or replication_factor <= len(racks):
-        return None
-    return (
-        f"{replication_factor} replicas on {len(racks)} {'rack' if len(racks) == 1 else 'racks'}: they are on "
-        "different nodes, but the loss of one rack takes several of them at once"
-    )
-
-
 def incarnations_of(state: ClusterState, assignments: Assignments) -> Assignments:
-    """As which incarnation each node holds its partition; none where nobody has registered."""
+    """The incarnations of the nodes in `assignments`; empty if no node has registered."""
     if not state.nodes:
         return []
     return [[state.nodes[node].incarnation for node in replicas] for replicas in assignments]
 
 
-class _Sheet:
-    """Counts while the partitions of one topic are placed."""
+class _Placement:
+    """Places the partitions of one topic."""
 
     def __init__(
         self, state: ClusterState, nodes: Sequence[int], partitions: int, present: Sequence[Sequence[int]]
@@ -98,19 +87,19 @@ class _Sheet:
         placed: dict[int, tuple[int, ...]] = {}
         for partition in range(partitions):
             placed[partition] = self._led_first(self._choose(factor, share), lead_share)
-        # Each leader was chosen without knowing the sets to come.
+        # Each leader was chosen before the later partitions were placed.
         for _ in level_leaders(placed, self._led_here):
             pass
         return [list(placed[partition]) for partition in range(partitions)]
 
     def _choose(self, factor: int, share: int) -> list[int]:
         chosen: list[int] = []
-        crowd: dict[Rack, int] = {}
+        per_rack: dict[Rack, int] = {}
         for _ in range(factor):
             node = min(
                 (node for node in self._nodes if node not in chosen),
                 key=lambda node: (
-                    crowd.get(self._racks[node], 0),
+                    per_rack.get(self._racks[node], 0),
                     self._held_here[node] >= share,
                     self._held[node],
                     self._held_here[node],
@@ -118,7 +107,7 @@ class _Sheet:
                 ),
             )
             chosen.append(node)
-            crowd[self._racks[node]] = crowd.get(self._racks[node], 0) + 1
+            per_rack[self._racks[node]] = per_rack.get(self._racks[node], 0) + 1
             self._held[node] += 1
             self._held_here[node] += 1
         return chosen
@@ -136,7 +125,7 @@ def _known(state: ClusterState, nodes: Sequence[int]) -> str:
     if not useless:
         return f"the cluster has {known}"
     which = f"node {useless[0]} is" if len(useless) == 1 else f"nodes {', '.join(useless)} are"
-    return f"the cluster has {known} that can take replicas ({which} gone or about to leave)"
+    return f"the cluster has {known} that can take replicas ({which} gone or leaving)"
 
 
 def _check_manual(manual: Mapping[int, Sequence[int]], nodes: Sequence[int]) -> Assignments:

@@ -1,27 +1,27 @@
-"""What should move where: repairs first, then racks, then balance, then preferred leaders.
+"""The planner of moves: repairs first, then racks, then balance, then preferred leaders.
 
-Plans are made on the layout as it will be when everything under way is done, from the state and from which nodes are
-*gone*: fenced for so long that their replicas are to be made anew elsewhere.
+Plans are based on the layout after all moves that are under way, on the state, and on which nodes are *gone*: fenced
+for so long that their replicas are to be rebuilt elsewhere.
 
 1. A plan is a sequence of moves of one replica each. Moves of one partition follow each other, and never run together:
    a group that changes two members at once depends on both copies.
-2. What is under way is left alone, unless it leads to a node that cannot take it any more.
-3. Repairs: a replica whose node lost its data is made anew there, and so is one that is damaged, if the others can go
-   on without it (see `damage`); one on a node that is gone or leaves goes to the node with the emptiest rack and the
+2. Moves under way are not changed, unless they lead to a node that can no longer take the replica.
+3. Repairs: a replica whose node lost its data is rebuilt there, and so is a damaged one, if the others can continue
+   without it (see `damage`). A replica on a node that is gone or leaves goes to the node with the emptiest rack and the
    least load. Partitions with the fewest sound replicas come first.
-4. For racks' or balance's sake only whole partitions are moved: all replicas there and at rest. A node that is fenced,
-   but not gone yet, keeps what it has: it will most likely be back before its data could be copied.
+4. For racks or balance only sound partitions are moved: all replicas available, and no move under way. A node that is
+   fenced, but not gone yet, keeps its replicas: it will most likely be back before its data could be copied.
 5. Balance never makes the racks of a partition worse, and is reached with the fewest moves (see `levelling`).
 6. Preferred leaders are levelled last, when no data is to move: that changes the order of replicas and copies nothing.
 
-The state is the only memory: a plan may be dropped at any point and made again.
+The planner keeps no state of its own: a plan may be dropped at any point and made again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.cluster.assignments import Assignment
-from penstock.cluster.damage import may_renew
+from penstock.cluster.damage import may_rebuild
 from penstock.cluster.layout import Layout
 from penstock.cluster.levelling import level_leaders, next_chain
 from penstock.cluster.moves import Move, MoveLimits, MoveReason
@@ -29,12 +29,12 @@ from penstock.cluster.state import ClusterState
 from penstock.types import GroupId, Replica
 
 LOOKAHEAD = 200
-"""Planned moves looked at for some that may begin now. When a node joins, most of a plan goes to it, and it takes only
-a few at once; the rest of the plan would be made in vain."""
+"""Planned moves that are examined for some that may begin now. When a node joins, most of a plan goes to it, and it
+takes only a few at once; computing the rest of the plan would be wasted."""
 
 
 def plan_rebalance(state: ClusterState, *, gone: Collection[int] = ()) -> list[Move]:
-    """Everything that is to be done, in order, for whoever wants to see it first."""
+    """The whole plan, in order, for display."""
     planner = _Planner(state, gone)
     moves = list(planner.data_moves())
     return moves + list(planner.leader_moves())
@@ -48,8 +48,8 @@ def next_moves(
     away: Collection[int] = (),
     balance: bool = True,
 ) -> list[Move]:
-    """What to begin now, besides what is under way. Without `balance` only repairs are made. `away`: nodes that are not
-    seen at this moment, fenced or not."""
+    """The moves to begin now, in addition to those under way. Without `balance` only repairs. `away`: nodes that are
+    not seen at this moment, fenced or not."""
     budget = _Budget(state, limits, gone)
     planner = _Planner(state, gone, budget.is_busy, away)
     chosen: list[Move] = []
@@ -65,7 +65,7 @@ def next_moves(
 
 
 class _Budget:
-    """How many more moves may begin: in all, and of each node that gives or takes."""
+    """How many more moves may begin: in total, and per node that sends or receives."""
 
     def __init__(self, state: ClusterState, limits: MoveLimits, gone: Collection[int]) -> None:
         self._left = limits.at_once
@@ -84,11 +84,12 @@ class _Budget:
         return self._left <= 0
 
     def is_redirect(self, move: Move) -> bool:
-        """One that was counted when it began: it need not wait for others, which may all be stuck like itself."""
+        """A change of a move under way. It was counted when it began, and need not wait for others, which may all be
+        stuck."""
         return move.group in self.under_way
 
     def is_busy(self, node: int) -> bool:
-        """Whether the node has its hands full. One that is gone has none."""
+        """Whether the node has as many moves as it may. A node that is gone has no limit."""
         return node not in self._gone and self._busy.get(node, 0) >= self._per_node
 
     def take(self, move: Move) -> bool:
@@ -119,13 +120,13 @@ class _Repair(NamedTuple):
 
     @property
     def urgency(self) -> tuple[bool, int]:
-        """Moves that lead nowhere come first: they hold places that others wait for."""
+        """Moves that cannot succeed come first: they use up the budget that others wait for."""
         return not self.moving, self.sound
 
 
 class _Planner:
-    """`is_busy` is asked when a repair has to choose: it is urgent, and should not wait for a node that has enough to
-    do as long as there is another."""
+    """`is_busy` is used when a repair chooses a node: repairs are urgent and should not wait for a busy node if there
+    is another."""
 
     def __init__(
         self,
@@ -138,9 +139,9 @@ class _Planner:
         self._away = dict.fromkeys(sorted(away))
         self._is_busy = is_busy
         self._gone = dict.fromkeys(sorted(gone))
-        takers = [node for node in state.usable_nodes() if node not in self._gone]
-        self._layout = Layout(state, takers)
-        self._sound = {node: state.nodes[node].replica for node in takers}
+        destinations = [node for node in state.usable_nodes() if node not in self._gone]
+        self._layout = Layout(state, destinations)
+        self._sound = {node: state.nodes[node].replica for node in destinations}
         self._repairs: list[_Repair] = []
         for _, group, assignment in state.groups():
             self._inspect(group, assignment)
@@ -150,14 +151,14 @@ class _Planner:
             return
         yield from self._repair_all()
         if balance:
-            yield from self._relieve_racks()
+            yield from self._improve_racks()
             yield from self._level()
 
     def leader_moves(self) -> Iterator[Move]:
-        """To be called when the data moves are all made: it goes on from the layout that they lead to."""
+        """To be called after all data moves were generated: it starts from the resulting layout."""
         layout = self._layout
         whole = {group: layout.replicas[group] for group in layout.free}
-        load = dict.fromkeys(layout.takers, 0)
+        load = dict.fromkeys(layout.destinations, 0)
         for replicas in layout.replicas.values():
             if replicas[0] in load:
                 load[replicas[0]] += 1
@@ -170,7 +171,7 @@ class _Planner:
     # --- repairs
 
     def _inspect(self, group: GroupId, assignment: Assignment) -> None:
-        """Sorts a partition into what must be repaired, what may be moved, and what is to be left alone."""
+        """Classifies a partition: to be repaired, free to be moved, or neither."""
         moving = assignment.target is not None
         if not moving and not assignment.damaged and all(map(self._is_sound, assignment.members)):
             self._layout.free[group] = None
@@ -178,7 +179,7 @@ class _Planner:
         members = assignment.target_members if moving else assignment.members
         faults = [(member, self._fault(member, assignment)) for member in members]
         sound = sum(
-            fault is None and self._state.is_there(member) and assignment.damage_of(member) is None
+            fault is None and self._state.is_available(member) and assignment.damage_of(member) is None
             for member, fault in faults
         )
         broken = [
@@ -188,7 +189,7 @@ class _Planner:
         ]
         waiting = sound + sum(fault is not None for _, fault in faults) < len(members)
         if waiting:
-            # Somebody is fenced and may be back soon: no more than what is lost is repaired until that is clear.
+            # A node is fenced and may be back soon: until then only lost replicas are repaired.
             broken = [(node, fault) for node, fault in broken if fault is not MoveReason.LEAVING]
         if broken:
             self._repairs.append(_Repair(group, broken, moving, sound, waiting))
@@ -200,20 +201,21 @@ class _Planner:
         return node is not None and member.life_of(node) is not None
 
     def _fault(self, member: Replica, assignment: Assignment) -> MoveReason | None:
-        """Why this replica must go, or be made anew; None also where nothing can be done about it."""
+        """Why this replica must be moved or rebuilt; None also where that is not possible."""
         info = self._state.nodes.get(member.node)
         if member.node in self._gone:
             return MoveReason.GONE
         if info is None:
             return None
         if info.fenced:
-            # It may be back soon; but what it was only to get need not wait for that if it leaves in any case.
-            was_to_come = member not in assignment.members
-            return MoveReason.LEAVING if info.decommissioning and was_to_come else None
+            # It may be back soon. But a replica that it was only going to get need not wait if the node leaves in any
+            # case.
+            is_new = member not in assignment.members
+            return MoveReason.LEAVING if info.decommissioning and is_new else None
         if member.life_of(info.replica) is None:
             return MoveReason.WIPED
         is_damaged = assignment.damage_of(member) is not None
-        if is_damaged and may_renew(self._state, assignment, member, self._away):
+        if is_damaged and may_rebuild(self._state, assignment, member, self._away):
             return MoveReason.DAMAGED
         return MoveReason.LEAVING if info.decommissioning else None
 
@@ -225,43 +227,43 @@ class _Planner:
                 self._layout.free[repair.group] = None
 
     def _repair(self, group: GroupId, node: int, reason: MoveReason) -> Move | None:
-        taker = self._taker(group, node, reason)
-        if taker is None:
+        destination = self._destination(group, node, reason)
+        if destination is None:
             return None
         before = self._origin(group)
-        target = self._layout.exchange(group, node, taker)
-        return self._move(group, before, target, reason, renewed=node if taker == node else None)
+        target = self._layout.exchange(group, node, destination)
+        return self._move(group, before, target, reason, renewed=node if destination == node else None)
 
-    def _taker(self, group: GroupId, node: int, reason: MoveReason) -> int | None:
+    def _destination(self, group: GroupId, node: int, reason: MoveReason) -> int | None:
         if reason not in (MoveReason.WIPED, MoveReason.DAMAGED):
-            return self._layout.best_taker(group, node, self._is_busy)
+            return self._layout.best_destination(group, node, self._is_busy)
         if node in self._layout.load:
             return node
-        # It is about to leave, but where else is no room, a replica there is better than none.
-        other = self._layout.best_taker(group, node, self._is_busy)
+        # The node is leaving. But if no other node can hold the replica, one there is better than none.
+        other = self._layout.best_destination(group, node, self._is_busy)
         return node if other is None else other
 
     def _origin(self, group: GroupId) -> tuple[int, ...]:
-        """From where a move starts: for one that is sent elsewhere half way, from where it started."""
+        """The replicas before the move; for a move whose target changes, those before it began."""
         assignment = self._state.assignment(group)
         assert assignment is not None
         return self._layout.replicas[group] if assignment.target is None else assignment.replicas
 
     # --- racks and balance
 
-    def _relieve_racks(self) -> Iterator[Move]:
+    def _improve_racks(self) -> Iterator[Move]:
         for group in list(self._layout.free):
-            while (relief := self._layout.rack_relief(group)) is not None:
-                yield self._exchange(group, *relief, MoveReason.RACKS)
+            while (improvement := self._layout.rack_improvement(group)) is not None:
+                yield self._exchange(group, *improvement, MoveReason.RACKS)
 
     def _level(self) -> Iterator[Move]:
         while (chain := next_chain(self._layout.load, self._layout.edge)) is not None:
-            for giver, taker, group in chain:
-                yield self._exchange(group, giver, taker, MoveReason.BALANCE)
+            for source, destination, group in chain:
+                yield self._exchange(group, source, destination, MoveReason.BALANCE)
 
-    def _exchange(self, group: GroupId, giver: int, taker: int, reason: MoveReason) -> Move:
+    def _exchange(self, group: GroupId, source: int, destination: int, reason: MoveReason) -> Move:
         before = self._layout.replicas[group]
-        return self._move(group, before, self._layout.exchange(group, giver, taker), reason)
+        return self._move(group, before, self._layout.exchange(group, source, destination), reason)
 
     def _move(
         self,

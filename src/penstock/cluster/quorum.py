@@ -1,13 +1,12 @@
-"""Who votes in the metadata group.
+"""The voters of the metadata group.
 
-Few enough that a change is quick, enough that two may fail: an odd number, at most five. The nodes that vote are kept
-as long as they are there, since every change of voters is a risk; one that is fenced or leaves is exchanged for
-another.
+Few enough that a commit is quick, enough that two may fail: an odd number, at most five. Voters stay as long as they
+are available, since every change of voters is a risk; one that is fenced or leaves is replaced by another.
 
 1. The number depends on the nodes that belong to the cluster, not on those that are alive: three nodes of which one is
    down remain three voters, because one voter alone would be no safer than the two that are left.
-2. A voter is never dropped for being silent if nobody can take its place.
-3. Voters are added only if an odd number comes of it in the end: two voters are worse than one.
+2. An unseen voter is not dropped if no node can replace it.
+3. Voters are added only if their number becomes odd in the end: two voters are worse than one.
 4. One voter changes at a time.
 """
 
@@ -23,21 +22,21 @@ VOTERS_MAX = 5
 def metadata_voters(
     state: ClusterState, current: Sequence[Replica], alive: Collection[int]
 ) -> tuple[Replica, ...]:
-    """The next configuration on the way to the right one; `current` (sorted) when it is reached."""
+    """The next step towards the right voters; `current` (sorted) if these are right."""
     voters = sorted(current)
-    fresh = _Candidates(state, voters, alive)
+    candidates = _Candidates(state, voters, alive)
     if not state.nodes or not voters:
         return tuple(voters)
     for voter in voters:
-        if fresh.is_wiped(voter):
+        if candidates.is_wiped(voter):
             return _exchanged(voters, voter, state.nodes[voter.node].replica)
-    size = _odd(fresh.members())
+    size = _odd(candidates.members())
     if len(voters) > size:
-        return _exchanged(voters, fresh.least_wanted(), None)
-    newcomer = fresh.best()
+        return _exchanged(voters, candidates.least_wanted(), None)
+    newcomer = candidates.best()
     if newcomer is None:
         return tuple(voters)
-    lost = next((voter for voter in voters if fresh.is_replaceable(voter)), None)
+    lost = next((voter for voter in voters if candidates.is_replaceable(voter)), None)
     if lost is not None:
         return _exchanged(voters, lost, newcomer)
     return tuple(voters) if len(voters) >= size else _exchanged(voters, None, newcomer)
@@ -62,7 +61,7 @@ class _Candidates:
         self._voting = [voter.node for voter in voters]
 
     def members(self) -> int:
-        """How many could vote: present voters that stay, also silent ones (2), and those who are there (3). A voter
+        """How many nodes could vote: present voters that stay, also unseen ones (2), and available others (3). A voter
         that has not registered yet is one of the cluster's founders."""
         staying = sum(not self._leaves(voter) for voter in self._voters)
         return staying + len(self._newcomers())
@@ -76,18 +75,21 @@ class _Candidates:
         return info is not None and not info.usable
 
     def best(self) -> Replica | None:
-        """Who should vote next: from a rack that has the fewest voters."""
-        node = min(self._newcomers(), key=lambda node: (self._crowd(node, self._voting), node), default=None)
+        """The next voter: from a rack with the fewest voters."""
+        node = min(
+            self._newcomers(), key=lambda node: (self._count_on_rack(node, self._voting), node), default=None
+        )
         return None if node is None else self._state.nodes[node].replica
 
     def least_wanted(self) -> Replica:
-        """Who should vote no longer: one that leaves, then one that is silent, then one of the fullest rack."""
+        """The voter to drop: one that leaves, then one that is not available, then one of the rack with the most
+        voters."""
         return min(
             self._voters,
             key=lambda voter: (
                 not self._leaves(voter),
-                self._state.is_there(voter),
-                -self._crowd(voter.node, self._voting),
+                self._state.is_available(voter),
+                -self._count_on_rack(voter.node, self._voting),
                 -voter.node,
             ),
         )
@@ -101,6 +103,6 @@ class _Candidates:
             node for node in self._state.usable_nodes() if node in self._alive and node not in self._voting
         ]
 
-    def _crowd(self, node: int, others: Sequence[int]) -> int:
+    def _count_on_rack(self, node: int, others: Sequence[int]) -> int:
         racks = [rack_of(other, self._state.nodes.get(other)) for other in others]
         return racks.count(rack_of(node, self._state.nodes.get(node)))

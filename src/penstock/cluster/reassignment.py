@@ -1,7 +1,7 @@
 """AlterPartitionReassignments and ListPartitionReassignments, as Kafka answers them.
 
-A reassignment is an operator's move: any number of replicas at once, and also a change of the replication factor. What
-the operator asked for is not undone as long as the cluster is level; where it is not, balancing may move it again.
+A reassignment is a move by an operator: any number of replicas at once, and also a change of the replication factor.
+Balancing does not undo it while the cluster is level; otherwise it may move the partition again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from penstock.types import GroupId, Replica
 
 
 class Reassignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A move under way as Kafka shows it: `replicas` are all that are involved."""
+    """A move under way as Kafka shows it: `replicas` are all old and new ones."""
 
     topic: str
     partition: int
@@ -37,8 +37,8 @@ def reassign(
     nodes: Sequence[int] = (),
     may_change_factor: bool = True,
 ) -> list[MetadataRecord]:
-    """Where a partition shall be; None cancels what is under way. `nodes` are those there are as long as none has
-    registered."""
+    """Moves a partition to these replicas; None cancels the move under way. `nodes` are the nodes that exist while none
+    has registered."""
     found = known_topic(state, topic)
     group = GroupId(found.topic_id, partition)
     assignment = state.assignment(group)
@@ -52,7 +52,9 @@ def reassign(
     if found.config.memory:
         check_memory_factor(topic, len(replicas))
     if len(replicas) != factor and not may_change_factor:
-        message = f"{topic}-{partition} has {factor} replicas, and the request does not allow to change that"
+        message = (
+            f"{topic}-{partition} has {factor} replicas, and the request does not allow a change of that"
+        )
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     return _start(state, group, assignment, replicas)
 
@@ -60,8 +62,8 @@ def reassign(
 def list_reassignments(
     state: ClusterState, wanted: Mapping[str, Collection[int]] | None = None
 ) -> list[Reassignment]:
-    """All that are under way, or those among the wanted partitions. A replica that is made anew on its own node is
-    none: nothing that Kafka's tools could show changes."""
+    """All that are under way, or those of the wanted partitions. A replica that is rebuilt on its own node is not one:
+    Kafka's tools would show no change."""
     return [
         Reassignment(
             topic=topic.name,
@@ -91,13 +93,13 @@ def _check_target(
     replicas: Sequence[int],
     nodes: Sequence[int],
 ) -> None:
-    """Nodes that hold the partition may be named whatever their state; new ones must be able to take it."""
+    """Nodes that hold the partition are allowed in any state; new ones must be usable."""
     check_replicas(partition, replicas, sorted(state.nodes) if state.nodes else nodes)
     for node in replicas:
         info = state.nodes.get(node)
         if node in assignment.replicas or info is None or info.usable:
             continue
-        problem = "is being decommissioned" if info.decommissioning else "is not there"
+        problem = "is being decommissioned" if info.decommissioning else "is not available"
         raise wrong_assignment(f"{topic}-{partition} cannot go to node {node}, which {problem}")
 
 
@@ -123,10 +125,9 @@ def _start(
 
 
 def _incarnation(state: ClusterState, node: int, replica: Replica | None) -> int:
-    """A replica that stays is what it is; one that comes, or whose node has lost its data since, is what the node
-    is."""
+    """A replica that stays keeps its incarnation; a new one, or one whose node has lost its data, gets the node's."""
     info = state.nodes.get(node)
     if replica is not None and (info is None or replica.life_of(info.replica) is not None):
         return replica.incarnation
-    assert info is not None, "a node that does not hold the partition was checked to be there"
+    assert info is not None, "a node that does not hold the partition was checked to be registered"
     return info.incarnation

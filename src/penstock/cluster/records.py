@@ -1,4 +1,4 @@
-"""What happens to a cluster, as records: the only way that its state changes.
+"""Metadata records: the state of a cluster changes only by them.
 
 On disk a record is one msgpack array whose first element is the record's tag, followed by its fields in the
 order in which the class declares them:
@@ -24,13 +24,12 @@ order in which the class declares them:
     [18, group_id, configs]                                                          GroupConfigsChanged
 
 `assignments` holds one list of node ids per partition, the preferred leader first; `incarnations` has the same
-shape and says as which incarnation each of these nodes holds the partition. A record from before there were
-incarnations has none: its replicas get them when their node registers for the first time. `kafka`, `cluster` and
+shape and holds the incarnation of each of these nodes. A record of a version before incarnations has none: its
+replicas get them when their node registers for the first time. `kafka`, `cluster` and
 `http` are endpoints, [host, port]; `voters` are [node_id, incarnation].
 
-A field may be added at the end of a record, with a default; nothing else about a record may ever change. A tag
-that this version does not know was written by a later one: decoding raises UnknownFormat rather than skip what
-it cannot understand.
+A field may be added at the end of a record, with a default; nothing else about a record may ever change. An unknown
+tag was written by a later version: decoding raises UnknownFormat and does not skip it.
 """
 
 from uuid import UUID
@@ -49,7 +48,7 @@ NO_INDEX = -1
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where one port of a node is reached."""
+    """The address of one port of a node."""
 
     host: str
     port: int
@@ -59,7 +58,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=1):
-    """A topic exists from here on, empty."""
+    """A topic was created, empty."""
 
     name: str
     topic_id: UUID
@@ -70,7 +69,7 @@ class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
 
 
 class PartitionsAdded(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=2):
-    """A topic has more partitions: `assignments` are those from number `first` on."""
+    """A topic got more partitions: `assignments` are those from number `first` on."""
 
     name: str
     topic_id: UUID
@@ -80,14 +79,14 @@ class PartitionsAdded(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=3):
-    """A topic is gone. A later topic of that name has another id."""
+    """A topic was deleted. A later topic of that name has another id."""
 
     name: str
     topic_id: UUID
 
 
 class TopicConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=4):
-    """A topic's own configs are these now, all of them."""
+    """All configs of a topic, after a change."""
 
     name: str
     topic_id: UUID
@@ -95,17 +94,14 @@ class TopicConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=
 
 
 class NodeConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=5):
-    """The configs set at run time are these now, all of them: of one node, or (None) of all nodes."""
+    """All configs set at run time, after a change: of one node, or (None) of all nodes."""
 
     node_id: int | None
     configs: dict[str, str]
 
 
 class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=6):
-    """A node may hand out the producer ids from `first` up to, not including, `end`.
-
-    Nobody else ever will.
-    """
+    """A node may assign the producer ids from `first` up to, not including, `end`. No other node ever does."""
 
     node_id: int
     first: int
@@ -113,9 +109,9 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, array_like=
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=8):
-    """A node is a member of the cluster, or tells anew where it is and what it is.
+    """A node is a member of the cluster, or has changed its addresses, rack or version.
 
-    With another incarnation than before it is a wiped node: what it held is not there any more.
+    With another incarnation than before it is a wiped node: its replicas are lost.
     """
 
     node_id: int
@@ -128,7 +124,7 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
 
 
 class NodeFenced(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=9):
-    """A node has not been seen for the grace period: it gets no new replicas and should lead nothing."""
+    """A node has not been seen for the grace period: it gets no new replicas and should not lead."""
 
     node_id: int
 
@@ -140,20 +136,20 @@ class NodeUnfenced(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
 
 
 class NodeDecommissioning(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=11):
-    """An operator wants the node emptied (`on`), or has thought better of it."""
+    """An operator wants the node emptied (`on`), or has cancelled that."""
 
     node_id: int
     on: bool
 
 
 class NodeRemoved(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=12):
-    """A node is no member any more. It holds nothing."""
+    """A node is no longer a member. It holds no replicas."""
 
     node_id: int
 
 
 class PartitionMoveStarted(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=13):
-    """The partition's leader shall bring its group to these replicas. Takes the place of an earlier target."""
+    """The partition's leader is to move its group to these replicas. Replaces an earlier target."""
 
     topic_id: UUID
     partition: int
@@ -162,10 +158,10 @@ class PartitionMoveStarted(msgspec.Struct, frozen=True, kw_only=True, array_like
 
 
 class PartitionMoved(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=14):
-    """The partition's leader reports: the group's committed configuration is this now.
+    """The partition's leader reports the group's committed configuration.
 
-    `index` is where that configuration stands in the group's log (its end index). It puts reports in order: one
-    that is late, from a leader that was deposed meanwhile, must not take a replica's data for superfluous.
+    `index` is the position of that configuration in the group's log (its end index). It orders reports: because of a
+    late report of a former leader, no replica's data may be deleted.
     """
 
     topic_id: UUID
@@ -176,9 +172,9 @@ class PartitionMoved(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
 
 
 class PartitionMoveCancelled(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=15):
-    """The group shall go back to the replicas that the partition has.
+    """The group is to go back to the replicas that the partition has.
 
-    Its leader may have got further than the metadata knows, so the way back is a move too, and ends with a report.
+    Its leader may have got further than the metadata knows, so going back is a move too, and ends with a report.
     """
 
     topic_id: UUID
@@ -186,14 +182,14 @@ class PartitionMoveCancelled(msgspec.Struct, frozen=True, kw_only=True, array_li
 
 
 class MetadataVoters(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=16):
-    """Who shall vote in the metadata group."""
+    """The nodes that are to vote in the metadata group."""
 
     voters: list[tuple[int, int]]
 
 
 class ReplicaDamaged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=17):
-    """A node says that what it holds of a partition, as this incarnation, is not what it acknowledged: bytes have
-    rotted, or files are missing. `renewal` is the incarnation as which it would hold the partition anew."""
+    """A node reports that its replica of a partition, under this incarnation, is damaged or has missing files.
+    `renewal` is the incarnation under which it would rebuild the replica."""
 
     topic_id: UUID
     partition: int
@@ -203,14 +199,14 @@ class ReplicaDamaged(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
 
 
 class GroupConfigsChanged(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=18):
-    """The configs of a consumer or share group are these now, all of them. The group need not exist."""
+    """All configs of a consumer or share group, after a change. The group need not exist."""
 
     group_id: str
     configs: dict[str, str]
 
 
 class NodeConfigs(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One entry of a snapshot's node configs: msgpack maps want text keys, and a node id is a number."""
+    """One entry of a snapshot's node configs: msgpack maps need text keys, and a node id is a number."""
 
     node_id: int | None
     configs: dict[str, str]
@@ -225,10 +221,10 @@ class NodeEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=7):
-    """The whole state. Everything before it in the log is history.
+    """The whole state. It replaces everything before it in the log.
 
-    `topics` have their replicas as they are now; `moved` are those whose group has left its founding configuration,
-    `moves` those that are under way, `damaged` the replicas that are to be made anew.
+    `topics` have their present replicas; `moved` are partitions whose group has left its founding configuration,
+    `moves` the moves under way, `damaged` the replicas that are to be rebuilt.
     """
 
     topics: list[TopicCreated]

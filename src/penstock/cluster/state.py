@@ -1,13 +1,13 @@
-"""The cluster as one node sees it: the sum of all metadata records so far.
+"""The cluster state of one node: the result of all metadata records so far.
 
-`apply` is the only way in. It decides nothing and refuses nothing (that was done before the record was
-written), so every node that applies the same records in the same order has the same state. A record that is
-applied twice in a row changes nothing the second time, and a snapshot replaces whatever was there: a log may be read
-again from a point before its snapshot. Records must not go over a later state otherwise: a topic that was deleted since
-would be there again.
+State changes only by `apply`. It decides nothing and refuses nothing (that was done before the record was written), so
+every node that applies the same records in the same order has the same state. A record that is applied twice in a row
+changes nothing the second time, and a snapshot replaces the whole state: a log may be read again from a point before
+its snapshot. Otherwise old records must not be applied to a later state: a topic that was deleted since would come
+back.
 
-What the state does not know is never a reason to delete: a topic that is missing here may be missing because this
-node has not read far enough. `may_discard` says when a replica's data is superfluous.
+A node never deletes data because the state does not mention it: a topic may be missing here because this node has not
+read far enough. `may_discard` says when a replica's data may be deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,10 +62,10 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ClusterState:
-    """Topics, nodes, configs and producer ids. `static_configs` is what this node was started with.
+    """Topics, nodes, configs and producer ids. `static_configs` are the configs that this node was started with.
 
-    `replica_counts` and `leader_counts` say how many partitions each node holds and how many it is the preferred
-    leader of, once all moves are done.
+    `replica_counts` and `leader_counts` have, per node, the number of partitions that it holds and of those whose
+    preferred leader it is, after all moves.
     """
 
     def __init__(self, node_id: int, static_configs: Mapping[str, str] | None = None) -> None:
@@ -90,16 +90,16 @@ class ClusterState:
 
     @property
     def node_configs(self) -> Mapping[int | None, Mapping[str, str]]:
-        """What was set at run time, by node id; None is for all nodes."""
+        """Configs set at run time, by node id; None is for all nodes."""
         return self._node_configs
 
     @property
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
-        """What was set for groups, by their names."""
+        """Configs set for groups, by group id."""
         return self._group_configs.overrides
 
     def group_config(self, group_id: str) -> GroupConfig:
-        """What a group is configured to do, whether it exists or not."""
+        """The settings of a group, which need not exist."""
         return self._group_configs.resolved(group_id)
 
     @property
@@ -111,7 +111,7 @@ class ClusterState:
         return tuple(sorted(node for node, info in self._nodes.items() if info.alive))
 
     def usable_nodes(self) -> tuple[int, ...]:
-        """Those that may get replicas."""
+        """Nodes that may get replicas."""
         return tuple(sorted(node for node, info in self._nodes.items() if info.usable))
 
     def assignment(self, group: GroupId) -> Assignment | None:
@@ -121,37 +121,27 @@ class ClusterState:
         return topic.assignments[group.partition]
 
     def groups(self) -> Iterator[tuple[Topic, GroupId, Assignment]]:
-        """Every partition, by topic and number: what is decided for all of them is decided in this order."""
+        """Every partition, by topic and number: decisions about all partitions are made in this order."""
         for name in sorted(self._topics):
             topic = self._topics[name]
             for number, assignment in enumerate(topic.assignments):
                 yield topic, GroupId(topic.topic_id, number), assignment
 
     def partitions_of(self, node_id: int) -> list[TopicPartition]:
-        """What the node holds, is to give away, or is to get."""
+        """The partitions of which the node holds a replica, or is to get one."""
         return [
             TopicPartition(topic.name, group.partition)
             for topic, group, assignment in self.groups()
             if node_id in assignment.shown
         ]
 
-    def under_placed(self) -> list[TopicPartition]:
-        """Partitions with a replica that is not there: its node is fenced, unknown, or has lost its data."""
-        if not self._nodes:
-            return []
-        return [
-            TopicPartition(topic.name, group.partition)
-            for topic, group, assignment in self.groups()
-            if not all(self.is_there(member) for member in assignment.members)
-        ]
-
-    def is_there(self, member: Replica) -> bool:
+    def is_available(self, member: Replica) -> bool:
         info = self._nodes.get(member.node)
         return info is not None and info.alive and member.life_of(info.replica) is not None
 
     def may_discard(self, group: GroupId, replica: Replica) -> bool:
-        """Whether the replica's data is superfluous: the group is known, at rest, and has reported that it went on
-        without this replica. Of a group that is not known here nothing follows."""
+        """Whether the replica's data may be deleted: the group is known, no move is under way, and its leader has
+        reported members without this replica. False for an unknown group."""
         assignment = self.assignment(group)
         if assignment is None or assignment.target is not None or assignment.config_index == NO_INDEX:
             return False
@@ -166,30 +156,27 @@ class ClusterState:
         return self._collisions.get(collision_key(name))
 
     def apply(self, record: MetadataRecord) -> frozenset[str]:
-        """Takes in one record.
-
-        Returns the topics that came, went or changed, for whoever runs their partitions.
-        """
+        """Applies one record. Returns the topics that were created, deleted or changed."""
         return _APPLY[type(record)](self, record)
 
     def copy(self) -> "ClusterState":
-        """A state to try things on: what a request's first wish decides, its second one must see."""
-        twin = ClusterState(self.node_id, self._static)
-        twin.next_producer_id, twin.partition_count = self.next_producer_id, self.partition_count
-        twin._topics, twin._names, twin._collisions = (
+        """A state to try changes on: the second change of a request must see the result of the first."""
+        copy = ClusterState(self.node_id, self._static)
+        copy.next_producer_id, copy.partition_count = self.next_producer_id, self.partition_count
+        copy._topics, copy._names, copy._collisions = (
             dict(self._topics),
             dict(self._names),
             dict(self._collisions),
         )
-        twin._node_configs = dict(self._node_configs)
-        twin._group_configs = self._group_configs.copy()
-        twin._nodes, twin.metadata_voters = dict(self._nodes), self.metadata_voters
-        twin.replica_counts, twin.leader_counts = dict(self.replica_counts), dict(self.leader_counts)
-        twin._set_broker()
-        return twin
+        copy._node_configs = dict(self._node_configs)
+        copy._group_configs = self._group_configs.copy()
+        copy._nodes, copy.metadata_voters = dict(self._nodes), self.metadata_voters
+        copy.replica_counts, copy.leader_counts = dict(self.replica_counts), dict(self.leader_counts)
+        copy._set_broker()
+        return copy
 
     def snapshot(self) -> Snapshot:
-        """The state as one record: applied to any other state of the same node, it makes that one equal to this."""
+        """The state as one record: any other state of the same node becomes equal to this when it is applied."""
         return Snapshot(
             topics=[_as_record(topic) for topic in self._topics.values()],
             node_configs=[
@@ -277,14 +264,14 @@ class ClusterState:
     # --- nodes
 
     def _node_registered(self, record: NodeRegistered) -> frozenset[str]:
-        """Coming back clears the fence. That the node is to be emptied is the operator's word and stays."""
+        """Registering clears the fence. Decommissioning stays: the operator decided it."""
         before = self._nodes.get(record.node_id)
         leaving = before is not None and before.decommissioning
         self._nodes[record.node_id] = node_from(record, decommissioning=leaving)
         return self._adopt(record.node_id, record.incarnation) if before is None else NO_TOPICS
 
     def _adopt(self, node_id: int, incarnation: int) -> frozenset[str]:
-        """Replicas from before there were incarnations belong to the node that registers first under their id."""
+        """Replicas of a version before incarnations belong to the node that registers first under their id."""
         changed: set[str] = set()
         for topic in list(self._topics.values()):
             assignments = tuple(adopted(each, node_id, incarnation) for each in topic.assignments)
@@ -353,7 +340,7 @@ class ClusterState:
         assignments[partition] = change(now)
         return self._put(replace(topic, assignments=tuple(assignments)))
 
-    # --- the whole
+    # --- snapshot and helpers
 
     def _restored(self, record: Snapshot) -> frozenset[str]:
         before = dict(self._topics)
@@ -427,7 +414,7 @@ class ClusterState:
 
 replace = msgspec.structs.replace
 
-# One entry per record, so that a record without a handler cannot be overlooked.
+# One entry per record type, so that a record without a handler cannot be overlooked.
 _APPLY: dict[type, Callable[[ClusterState, Any], frozenset[str]]] = {
     TopicCreated: ClusterState._created,
     PartitionsAdded: ClusterState._partitions_added,

@@ -1,4 +1,4 @@
-"""A topic as the cluster knows it, and the rules that its name must keep."""
+"""A topic in the cluster metadata, and the rules for its name."""
 
 import re
 from uuid import UUID
@@ -14,8 +14,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 STATE_TOPIC = "__share_group_state"
 
 INTERNAL_CONFIGS: dict[str, dict[str, str]] = {
-    # Kafka's own choices: compacted, so that the last word on each key stays, and in segments that are small
-    # enough to be compacted often.
+    # Kafka's own choices: compacted, so that the last record of each key stays, and in segments small enough to be
+    # compacted often.
     OFFSETS_TOPIC: {
         "cleanup.policy": "compact",
         "compression.type": "producer",
@@ -32,13 +32,13 @@ INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, "__tran
 """Names that only the broker itself may create, change or delete."""
 
 NAME_LENGTH_MAX = 249
-"""Kafka's: a folder is called TOPIC-PARTITION, and file systems end a name at 255 bytes."""
+"""Kafka's: a folder is called TOPIC-PARTITION, and file systems limit a name to 255 bytes."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic. `configs` is what was set for it, `config` what that amounts to on this node."""
+    """One topic. `configs` are the values set for it, `config` the resulting settings on this node."""
 
     name: str
     topic_id: UUID
@@ -57,7 +57,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION unless Kafka would take the name too."""
+    """Raises INVALID_TOPIC_EXCEPTION unless Kafka accepts the name, too."""
     if not name:
         problem = "is empty"
     elif name in (".", ".."):
@@ -73,5 +73,5 @@ def check_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Names with equal keys collide: Kafka's metric names cannot tell '.' from '_'."""
+    """Names with equal keys collide: Kafka's metric names do not distinguish '.' and '_'."""
     return name.replace(".", "_")

@@ -399,7 +399,7 @@ class ClusterWorld:
 
     def _converge(self) -> None:
         deadline = self.scheduler.time + HEALING_S
-        while not self.rest.is_there():
+        while not self.rest.is_available():
             if self.scheduler.time >= deadline:
                 raise Violation("a healthy cluster comes to rest", self.rest.unrest())
             self._restart_offline()

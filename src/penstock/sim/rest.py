@@ -26,7 +26,7 @@ class Rest:
             if host not in world.retired and (host.running or host.me is not None)
         ]
 
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         world = self._world
         if not all(host.ready for host in self.expected()):
             return False

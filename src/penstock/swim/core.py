@@ -52,7 +52,7 @@ from penstock.swim.randomness import Randomness
 from penstock.swim.receiver import PacketReceiver, ReceivedPacket
 from penstock.swim.sender import PacketSender
 from penstock.swim.settings import SwimSettings
-from penstock.swim.table import ClaimResult, MemberTable
+from penstock.swim.table import ClaimResult, MemberTable, claims_of
 from penstock.swim.values import (
     MAX_INCARNATION,
     Effect,
@@ -330,7 +330,7 @@ class Swim:
                 self._now + self._random.random() * self._settings.push_pull_interval_ms / 1000
             )
         for row in table.rows:
-            for claim in _claims_of(row, by=packet.sender.node):
+            for claim in claims_of(row, by=packet.sender.node):
                 self._hear(packet, claim)
         if not table.is_reply:
             self._sender.send(packet.source, packet.sender, self._own_table(is_reply=True))
@@ -488,23 +488,6 @@ class Swim:
     def _own_table(self, *, is_reply: bool) -> Table:
         rows = self._table.rows.values()
         return Table(is_reply, tuple(Row(each.state, each.incarnation, each.meta) for each in rows))
-
-
-def _claims_of(row: Row, by: NodeId) -> list[Claim]:
-    """The claims in a row of another node's table (guarantee 3)."""
-    subject = row.meta.replica
-    alive = Alive(row.incarnation, row.meta)
-    suspect = Suspect(row.incarnation, subject, by)
-    match row.state:
-        case State.ALIVE:
-            return [alive]
-        case State.SUSPECT:
-            return [alive, suspect]
-        case State.DEAD:
-            # Without the Alive: a dead member that is unknown here need not be added.
-            return [suspect]
-        case State.LEFT:
-            return [Left(row.incarnation, subject)]
 
 
 _ANSWERS: dict[type[Message], Callable[[Swim, ReceivedPacket, Any], None]] = {

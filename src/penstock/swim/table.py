@@ -15,7 +15,7 @@ A wiped node that comes back has another folder incarnation, so it is another me
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
-from penstock.swim.packets import Alive, Claim, Dead, Left, Suspect
+from penstock.swim.packets import Alive, Claim, Dead, Left, Row, Suspect
 from penstock.swim.settings import SwimSettings
 from penstock.swim.suspicion import Suspicion
 from penstock.swim.values import Member, MemberMeta, State
@@ -135,3 +135,20 @@ class MemberTable:
 
     def _has_space(self) -> bool:
         return len(self.rows) < self._settings.max_members or bool(self.ended_at)
+
+
+def claims_of(row: Row, by: NodeId) -> list[Claim]:
+    """The claims in a row of another node's table (guarantee 3 of `core`)."""
+    subject = row.meta.replica
+    alive = Alive(row.incarnation, row.meta)
+    suspect = Suspect(row.incarnation, subject, by)
+    match row.state:
+        case State.ALIVE:
+            return [alive]
+        case State.SUSPECT:
+            return [alive, suspect]
+        case State.DEAD:
+            # Without the Alive: a dead member that is unknown here need not be added.
+            return [suspect]
+        case State.LEFT:
+            return [Left(row.incarnation, subject)]

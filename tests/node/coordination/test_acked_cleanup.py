@@ -7,7 +7,7 @@ from struct import pack
 from uuid import uuid4
 
 from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import TopicWish, decisions
+from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import (
@@ -92,11 +92,11 @@ def play(act: Callable[[Scene], Awaitable[None]], *, disk: Disk | None = None, *
         await node.start()
         try:
             named = {name.replace("_", "."): value for name, value in configs.items()}
-            wish = TopicWish(
+            new_topic = NewTopic(
                 name="t", topic_id=uuid4(), partitions=2, configs={"cleanup.policy": "acked", **named}
             )
             await node.metadata.change(
-                lambda state: decisions.create_topic(state, wish, node.controller.rules)
+                lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
             )
             await node.settled()
             await act(Scene(node, clock))

@@ -5,7 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from penstock.batch import iter_headers
-from penstock.cluster import OFFSETS_TOPIC, TopicWish, decisions
+from penstock.cluster import OFFSETS_TOPIC, NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode
 from penstock.groups import CommitRequest, OffsetToCommit
@@ -37,8 +37,10 @@ async def committed_together(folder: Path, groups: int, metadata: str) -> list[i
     """How many records each batch has that these commits have led to."""
     node = await start(folder)
     try:
-        wish = TopicWish(name="orders", topic_id=uuid4(), partitions=1)
-        await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+        new_topic = NewTopic(name="orders", topic_id=uuid4(), partitions=1)
+        await node.metadata.change(
+            lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
+        )
         assert await commit(node, "first", 1) == ErrorCode.NONE
         partition = node.leader(OFFSETS_TOPIC, 0)
         before = partition.high_watermark

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.cluster import OFFSETS_TOPIC, TopicCreated, TopicWish, decisions
+from penstock.cluster import OFFSETS_TOPIC, NewTopic, TopicCreated, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit
@@ -39,8 +39,8 @@ async def run(folder: Path, act: Act) -> None:
 
 
 async def create(node: Node, name: str) -> None:
-    wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
-    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+    new_topic = NewTopic(name=name, topic_id=uuid4(), partitions=1)
+    await node.metadata.change(lambda state: decisions.create_topic(state, new_topic, node.controller.rules))
 
 
 async def delete(node: Node, name: str) -> None:

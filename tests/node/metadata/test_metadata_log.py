@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.cluster import TopicWish, decisions
+from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import CorruptLog
 from penstock.node import Node
@@ -22,9 +22,9 @@ def node_on(folder: Path) -> Node:
 
 async def create_topics(node: Node) -> None:
     for name in TOPICS:
-        wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
+        new_topic = NewTopic(name=name, topic_id=uuid4(), partitions=1)
         await node.metadata.change(
-            lambda state, wish=wish: decisions.create_topic(state, wish, node.controller.rules)
+            lambda state, new_topic=new_topic: decisions.create_topic(state, new_topic, node.controller.rules)
         )
 
 

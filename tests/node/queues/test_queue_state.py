@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from penstock.batch import Record, build_batch, check_batch, iter_headers, read_records
-from penstock.cluster import STATE_TOPIC, TopicWish, decisions
+from penstock.cluster import STATE_TOPIC, NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
@@ -41,8 +41,8 @@ async def run(folder: Path, act: Act) -> None:
 
 
 async def create(node: Node, name: str = "jobs") -> None:
-    wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
-    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+    new_topic = NewTopic(name=name, topic_id=uuid4(), partitions=1)
+    await node.metadata.change(lambda state: decisions.create_topic(state, new_topic, node.controller.rules))
     await node.settled()
 
 

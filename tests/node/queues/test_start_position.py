@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import STATE_TOPIC, TopicWish, decisions
+from penstock.cluster import STATE_TOPIC, NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
@@ -44,8 +44,8 @@ def play(folder: Path, act: Act) -> None:
 
 
 async def create(node: Node, partitions: int = 1) -> None:
-    wish = TopicWish(name="jobs", topic_id=uuid4(), partitions=partitions)
-    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+    new_topic = NewTopic(name="jobs", topic_id=uuid4(), partitions=partitions)
+    await node.metadata.change(lambda state: decisions.create_topic(state, new_topic, node.controller.rules))
     await node.settled()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from penstock.cluster import Assignment, report_damaged, why_not_renewed
+from penstock.cluster import Assignment, report_damaged, why_not_rebuilt
 from penstock.config import ClusterSettings
 from penstock.errors import StorageError
 from penstock.node import Partition
@@ -328,11 +328,11 @@ def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died
     looks: list[str | None] = []
 
     def look(*facts: Any) -> str | None:
-        found = why_not_renewed(*facts)
+        found = why_not_rebuilt(*facts)
         looks.extend([found] if facts[3:] == ([other],) else [])
         return found
 
-    monkeypatch.setattr(repair, "why_not_renewed", look)
+    monkeypatch.setattr(repair, "why_not_rebuilt", look)
     with without_peer(trio, follower, other):
         rot(trio, follower, topic)
         scrub(trio, follower, topic)

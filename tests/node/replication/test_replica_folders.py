@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import Snapshot, TopicWish, decisions
+from penstock.cluster import NewTopic, Snapshot, decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError, StorageError
 from penstock.node import Node
@@ -33,8 +33,8 @@ def on_node(folder: Path, scene: Scene) -> None:
 
 
 async def create(node: Node, name: str) -> None:
-    wish = TopicWish(name=name, topic_id=uuid4(), partitions=1)
-    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+    new_topic = NewTopic(name=name, topic_id=uuid4(), partitions=1)
+    await node.metadata.change(lambda state: decisions.create_topic(state, new_topic, node.controller.rules))
 
 
 async def append(node: Node, topic: str, value: bytes) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from penstock.batch import Record, build_batch, check_batch
-from penstock.cluster import TopicWish, decisions
+from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
@@ -38,8 +38,8 @@ async def run(folder: Path, act: Act) -> None:
 
 async def create(node: Node, **configs: str) -> None:
     named = {"penstock.storage": "memory"} | {key.replace("_", "."): one for key, one in configs.items()}
-    wish = TopicWish(name="jobs", topic_id=uuid4(), partitions=1, configs=named)
-    await node.metadata.change(lambda state: decisions.create_topic(state, wish, node.controller.rules))
+    new_topic = NewTopic(name="jobs", topic_id=uuid4(), partitions=1, configs=named)
+    await node.metadata.change(lambda state: decisions.create_topic(state, new_topic, node.controller.rules))
     await node.settled()
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
-from penstock.cluster import ClusterState, MetadataRecord, Topic, TopicCreated, TopicWish, decisions
+from penstock.cluster import ClusterState, MetadataRecord, NewTopic, Topic, TopicCreated, decisions
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, StorageError
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.wire import NO_UUID
@@ -71,7 +71,7 @@ class _Change:
 
     def _decide_all(self, state: ClusterState) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
-        # On a copy, where each wish sees what those before it have led to: limits used up, names that collide.
+        # On a copy, where each new_topic sees what those before it have led to: limits used up, names that collide.
         trial = state.copy()
         for index, decide in self._wanted:
             try:
@@ -115,7 +115,7 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
 
 
 def _creation(node: Node, topic: CreatableTopic) -> Callable[[ClusterState], Records]:
-    wish = TopicWish(
+    new_topic = NewTopic(
         name=topic.name,
         topic_id=uuid4(),
         partitions=topic.num_partitions,
@@ -123,7 +123,7 @@ def _creation(node: Node, topic: CreatableTopic) -> Callable[[ClusterState], Rec
         assignments={row.partition_index: row.broker_ids for row in topic.assignments},
         configs={config.name: config.value for config in topic.configs},
     )
-    return lambda state: decisions.create_topic(state, wish, node.controller.rules)
+    return lambda state: decisions.create_topic(state, new_topic, node.controller.rules)
 
 
 def _created(node: Node, topic: CreatableTopic, index: int, change: _Change) -> CreatableTopicResult:

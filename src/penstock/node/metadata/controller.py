@@ -16,10 +16,10 @@ from penstock.cluster import (
     MetadataRecord,
     Move,
     MoveLimits,
+    NewTopic,
     NodeRegistered,
     PlacementRules,
     ProducerIdsReserved,
-    TopicWish,
     decisions,
     decommission_node,
     next_moves,
@@ -195,9 +195,11 @@ class Controller:
 
     async def _create_topic(self, caller: Caller, request: CreateTopic) -> None:
         configs: dict[str, str | None] = dict(request.configs)
-        wish = TopicWish(name=request.name, topic_id=uuid4(), partitions=request.partitions, configs=configs)
+        new_topic = NewTopic(
+            name=request.name, topic_id=uuid4(), partitions=request.partitions, configs=configs
+        )
         try:
-            await self._metadata.change(lambda state: decisions.create_topic(state, wish, self.rules))
+            await self._metadata.change(lambda state: decisions.create_topic(state, new_topic, self.rules))
         except KafkaError as refused:
             if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

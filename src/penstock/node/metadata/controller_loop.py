@@ -14,7 +14,7 @@ from penstock.cluster import (
     MetadataRecord,
     MetadataVoters,
     MoveLimits,
-    RetryBackoff,
+    NodeTimeouts,
     Sightings,
     gone_nodes,
     metadata_voters,
@@ -50,7 +50,7 @@ class ControllerLoop(Part):
         self._metadata = metadata
         self._settings = settings
         self._seen = seen
-        self._patience = RetryBackoff(
+        self._timeouts = NodeTimeouts(
             fence_after_ms=settings.fence_after_ms, replace_after_ms=settings.replace_after_ms
         )
         self._limits = MoveLimits(at_once=settings.max_moves)
@@ -87,8 +87,8 @@ class ControllerLoop(Part):
         seen = self._seen()
         alive = [node.node_id for node in state.nodes.values() if seen.get(node.node_id) == node.incarnation]
         unseen = self._sightings.see(now_ms, nodes=state.nodes, alive=[*alive, self._me.node])
-        await self._decide(lambda now: watch_nodes(now, unseen, self._patience))
-        gone = gone_nodes(state, unseen, self._patience)
+        await self._decide(lambda now: watch_nodes(now, unseen, self._timeouts))
+        gone = gone_nodes(state, unseen, self._timeouts)
         away = tuple(sorted(node for node, unseen_ms in unseen.items() if unseen_ms > 0))
         if self._moves_looked_at != (looked := (self._metadata.applied, tuple(sorted(gone)), away)):
             balance = self._settings.auto_rebalance

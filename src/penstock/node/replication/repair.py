@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from penstock.cluster import Assignment, ClusterState, why_not_renewed
+from penstock.cluster import Assignment, ClusterState, why_not_rebuilt
 from penstock.errors import CorruptLog, PenstockError, StorageError
 from penstock.node.metadata.controller import Controller
 from penstock.node.replication.partition import Partition
@@ -103,7 +103,7 @@ class ReplicaRepair:
                 return
             # Others may have failed since this was decided: a rotten replica that takes part is better than none.
             # What the metadata knows of that is up to `fence_after_ms` old; a connection ends with its process.
-            obstacle = why_not_renewed(self._state, assignment, found.replica.me, self._away(assignment))
+            obstacle = why_not_rebuilt(self._state, assignment, found.replica.me, self._away(assignment))
             if obstacle is not None:
                 self._say(name, f"damaged, and not made anew now: {obstacle}")
                 return
@@ -148,7 +148,7 @@ class ReplicaRepair:
         """Until it is in the metadata; then people are told if nothing can come of it."""
         known = assignment.damage_of(assigned)
         if known is not None and known.renewal == renewal.incarnation:
-            obstacle = why_not_renewed(self._state, assignment, assigned)
+            obstacle = why_not_rebuilt(self._state, assignment, assigned)
             if obstacle is not None:
                 self._say(name, f"damaged, and not made anew: {obstacle}")
         elif group not in self._reports:
