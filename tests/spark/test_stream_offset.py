@@ -13,8 +13,8 @@ A, B = TopicPartition("orders", 0), TopicPartition("orders", 10)
 
 
 def test_a_place_survives_the_checkpoint() -> None:
-    place = StreamOffset(positions={B: 7, A: 3}, group="g", topic_ids={"orders": "id"}, since={B: 0})
-    assert stream_offset.from_json(json.loads(json.dumps(place.to_json()))) == place
+    tp = StreamOffset(positions={B: 7, A: 3}, group="g", topic_ids={"orders": "id"}, since={B: 0})
+    assert stream_offset.from_json(json.loads(json.dumps(tp.to_json()))) == tp
 
 
 def test_equal_places_have_equal_text_whatever_their_order() -> None:

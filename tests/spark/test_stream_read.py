@@ -200,8 +200,8 @@ def test_new_partitions_are_read_from_their_first_record(
 
 def delete_records(broker: Broker, topic: str, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    place = TopicPartition(topic, 0, before)
-    next(iter(admin.delete_records([place]).values())).result(20)
+    tp = TopicPartition(topic, 0, before)
+    next(iter(admin.delete_records([tp]).values())).result(20)
 
 
 def test_records_that_retention_took_fail_the_stream_and_are_named(
@@ -245,7 +245,9 @@ def test_a_topic_made_again_under_its_name_is_found_out(
     with pytest.raises(StreamingQueryException, match=f"{topic}-0 is gone"):
         drain(frame, checkpoint, out)
     produce(topic, [b"z"] * 20)
-    with pytest.raises(StreamingQueryException, match=r"was deleted and made again .*start with a new one"):
+    with pytest.raises(
+        StreamingQueryException, match=r"was deleted and created again .*start with a new one"
+    ):
         drain(frame, checkpoint, out)
 
 
@@ -271,8 +273,8 @@ def test_every_lag_tool_sees_a_stream_that_runs(
         query.processAllAvailable()
         while committed(broker, group).get((topic, 0)) != 25:  # bounded by the test's own time limit
             query.processAllAvailable()
-        (place,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
-        assert place.offset == consumer.get_watermark_offsets(place, timeout=20)[1] == 25
+        (tp,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        assert tp.offset == consumer.get_watermark_offsets(tp, timeout=20)[1] == 25
     finally:
         query.stop()
         consumer.close()

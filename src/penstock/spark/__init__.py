@@ -1,7 +1,7 @@
-"""Penstock on Spark: a data source for topics, and ready-made pipelines. A client, nothing more.
+"""Penstock on Spark: a data source for topics, and ready-made pipelines. It uses the client and never loads the broker.
 
 Spark finds the data source by itself: `spark.read.format("penstock")`. The pipelines are functions of this module
-(`from penstock.spark import archive`); docs/pipelines.md tells what they do.
+(`from penstock.spark import archive`); docs/pipelines.md describes them.
 """
 
 from importlib import import_module

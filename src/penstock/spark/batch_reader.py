@@ -7,10 +7,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.spark.admission import OffsetRange, split
 from penstock.spark.filters import Pruning, prune
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner
+from penstock.spark.read_limits import OffsetRange, split
 from penstock.spark.read_task import ReadTask
 from penstock.spark.values import make_dead_letter_topics
 from penstock.types import TopicPartition
@@ -48,33 +48,33 @@ class BatchReader(DataSourceReader):
     def _plan(self, planner: Planner) -> list[ReadTask]:
         options, pruning = self._options, self._pruning
         layout = planner.layout(require_all=True)
-        if not layout.places:
+        if not layout.topic_partitions:
             which = options.subscription
             raise ConfigError(which.option, which.text, "at least one topic that matches")
-        starts = planner.resolve(options.starting, layout.places)
-        ends = planner.resolve(options.ending, layout.places)
-        kept = tuple(place for place in layout.places if pruning.allows(place))
+        starts = planner.resolve(options.starting, layout.topic_partitions)
+        ends = planner.resolve(options.ending, layout.topic_partitions)
+        kept = tuple(tp for tp in layout.topic_partitions if pruning.allows(tp))
         times = _first_at(planner, pruning, kept)
         ranges = []
-        for place in kept:
-            start = max(starts[place], pruning.offset_from, times.get(place, 0))
-            ranges.append(OffsetRange(place=place, start=start, end=min(ends[place], pruning.offset_to)))
-        make_dead_letter_topics(options, planner.cluster, {place.topic for place in kept})
+        for tp in kept:
+            start = max(starts[tp], pruning.offset_from, times.get(tp, 0))
+            ranges.append(OffsetRange(topic_partition=tp, start=start, end=min(ends[tp], pruning.offset_to)))
+        make_dead_letter_topics(options, planner.cluster, {tp.topic for tp in kept})
         parts = split(
             ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
         )
-        return [ReadTask(part.place, part.start, part.end) for part in parts]
+        return [ReadTask(part.topic_partition, part.start, part.end) for part in parts]
 
 
 def _first_at(
-    planner: Planner, pruning: Pruning, places: tuple[TopicPartition, ...]
+    planner: Planner, pruning: Pruning, topic_partitions: tuple[TopicPartition, ...]
 ) -> dict[TopicPartition, int]:
     """The first offset at or after the wanted time; no record before it can be wanted."""
-    if pruning.from_ms is None or not places:
+    if pruning.from_ms is None or not topic_partitions:
         return {}
-    found = planner.cluster.offsets(dict.fromkeys(places, pruning.from_ms))
-    latest = planner.latest([place for place, answer in found.items() if answer.offset < 0])
-    return {place: latest.get(place, answer.offset) for place, answer in found.items()}
+    found = planner.cluster.offsets(dict.fromkeys(topic_partitions, pruning.from_ms))
+    latest = planner.latest([tp for tp, answer in found.items() if answer.offset < 0])
+    return {tp: latest.get(tp, answer.offset) for tp, answer in found.items()}
 
 
 class PushFilters:

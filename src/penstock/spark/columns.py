@@ -30,7 +30,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 class Block(NamedTuple):
-    """The columns of one or more batches that vary by row, all of one length. What was not asked for is not there."""
+    """The columns of one or more batches that vary by row, all of one length. Only the columns that were asked for."""
 
     rows: int
     size_bytes: int
@@ -108,11 +108,11 @@ def joined(blocks: Sequence[Block]) -> Block:
     )
 
 
-def constants(place: TopicPartition, rows: int) -> dict[str, pa.Array]:
+def constants(tp: TopicPartition, rows: int) -> dict[str, pa.Array]:
     """The columns that a partition's rows all share."""
     return {
-        "topic": constant(place.topic, pa.string(), rows),
-        "partition": constant(place.partition, pa.int32(), rows),
+        "topic": constant(tp.topic, pa.string(), rows),
+        "partition": constant(tp.partition, pa.int32(), rows),
     }
 
 

@@ -1,7 +1,7 @@
-"""Connections that outlive a task: Spark uses a Python worker for many tasks, and each would connect anew.
+"""Connections that outlive a task: Spark runs many tasks in one Python worker, and each would have to connect again.
 
-One client per settings and process. A worker runs one task at a time, so nobody shares a client at the same moment;
-a second borrower of the same settings gets one of its own.
+One client per settings and process. A worker runs one task at a time, so two tasks never use a client at the same time;
+a second borrower of the same settings gets a client of its own.
 """
 
 import os
@@ -14,7 +14,7 @@ from penstock.client.wire import ClientSettings, Cluster
 MOST_KEPT: Final = 8
 
 _kept: dict[tuple[int, ClientSettings], Cluster] = {}
-"""By process too: a worker is a fork, and must not speak on its parent's sockets."""
+"""Also by process: a worker is a fork, and must not use its parent's sockets."""
 
 
 @contextmanager
@@ -24,11 +24,11 @@ def borrowed(settings: ClientSettings) -> Iterator[Cluster]:
     try:
         yield cluster
     except BaseException:
-        cluster.close()  # who knows what was half read
+        cluster.close()  # an answer may be half read
         raise
     if key in _kept:
         cluster.close()
         return
     _kept[key] = cluster
     while len(_kept) > MOST_KEPT:
-        _kept.pop(next(iter(_kept))).close()  # the one that was used longest ago
+        _kept.pop(next(iter(_kept))).close()  # the least recently used

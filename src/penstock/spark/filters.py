@@ -1,7 +1,7 @@
-"""Filters on offset, partition, topic and timestamp that a batch read serves by not reading.
+"""Filters on offset, partition, topic and timestamp that let a batch read skip records.
 
-A filter that is fully served here is not evaluated again by Spark. What this cannot serve goes back to Spark: filters
-on other columns, negated ones, and values of a type that does not compare.
+Spark does not evaluate a filter again that is fully applied here. All others go back to Spark: filters on other
+columns, negated ones, and values of a type that does not compare.
 
 Offsets cut the ranges. A lower bound of the timestamp skips whole batches by their header and moves the start by the
 broker's time index; an upper one only drops rows, since a log is in the order of arrival and not of its timestamps.
@@ -30,7 +30,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pruning:
-    """What is left to read. Ends are exclusive; times are microseconds since 1970."""
+    """The records that remain to be read. Ends are exclusive; times are microseconds since 1970."""
 
     offset_from: int = 0
     offset_to: int = MAX
@@ -39,9 +39,9 @@ class Pruning:
     partitions: frozenset[int] | None = None
     topics: frozenset[str] | None = None
 
-    def allows(self, place: TopicPartition) -> bool:
-        return (self.partitions is None or place.partition in self.partitions) and (
-            self.topics is None or place.topic in self.topics
+    def allows(self, tp: TopicPartition) -> bool:
+        return (self.partitions is None or tp.partition in self.partitions) and (
+            self.topics is None or tp.topic in self.topics
         )
 
     @property
@@ -58,7 +58,7 @@ EVERYTHING: Final = Pruning()
 
 
 def prune(filters: Iterable[Filter]) -> tuple[Pruning, list[Filter]]:
-    """What to read, and the filters that Spark must still evaluate."""
+    """The records to read, and the filters that Spark must still evaluate."""
     pruning, left = EVERYTHING, []
     for each in filters:
         served = _serve(pruning, each)

@@ -1,4 +1,4 @@
-"""Whether Spark can run here, and if not, what to do about it."""
+"""Checks whether Spark can run here, with advice if it cannot."""
 
 import os
 import re

@@ -1,7 +1,7 @@
-"""What becomes of each `kafka.*` option: honoured, taken without effect, or refused with a reason.
+"""How each `kafka.*` option is treated: used, ignored, or refused with a reason.
 
 Spark's Kafka connector hands these to Kafka's Java client. A job that moves to Penstock keeps them, so every name that
-the Java consumer knows is known here. A name that nobody knows is refused, since a typo in a setting that matters
+the Java consumer knows is known here. An unknown name is refused, since a typo in a setting that matters
 (`kafka.max.parition.fetch.bytes`) would otherwise be found out in production.
 """
 
@@ -64,7 +64,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "socket.connection.setup.timeout.ms",
     ]
 )
-"""Settings of Kafka's own consumer machinery, which is not there: what they tune does not exist here."""
+"""Settings of Kafka's own consumer, which is not used here: they have nothing to tune."""
 
 _OURS: Final = "Spark decides this, not the consumer; leave it out"
 

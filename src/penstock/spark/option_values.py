@@ -1,7 +1,7 @@
-"""Reading options: names without regard to case, values checked, errors that name the option.
+"""Reads options: names are case-insensitive, values are checked, errors name the option.
 
-Spark hands options over as strings. `Reader` takes them out one by one, so that what is left at the end was never
-asked for: an unknown option, which is an error.
+Spark passes options as strings. `Reader` removes them one by one, so that any that remain at the end are unknown
+options, which is an error.
 """
 
 from collections.abc import Iterable, Mapping

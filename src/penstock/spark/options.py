@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.spark import kafka_settings
 from penstock.spark.option_values import Reader, whole_number
 from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
-from penstock.spark.places import (
+from penstock.spark.read_bounds import (
     EARLIEST,
     LATEST,
     Bound,
@@ -35,7 +35,7 @@ POLL_TIMEOUT_MS: Final = 120_000
 """The connector's default (spark.network.timeout): how long a task waits for a partition that gives nothing."""
 
 PLANNING_TRY_MS: Final = 5_000
-"""What one of fetchOffset.numRetries may take before the next."""
+"""How long one of fetchOffset.numRetries may take."""
 
 DEAD_LETTER_SUFFIX: Final = ".dlq"
 
@@ -48,7 +48,7 @@ MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceOptions:
-    """What a reader was told, checked."""
+    """The options of a reader, checked."""
 
     driver: ClientSettings
     executor: ClientSettings
@@ -82,7 +82,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     reader = Reader(options)
     kafka = reader.prefixed("kafka.")
     kafka_settings.check(kafka)
-    if reader.has("path"):  # what load("...") gives
+    if reader.has("path"):  # from load("...")
         raise ConfigError("path", reader.text("path"), "no path: topics are named by subscribe")
     parsed = SourceOptions(
         driver=_client(kafka, retry_for_ms=_planning_ms(reader)),
@@ -138,12 +138,12 @@ def _check_order(starting: Bound, ending: Bound) -> None:
     if starting.is_by_time != ending.is_by_time:
         return
     begins, ends = starting.named() or {}, ending.named() or {}
-    for place in sorted(set(begins) & set(ends)):
-        if 0 <= ends[place] < begins[place]:
+    for tp in sorted(set(begins) & set(ends)):
+        if 0 <= ends[tp] < begins[tp]:
             raise ConfigError(
                 ending.option,
-                f"{place}: {ends[place]}",
-                f"{begins[place]} or more, since {starting.option} begins there",
+                f"{tp}: {ends[tp]}",
+                f"{begins[tp]} or more, since {starting.option} begins there",
             )
 
 
@@ -157,7 +157,7 @@ def _client(kafka: Mapping[str, str], *, retry_for_ms: int) -> ClientSettings:
         request_timeout_ms=whole_number(
             "kafka.request.timeout.ms", kafka.get("request.timeout.ms", "30000"), least=1, most=3_600_000
         ),
-        retry_for_ms=min(retry_for_ms, MAX_RETRY_MS),  # whoever says more means "for ever"
+        retry_for_ms=min(retry_for_ms, MAX_RETRY_MS),  # more than that means "for ever"
         retry_backoff_ms=whole_number(
             "kafka.retry.backoff.ms", kafka.get("retry.backoff.ms", "100"), least=1, most=60_000
         ),

@@ -1,4 +1,4 @@
-"""The driver's questions to the brokers: which partitions there are, and which offsets a bound means."""
+"""The driver's requests to the brokers: which partitions exist, and which offsets a bound means."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from penstock.client.wire import Cluster, FoundOffset, Topic
 from penstock.errors import ConfigError
 from penstock.spark.data_loss import report
 from penstock.spark.options import DEAD_LETTER_SUFFIX, SourceOptions
-from penstock.spark.places import EARLIEST, LATEST, Bound
+from penstock.spark.read_bounds import EARLIEST, LATEST, Bound
 from penstock.types import TopicPartition
 
 
@@ -15,7 +15,7 @@ from penstock.types import TopicPartition
 class Layout:
     """The partitions that the subscription has now."""
 
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
 
 
@@ -38,10 +38,10 @@ class Planner:
             self._cluster = None
 
     def layout(self, *, require_all: bool) -> Layout:
-        """With `require_all`, a topic or partition that was named and is not there is an error."""
+        """With `require_all`, a named topic or partition that does not exist is an error."""
         subscription = self._options.subscription
         topics = self.cluster.topics(subscription.wanted_topics())
-        if subscription.pattern:  # the brokers' own topics match ".*" too, and nobody means them
+        if subscription.pattern:  # internal topics match ".*" too, and are never meant
             topics = {name: topic for name, topic in topics.items() if not topic.internal}
             topics = self._without_dead_letters(topics)
         there = {name: topic.partitions for name, topic in topics.items()}
@@ -51,11 +51,11 @@ class Planner:
                 subscription.option,
                 subscription.text,
                 f"topics and partitions that exist: {', '.join(missing[:10])} does not. "
-                "`penstock topics create NAME` makes a topic",
+                "`penstock topics create NAME` creates a topic",
             )
-        places = subscription.select(there)
-        ids = {place.topic: str(topics[place.topic].topic_id) for place in places}
-        return Layout(places=tuple(places), topic_ids=ids)
+        topic_partitions = subscription.select(there)
+        ids = {tp.topic: str(topics[tp.topic].topic_id) for tp in topic_partitions}
+        return Layout(topic_partitions=tuple(topic_partitions), topic_ids=ids)
 
     def _without_dead_letters(self, topics: dict[str, Topic]) -> dict[str, Topic]:
         """A query that reads its own dead letters would write them again, for ever."""
@@ -68,61 +68,67 @@ class Planner:
             if (name != own if own else not name.endswith(DEAD_LETTER_SUFFIX))
         }
 
-    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._offsets(dict.fromkeys(places, EARLIEST))
+    def earliest(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(dict.fromkeys(topic_partitions, EARLIEST))
 
-    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._offsets(dict.fromkeys(places, LATEST))
+    def latest(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(dict.fromkeys(topic_partitions, LATEST))
 
-    def resolve(self, bound: Bound, places: tuple[TopicPartition, ...]) -> dict[TopicPartition, int]:
-        """The offset of each place; a bound that names partitions must name exactly these."""
+    def resolve(
+        self, bound: Bound, topic_partitions: tuple[TopicPartition, ...]
+    ) -> dict[TopicPartition, int]:
+        """The offset of each partition; a bound that names partitions must name exactly these."""
         named = bound.named()
-        if named is not None and set(named) != set(places):
-            odd = sorted(set(named) ^ set(places))
+        if named is not None and set(named) != set(topic_partitions):
+            odd = sorted(set(named) ^ set(topic_partitions))
             raise ConfigError(
                 bound.option,
                 ", ".join(map(str, odd[:10])),
                 f"all partitions of {self._options.subscription} and no others: these are in only one of the two",
             )
         if bound.is_by_time:
-            return self._by_time(bound, places)
+            return self._by_time(bound, topic_partitions)
         if bound.by_partition is None:
-            return self._offsets(dict.fromkeys(places, EARLIEST if bound.everywhere == EARLIEST else LATEST))
-        asked = {place: offset for place, offset in bound.by_partition.items() if offset < 0}
+            return self._offsets(
+                dict.fromkeys(topic_partitions, EARLIEST if bound.everywhere == EARLIEST else LATEST)
+            )
+        asked = {tp: offset for tp, offset in bound.by_partition.items() if offset < 0}
         resolved = {**bound.by_partition, **self._offsets(asked)}
-        self._check_inside(bound, {place: resolved[place] for place in set(places) - set(asked)})
+        self._check_inside(bound, {tp: resolved[tp] for tp in set(topic_partitions) - set(asked)})
         return resolved
 
-    def _by_time(self, bound: Bound, places: tuple[TopicPartition, ...]) -> dict[TopicPartition, int]:
-        times = bound.time_by_partition or dict.fromkeys(places, bound.time_ms or 0)
+    def _by_time(
+        self, bound: Bound, topic_partitions: tuple[TopicPartition, ...]
+    ) -> dict[TopicPartition, int]:
+        times = bound.time_by_partition or dict.fromkeys(topic_partitions, bound.time_ms or 0)
         found = self._ask(times)
-        late = {place for place, answer in found.items() if answer.offset < 0}
+        late = {tp for tp, answer in found.items() if answer.offset < 0}
         if late and not bound.else_latest:
-            place = min(late)
+            tp = min(late)
             raise ConfigError(
                 bound.option,
-                times[place],
-                f"a time at or before the last record of {place}, which has none at or after it. "
+                times[tp],
+                f"a time at or before the last record of {tp}, which has none at or after it. "
                 "startingOffsetsByTimestampStrategy=latest starts there at the end",
             )
-        return {**{place: answer.offset for place, answer in found.items()}, **self.latest(late)}
+        return {**{tp: answer.offset for tp, answer in found.items()}, **self.latest(late)}
 
     def _check_inside(self, bound: Bound, offsets: Mapping[TopicPartition, int]) -> None:
         """Offsets that a person wrote must be in the log, or just after it."""
         earliest, latest = self.earliest(offsets), self.latest(offsets)
-        for place, offset in sorted(offsets.items()):
-            if offset > latest[place]:
+        for tp, offset in sorted(offsets.items()):
+            if offset > latest[tp]:
                 raise ConfigError(
-                    bound.option, f"{place}: {offset}", f"an offset from {earliest[place]} to {latest[place]}"
+                    bound.option, f"{tp}: {offset}", f"an offset from {earliest[tp]} to {latest[tp]}"
                 )
-            if offset < earliest[place]:
+            if offset < earliest[tp]:
                 report(
-                    f"{bound.option} names offset {offset} of {place}, and the log begins at {earliest[place]}",
+                    f"{bound.option} names offset {offset} of {tp}, and the log begins at {earliest[tp]}",
                     fail=self._options.fail_on_data_loss,
                 )
 
     def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return {place: answer.offset for place, answer in self._ask(wanted).items()}
+        return {tp: answer.offset for tp, answer in self._ask(wanted).items()}
 
     def _ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, FoundOffset]:
         return self.cluster.offsets(wanted) if wanted else {}

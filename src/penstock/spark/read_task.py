@@ -1,4 +1,4 @@
-"""What a driver gives an executor to read. Apart from task.py, so that planning does not load what reading needs."""
+"""The unit of work of an executor. Separate from task.py, so that planning does not load the imports of reading."""
 
 from pyspark.sql.datasource import InputPartition
 
@@ -8,11 +8,11 @@ from penstock.types import TopicPartition
 class ReadTask(InputPartition):
     """A range of one partition. Pickled to an executor."""
 
-    def __init__(self, place: TopicPartition, start: int, end: int) -> None:
-        super().__init__((tuple(place), start, end))
-        self.place = place
+    def __init__(self, tp: TopicPartition, start: int, end: int) -> None:
+        super().__init__((tuple(tp), start, end))
+        self.topic_partition = tp
         self.start = start
         self.end = end
 
     def __repr__(self) -> str:
-        return f"ReadTask({self.place}: {self.start} to {self.end})"
+        return f"ReadTask({self.topic_partition}: {self.start} to {self.end})"

@@ -1,4 +1,4 @@
-"""The columns that a reader gives, in Spark's terms and in Arrow's."""
+"""The columns of a reader, as Spark's and as Arrow's schema."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -41,7 +41,7 @@ def spark_schema(columns: Sequence[str], value: StructType | None = None) -> Str
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark demands of every batch that a reader yields."""
+    """The schema that Spark demands of every batch of a reader."""
     return to_arrow_schema(schema, timezone="UTC")
 
 

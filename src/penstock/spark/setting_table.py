@@ -1,6 +1,6 @@
-"""What becomes of `kafka.*` settings: honoured, taken without effect, or refused with a reason. One table per client.
+"""How `kafka.*` settings are treated: used, ignored, or refused with a reason. One table per client.
 
-A name that nobody knows is refused: a typo in a setting that matters would otherwise be found out in production.
+An unknown name is refused: a typo in a setting that matters would otherwise be found out in production.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SECURITY: Final = ("sasl.", "ssl.", "security.")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingTable:
     client: str
-    """Whose settings these are, in words."""
+    """The name of the client that has these settings."""
     honoured: frozenset[str]
     without_effect: frozenset[str]
     refused: Mapping[str, str]

@@ -2,10 +2,10 @@
 
 A task sends its rows as they come and reports only when every one of them is acked by all replicas. Within one
 attempt nothing is written twice, since the producer is idempotent. A task that is tried again writes its rows again:
-Spark gives no way to take back those of the first attempt, and its own Kafka sink does the same.
+Spark has no way to undo those of the first attempt, and its own Kafka sink does the same.
 
-The report (`Written`) names the query, the micro-batch and the attempt that wrote. Nothing needs that yet: it is the
-place where writing exactly once will find it, when brokers have transactions.
+The report (`Written`) names the query, the micro-batch and the attempt that wrote. Nothing uses it yet: exactly-once
+writing will need it, once brokers have transactions.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """What one attempt of one task has written: all of it is acked."""
+    """The report of one attempt of one task: everything is acked."""
 
     rows: int
     records: int
@@ -44,7 +44,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writer:
-    """What both writers do. It is pickled to the executors, so it holds nothing that is open."""
+    """Common to both writers. It is pickled to the executors, so it holds no open connection."""
 
     def __init__(self, settings: ClientSettings, schema: StructType, options: SinkOptions) -> None:
         self._columns = sink_schema.check(schema, options)

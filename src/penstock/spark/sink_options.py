@@ -14,12 +14,12 @@ from penstock.errors import ConfigError
 from penstock.spark import sink_settings
 from penstock.spark.option_values import Reader, whole_number
 from penstock.spark.payloads import PAYLOAD_OPTIONS, PayloadOptions
-from penstock.spark.places import parse_topics
+from penstock.spark.read_bounds import parse_topics
 
 CODECS: Final = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_INT32: Final = 2**31 - 1
 MAX_REQUEST_BYTES: Final = 100 << 20
-"""What brokers take in one request (socket.request.max.bytes)."""
+"""The largest request that brokers accept (socket.request.max.bytes)."""
 MAX_BUFFER_BYTES: Final = 1 << 30
 
 SPARKS_OWN: Final = (
@@ -38,7 +38,7 @@ RAW: Final = PayloadOptions()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SinkOptions:
-    """What a writer was told, checked."""
+    """The options of a writer, checked."""
 
     client: ClientSettings
     topic: str | None = None
@@ -114,7 +114,7 @@ def _producer(kafka: Mapping[str, str]) -> dict[str, int]:
         raise ConfigError("kafka.compression.type", codec, f"one of {', '.join(CODECS)}")
     return {
         "compression": CODECS[codec.lower()],
-        # More could not be kept in order; Kafka's producer refuses it, and nobody loses anything if we do not.
+        # More in flight could break the order. Kafka's producer refuses such a value; clipping it does no harm.
         "max_in_flight": min(
             _number(kafka, "max.in.flight.requests.per.connection", MAX_IN_FLIGHT), MAX_IN_FLIGHT
         ),

@@ -1,7 +1,7 @@
 """Producers that outlive a task, so that a stream's micro-batches share connections and a producer id.
 
-A broker remembers every producer id for a day; one for each task of each micro-batch would be a burden to it. A
-producer goes back only when all of its records are acked, and never after trouble.
+A broker remembers every producer id for a day; one for each task of each micro-batch would fill its memory. A
+producer is kept only when all of its records are acked, and never after an error.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Arrow's columns as the encoder wants them: views of the same buffers, whatever slice of them a batch is.
+"""Arrow's columns in the encoder's format: views of the same buffers, for any slice.
 
 Compiled code indexes `bytes`, so each buffer is copied once, as a whole: 10 GB/s, where a Python object per row would
 make 0.1. Strings and binaries have the same buffers, so nothing is converted; the 64-bit kinds and views are.
@@ -44,7 +44,7 @@ def header_column_of(array: pa.Array) -> HeaderColumn | None:
     if pa.types.is_large_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
     if array.null_count:
-        # What a null list's offsets say is anybody's guess; an empty one's are equal.
+        # The offsets of a null list are undefined; those of an empty one are equal.
         array = pc.if_else(array.is_valid(), array, pa.scalar([], array.type))
     ends = array.offsets
     start, end = ends[0].as_py(), ends[-1].as_py()

@@ -1,4 +1,4 @@
-"""Which columns a writer finds and of what type, checked while the query is planned.
+"""The columns of a writer and their types, checked while the query is planned.
 
 As in Spark's Kafka sink: `value` is required, `key`, `topic`, `partition` and `headers` are used where they are, every
 other column is ignored. `timestamp` is used on request (useTimestamps), and `value` is a struct with a valueFormat.
@@ -88,7 +88,7 @@ def _check_value(types: dict[str, DataType], options: SinkOptions) -> None:
 
 
 def encoder_of(value: DataType, options: SinkOptions) -> Encoder | None:
-    """What makes bytes of the column value; None where it has them already."""
+    """The encoder of the column `value`; None if it is bytes already."""
     payload = options.payload
     if payload.value_format == "raw":
         return None

@@ -1,4 +1,4 @@
-"""One Arrow batch after another to a producer: which topic, which partition, in batches of the right size.
+"""Sends Arrow batches to a producer: chooses topic and partition, and cuts batches to the right size.
 
 Rows of one key keep their order: rows are grouped by partition without changing it, and a partition's batches leave in
 order. Rows without a key or partition go to one partition per Arrow batch, the next batch to the next, as Kafka's
@@ -32,7 +32,7 @@ ALL: Final = b""
 GATHERED_BYTES: Final = 2 << 20
 """Small Arrow batches are joined up to this, so that a topic of many partitions gets fewer and larger batches."""
 PACKED_OVERHEAD_BYTES: Final = 128
-"""What a record and its batch have around a packed value."""
+"""The bytes of a record and its batch around a packed value."""
 
 
 class RowSender:
@@ -67,11 +67,11 @@ class RowSender:
         for topic, selected in self._by_topic(batch):
             self.rows_by_topic[topic] += len(selected) // 4 if selected else batch.num_rows
             for partition, mine in self._by_partition(batch, rows.keys, topic, selected):
-                place = TopicPartition(topic, partition)
+                tp = TopicPartition(topic, partition)
                 if self._packs:
-                    self._send_packed(batch, place, mine)
+                    self._send_packed(batch, tp, mine)
                 else:
-                    self._send_rows(rows, place, mine)
+                    self._send_rows(rows, tp, mine)
 
     def _row_columns(self, batch: pa.RecordBatch) -> RowColumns:
         value = batch.column("value")
@@ -112,21 +112,21 @@ class RowSender:
             if mine:
                 yield partition, mine
 
-    def _send_rows(self, columns: RowColumns, place: TopicPartition, rows: bytes) -> None:
+    def _send_rows(self, columns: RowColumns, tp: TopicPartition, rows: bytes) -> None:
         total = len(rows) // 4 if rows else columns.rows
         start = 0
         now_ms = _now_ms()
         while start < total:
-            encoded = encode_columns(columns, rows, start, self._producer.batch_bytes(place.topic), now_ms)
-            self._producer.send(place, encoded)
+            encoded = encode_columns(columns, rows, start, self._producer.batch_bytes(tp.topic), now_ms)
+            self._producer.send(tp, encoded)
             start += encoded.rows
 
-    def _send_packed(self, batch: pa.RecordBatch, place: TopicPartition, rows: bytes) -> None:
+    def _send_packed(self, batch: pa.RecordBatch, tp: TopicPartition, rows: bytes) -> None:
         assert self._encoder is not None
-        room = max(1, self._producer.batch_bytes(place.topic) - PACKED_OVERHEAD_BYTES)
-        packed = self._encoder.pack(rows_taken(batch.column("value"), rows), room)
+        limit = max(1, self._producer.batch_bytes(tp.topic) - PACKED_OVERHEAD_BYTES)
+        packed = self._encoder.pack(rows_taken(batch.column("value"), rows), limit)
         values = column_of(pa.array(packed, pa.binary()))
-        self._send_rows(RowColumns(len(packed), Column(), values), place, ALL)
+        self._send_rows(RowColumns(len(packed), Column(), values), tp, ALL)
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What becomes of each `kafka.*` option of a writer: honoured, taken without effect, or refused with a reason.
+"""How each `kafka.*` option of a writer is treated: used, ignored, or refused with a reason.
 
 The counterpart of kafka_settings.py, for the names that Kafka's Java producer knows.
 """

@@ -16,8 +16,8 @@ from penstock.spark import options as source_options
 from penstock.spark import schema as schemas
 from penstock.spark.batch_reader import BatchReader
 from penstock.spark.options import SourceOptions
-from penstock.spark.sample import value_schema
 from penstock.spark.stream_reader import StreamReader
+from penstock.spark.value_schema import value_schema
 from penstock.spark.values import ValueColumn
 
 
@@ -52,7 +52,7 @@ class PenstockDataSource(DataSource):
 
         options = SinkOptions.from_options(self._given, overwrite=overwrite)
         writer = PenstockArrowWriter(options.client, schema, options)
-        # Every attempt of every task would wait as long for brokers that are not there. A stream's writer is made anew
+        # Every attempt of every task would wait as long for brokers that are away. A stream's writer is made again
         # for each micro-batch and leaves it to them.
         with Cluster(options.client) as cluster:
             cluster.topics([options.topic] if options.topic else [])

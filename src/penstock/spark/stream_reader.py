@@ -1,7 +1,7 @@
 """A streaming read. Runs in one process of the driver for as long as the query does; only `read` runs elsewhere.
 
-What Spark asks, in this order: `initialOffset` (several times: the answer must not move), then for each batch
-`latestOffset(start)`, `partitions(start, end)`, and `commit(end)` while the next batch is at work. `start` in
+Spark calls, in this order: `initialOffset` (several times: the answer must not change), then for each batch
+`latestOffset(start)`, `partitions(start, end)`, and `commit(end)` while the next batch runs. `start` in
 `latestOffset` is the end of the last batch that is done, so that call is when progress is committed to the consumer
 group; `stop` is not reliably called (Spark kills the process).
 """
@@ -27,10 +27,10 @@ from pyspark.sql.types import StructType
 from penstock.client import ClientError
 from penstock.errors import ConfigError
 from penstock.spark import stream_offset
-from penstock.spark.admission import OffsetRange, limited, split
 from penstock.spark.data_loss import HINT_OTHER, report
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Layout, Planner
+from penstock.spark.read_limits import OffsetRange, limited, split
 from penstock.spark.read_task import ReadTask
 from penstock.spark.stream_offset import StreamOffset
 from penstock.spark.values import make_dead_letter_topics
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: StreamOffset | None = None
         self._shown: StreamOffset | None = None
         self._group = ""
-        self._is_patient = False
+        self._retries_longer = False
         self._silent_until_ms = 0
         self._have_dead_letters: set[str] = set()
         self._last_batch_ms = _now_ms()
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
             layout = self._layout(require_all=True)
-            starts = self._planner.resolve(self._options.starting, layout.places)
+            starts = self._planner.resolve(self._options.starting, layout.topic_partitions)
             self._initial = StreamOffset(
                 positions=starts, group=self._new_group(), topic_ids=layout.topic_ids, since=starts
             )
@@ -81,31 +81,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._planner.latest(self._layout(require_all=False).places)
+        self._target = self._planner.latest(self._layout(require_all=False).topic_partitions)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         done = self._named(stream_offset.from_json(start))
         self._show_progress(done)
         layout = self._layout(require_all=False)
-        self._be_patient()
+        self._retry_longer()
         self._check_there(done, layout)
         begins, since = self._begins(done, layout)
         ends = self._ends(begins, layout)
         self._latest = done.moved(ends, layout.topic_ids, {})
         taken = self._admitted(begins, ends, limit)
-        # A place that has not been used yet keeps its pins: they are the start of the batch that ends here.
+        # A position that has not been used yet keeps its `since`: it is the start of the batch that ends here.
         is_first = done.since == done.positions
         pins = {**(done.since if is_first else {}), **since}
-        next_place = done.moved(taken, layout.topic_ids, pins if taken != done.positions or since else {})
-        if next_place.positions == done.positions and not since:
+        next_offset = done.moved(taken, layout.topic_ids, pins if taken != done.positions or since else {})
+        if next_offset.positions == done.positions and not since:
             return start
         self._last_batch_ms = _now_ms()
-        return next_place.to_json()
+        return next_offset.to_json()
 
-    def _be_patient(self) -> None:
-        """A stream that runs outlasts a restart of its brokers; one that starts says soon that they are not there."""
-        if not self._is_patient:
-            self._is_patient = True
+    def _retry_longer(self) -> None:
+        """A running stream survives a restart of its brokers; a starting one fails early if they are away."""
+        if not self._retries_longer:
+            self._retries_longer = True
             self._planner.close()
             self._planner = Planner(replace(self._options, driver=self._options.executor))
 
@@ -116,8 +116,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = stream_offset.from_json(end)
         begins = stream_offset.starts(stream_offset.from_json(start), last)
         ranges = [
-            OffsetRange(place=place, start=begins[place], end=last.positions[place])
-            for place in sorted(last.positions)
+            OffsetRange(topic_partition=tp, start=begins[tp], end=last.positions[tp])
+            for tp in sorted(last.positions)
         ]
         self._make_dead_letter_topics(ranges)
         parts = split(
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
-        return [ReadTask(part.place, part.start, part.end) for part in parts]
+        return [ReadTask(part.topic_partition, part.start, part.end) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from penstock.spark.task import TaskReader  # only executors need it
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress.close()
 
     def _named(self, done: StreamOffset) -> StreamOffset:
-        """With a group: the connector's places have none, and a name that is given wins over the checkpoint's."""
+        """With a group: the connector's positions have none, and the option takes precedence over the checkpoint."""
         if self._options.group_id:
             return replace(done, group=self._options.group_id)
         if not done.group:
@@ -153,15 +153,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _layout(self, *, require_all: bool) -> Layout:
         layout = self._planner.layout(require_all=require_all)
-        if require_all and not layout.places and not self._options.subscription.pattern:
+        if require_all and not layout.topic_partitions and not self._options.subscription.pattern:
             which = self._options.subscription
             raise ConfigError(which.option, which.text, "at least one partition")
         return layout
 
     def _check_there(self, done: StreamOffset, layout: Layout) -> None:
-        """Partitions and topics that the stream has read from and that are gone, or are others by the same name."""
+        """Reports partitions and topics that the stream has read from and that were deleted or created again."""
         fail = self._options.fail_on_data_loss
-        gone = sorted(set(done.positions) - set(layout.places))
+        gone = sorted(set(done.positions) - set(layout.topic_partitions))
         if gone:
             report(
                 f"{', '.join(map(str, gone[:10]))} is gone, and the stream was reading it",
@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in sorted(set(done.topic_ids) & set(layout.topic_ids)):
             if stream_offset.is_other_topic(done.topic_ids[topic], layout.topic_ids[topic]):
                 report(
-                    f"topic {topic} was deleted and made again since the last batch (id {done.topic_ids[topic]}, "
+                    f"topic {topic} was deleted and created again since the last batch (id {done.topic_ids[topic]}, "
                     f"now {layout.topic_ids[topic]})",
                     fail=fail,
                     hint=HINT_OTHER,
@@ -180,39 +180,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begins(
         self, done: StreamOffset, layout: Layout
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where each partition goes on, and of these the ones that are new: they begin at their first record."""
+        """Where each partition continues, and those that are new: they begin at their first record."""
         again = {
             topic
             for topic, known in done.topic_ids.items()
             if stream_offset.is_other_topic(known, layout.topic_ids.get(topic, known))
         }
         known = {
-            place: done.positions[place]
-            for place in layout.places
-            if place in done.positions and place.topic not in again
+            tp: done.positions[tp]
+            for tp in layout.topic_partitions
+            if tp in done.positions and tp.topic not in again
         }
-        fresh = self._planner.earliest([place for place in layout.places if place not in known])
-        for place, offset in sorted(fresh.items()):
+        fresh = self._planner.earliest([tp for tp in layout.topic_partitions if tp not in known])
+        for tp, offset in sorted(fresh.items()):
             if offset > 0:
                 report(
-                    f"new partition {place} begins at offset {offset}: what was before is gone unread",
+                    f"new partition {tp} begins at offset {offset}: earlier records were deleted unread",
                     fail=self._options.fail_on_data_loss,
                 )
         return {**known, **fresh}, fresh
 
     def _ends(self, begins: dict[TopicPartition, int], layout: Layout) -> dict[TopicPartition, int]:
-        ends = self._planner.latest(layout.places)
-        for place, end in sorted(ends.items()):
-            if end < begins[place]:
+        ends = self._planner.latest(layout.topic_partitions)
+        for tp, end in sorted(ends.items()):
+            if end < begins[tp]:
                 report(
-                    f"{place} ends at offset {end}, and the stream has read up to {begins[place]}",
+                    f"{tp} ends at offset {end}, and the stream has read up to {begins[tp]}",
                     fail=self._options.fail_on_data_loss,
                 )
         if self._target is None:
             return ends
         # Never past the target; what came to be after it was set waits for the next run.
-        targets = {place: max(self._target.get(place, begins[place]), begins[place]) for place in ends}
-        return {place: min(end, targets[place]) for place, end in ends.items()}
+        targets = {tp: max(self._target.get(tp, begins[tp]), begins[tp]) for tp in ends}
+        return {tp: min(end, targets[tp]) for tp, end in ends.items()}
 
     def _admitted(
         self, begins: dict[TopicPartition, int], ends: dict[TopicPartition, int], limit: ReadLimit
@@ -220,10 +220,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far this batch goes."""
         if isinstance(limit, ReadAllAvailable):
             return ends
-        waiting = sum(max(0, end - begins[place]) for place, end in ends.items())
+        waiting = sum(max(0, end - begins[tp]) for tp, end in ends.items())
         least = self._options.min_offsets_per_trigger
         if least is not None and waiting < least and self._target is None and not self._is_late():
-            return {place: min(begins[place], ends[place]) for place in ends}
+            return {tp: min(begins[tp], ends[tp]) for tp in ends}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return ends if most is None else limited(begins, ends, most)
 
@@ -231,12 +231,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _now_ms() - self._last_batch_ms >= self._options.max_trigger_delay_ms
 
     def _make_dead_letter_topics(self, ranges: list[OffsetRange]) -> None:
-        topics = stream_offset.topics_of(each.place for each in ranges if each.size)
+        topics = stream_offset.topics_of(each.topic_partition for each in ranges if each.size)
         make_dead_letter_topics(self._options, self._planner.cluster, topics - self._have_dead_letters)
         self._have_dead_letters |= topics
 
     def _show_progress(self, done: StreamOffset) -> None:
-        """Commits to the consumer group, for those who look at lag. The checkpoint is what counts, so a failure here
+        """Commits to the consumer group, so that tools show the lag. Only the checkpoint counts, so a failure here
         does not fail the stream."""
         if not self._options.commit_progress or done == self._shown or _now_ms() < self._silent_until_ms:
             return

@@ -1,4 +1,4 @@
-"""What an executor does: fetch a range of one partition, decode it, yield Arrow batches of about ten thousand rows.
+"""The work of an executor: fetch a range of one partition, decode it, yield Arrow batches of about ten thousand rows.
 
 Batches are checked (CRC) and scanned as they come. Small ones are joined, since each batch that is yielded costs Spark
 a fixed amount; large ones are cut, since Spark holds each in memory whole.
@@ -37,31 +37,31 @@ TARGET_BYTES: Final = 16 << 20
 
 
 class StrangeRecord(PenstockError):
-    """A record that is right for Kafka and has no place in Spark's types."""
+    """A record that is valid for Kafka and does not fit Spark's types."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReader:
-    """Everything that a task needs to know besides its range. Pickled to executors as part of a reader."""
+    """The settings of a task, without its range. Pickled to executors as part of a reader."""
 
     options: SourceOptions
     schema: StructType
     pruning: Pruning = EVERYTHING
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, ReadTask):  # what Spark makes of a plan without partitions
+        if not isinstance(partition, ReadTask):  # Spark's own, for a plan without partitions
             return
         schema = arrow_schema(self.schema)
         values = ValueColumn(self.options, self.schema)
         with connections.borrowed(self.options.executor) as cluster:
             for block in self._blocks(cluster, partition, values.needs | self._wanted(schema)):
                 for piece in _cut(block):
-                    shared = columns.constants(partition.place, piece.rows)
-                    yield from values.finish(cluster, partition.place, piece, shared)
+                    shared = columns.constants(partition.topic_partition, piece.rows)
+                    yield from values.finish(cluster, partition.topic_partition, piece, shared)
 
     def _wanted(self, schema: pa.Schema) -> frozenset[str]:
         varying = frozenset(schema.names) - {"topic", "partition"}
-        # Something must say how many rows there are.
+        # At least one column must give the number of rows.
         return varying | ({"timestamp"} if self.pruning.by_time else set()) or frozenset(["offset"])
 
     def _blocks(self, cluster: Cluster, task: ReadTask, wanted: frozenset[str]) -> Iterator[Block]:
@@ -86,8 +86,8 @@ class TaskReader:
                     block = columns.to_block(batch, wanted, start, task.end)
                 except pa.ArrowInvalid as problem:
                     raise StrangeRecord(
-                        f"{task.place}, offsets {batch.base_offset} to {batch.last_offset}: a timestamp that does not "
-                        f"fit Spark's ({problem}). Leave it out with the option columns"
+                        f"{task.topic_partition}, offsets {batch.base_offset} to {batch.last_offset}: a timestamp does "
+                        f"not fit Spark's ({problem}). Leave it out with the option columns"
                     ) from None
                 if self.pruning.by_time:
                     block = columns.filtered(block, partial(_in_time, self.pruning))
@@ -111,14 +111,14 @@ class TaskReader:
             yield columns.together(run)
 
     def _chunks(self, cluster: Cluster, task: ReadTask) -> Iterator[tuple[int, bytes]]:
-        """The range's batches, and the first offset that counts in them. Where offsets are gone, it fails or goes on
-        after the gap, as asked."""
+        """The range's batches, and the first offset that counts in them. If offsets are gone, it fails or continues
+        after the gap, by failOnDataLoss."""
         start = task.start
         size, wait_ms = self.options.fetch_bytes, self.options.max_wait_ms
         while start < task.end:
             try:
                 for chunk in fetch_range(
-                    cluster, task.place, start, task.end, fetch_bytes=size, max_wait_ms=wait_ms
+                    cluster, task.topic_partition, start, task.end, fetch_bytes=size, max_wait_ms=wait_ms
                 ):
                     yield start, chunk
                 return
@@ -126,7 +126,7 @@ class TaskReader:
                 if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 data_loss.report(
-                    f"{task.place} is gone, and offsets {start} to {task.end - 1} were to be read",
+                    f"{task.topic_partition} is gone, and offsets {start} to {task.end - 1} were to be read",
                     fail=self.options.fail_on_data_loss,
                     hint=data_loss.HINT_OTHER,
                 )
@@ -134,7 +134,7 @@ class TaskReader:
             except OffsetGone as gone:
                 end = min(task.end, gone.earliest if gone.earliest > gone.wanted else task.end)
                 data_loss.report(
-                    f"{task.place}: offsets {gone.wanted} to {end - 1} were to be read, and the log has "
+                    f"{task.topic_partition}: offsets {gone.wanted} to {end - 1} were to be read, and the log has "
                     f"{gone.earliest} to {gone.latest - 1}",
                     fail=self.options.fail_on_data_loss,
                 )

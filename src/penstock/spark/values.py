@@ -1,7 +1,7 @@
-"""The value column: raw bytes as they are, or decoded by a format; and what becomes of records that do not decode.
+"""The value column: raw bytes, or decoded by a format; and how records that do not decode are treated.
 
-A bad record never vanishes: it fails the query, or goes to the dead-letter topic whole, with the reason, before the
-rows that follow it are handed on. A task that runs twice may write it there twice.
+A bad record is never dropped silently: it fails the query, or goes to the dead-letter topic whole, with the reason,
+before the rows that follow it are yielded. A task that runs twice may write it there twice.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -36,7 +36,7 @@ DEAD_LETTER_CONFIGS: Final = {"max.message.bytes": str(DEAD_LETTER_BYTES), "rete
 
 
 class BadRecord(PenstockError):
-    """A record whose value is not what valueFormat says, in a query that fails on such."""
+    """A record whose value does not match valueFormat, in a query that fails on bad records."""
 
 
 def dead_letter_topic(options: SourceOptions, topic: str) -> str:
@@ -44,7 +44,7 @@ def dead_letter_topic(options: SourceOptions, topic: str) -> str:
 
 
 def make_dead_letter_topics(options: SourceOptions, cluster: Cluster, topics: Collection[str]) -> None:
-    """Those that are not there yet. Looking first: the right to create is not asked of who need not create."""
+    """Creates those that do not exist. Checks first: a query that need not create topics needs no right to do so."""
     if not options.to_dead_letters or not topics:
         return
     wanted = {dead_letter_topic(options, topic) for topic in topics}
@@ -73,7 +73,7 @@ class ValueColumn:
         return frozenset(["value", "offset"])
 
     def finish(
-        self, cluster: Cluster, place: TopicPartition, block: "Block", shared: Mapping[str, pa.Array]
+        self, cluster: Cluster, tp: TopicPartition, block: "Block", shared: Mapping[str, pa.Array]
     ) -> Iterator[pa.RecordBatch]:
         columns = {**block.columns, **shared}
         if self._decoder is None:
@@ -81,7 +81,7 @@ class ValueColumn:
             return
         for decoded in self._decoder.parts(block.columns["value"]):
             if decoded.bad:
-                self._set_aside(cluster, place, block, decoded.bad)
+                self._set_aside(cluster, tp, block, decoded.bad)
             yield from self._decoded(columns, decoded)
 
     def _decoded(self, columns: Mapping[str, pa.Array], decoded: Decoded) -> Iterator[pa.RecordBatch]:
@@ -102,27 +102,28 @@ class ValueColumn:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _set_aside(
-        self, cluster: Cluster, place: TopicPartition, block: "Block", bad: list[tuple[int, str]]
+        self, cluster: Cluster, tp: TopicPartition, block: "Block", bad: list[tuple[int, str]]
     ) -> None:
         if not self._options.to_dead_letters:
             row, reason = bad[0]
             raise BadRecord(
-                f"{place}, offset {block.columns['offset'][row].as_py()}: the value is not "
-                f"{self._options.payload.value_format}: {reason}. badRecords=deadLetter sets such records aside"
+                f"{tp}, offset {block.columns['offset'][row].as_py()}: the value is not "
+                f"{self._options.payload.value_format}: {reason}. badRecords=deadLetter moves such records to another "
+                "topic"
             )
         from penstock.client.wire.producer import BatchProducer  # few readers ever need it
 
-        topic = dead_letter_topic(self._options, place.topic)
+        topic = dead_letter_topic(self._options, tp.topic)
         there = cluster.topics([topic])
         partitions = there[topic].partitions if topic in there else (0,)
         with BatchProducer(cluster, max_request_bytes=DEAD_LETTER_BYTES) as producer:
-            letters = [_letter(place, block, row, reason) for row, reason in bad]
-            producer.send_records(topic, place.partition % len(partitions), letters)
+            letters = [_letter(tp, block, row, reason) for row, reason in bad]
+            producer.send_records(topic, tp.partition % len(partitions), letters)
             producer.flush()
 
 
-def _letter(place: TopicPartition, block: "Block", row: int, reason: str) -> Record:
-    """The record as it was, with headers that say why it is here and where it was."""
+def _letter(tp: TopicPartition, block: "Block", row: int, reason: str) -> Record:
+    """The original record, with headers for the reason and for its origin."""
     found = {name: column[row] for name, column in block.columns.items()}
     offset, time_ms = found["offset"].as_py(), found["timestamp"].value // 1000
     headers = tuple((pair["key"], pair["value"]) for pair in found["headers"].as_py() or ())
@@ -134,8 +135,8 @@ def _letter(place: TopicPartition, block: "Block", row: int, reason: str) -> Rec
         (
             *headers,
             (ERROR_HEADER, reason.encode()),
-            (TOPIC_HEADER, place.topic.encode()),
-            (PARTITION_HEADER, str(place.partition).encode()),
+            (TOPIC_HEADER, tp.topic.encode()),
+            (PARTITION_HEADER, str(tp.partition).encode()),
             (OFFSET_HEADER, str(offset).encode()),
             (TIMESTAMP_HEADER, str(time_ms).encode()),
         ),

@@ -75,9 +75,9 @@ def create(servers: str, topic: str, partitions: int) -> str:
 
 def ends(cluster: Cluster, topic: str) -> dict[TopicPartition, int]:
     """Where the partitions of a topic end."""
-    places = [TopicPartition(topic, index) for index in cluster.topics([topic])[topic].partitions]
-    found = cluster.offsets(dict.fromkeys(places, LATEST))
-    return {place: each.offset for place, each in found.items()}
+    topic_partitions = [TopicPartition(topic, index) for index in cluster.topics([topic])[topic].partitions]
+    found = cluster.offsets(dict.fromkeys(topic_partitions, LATEST))
+    return {tp: each.offset for tp, each in found.items()}
 
 
 def count(servers: str, topic: str) -> int:

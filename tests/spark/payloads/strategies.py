@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.payloads.shapes import INT_BITS, arrow_struct
+from penstock.spark.payloads.spark_types import INT_BITS, arrow_struct
 
 NAMES = ("a", "b", "id", "Name", "x_y", "é")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

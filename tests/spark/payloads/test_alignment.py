@@ -112,9 +112,9 @@ def test_large_mixtures(value_format: str, share: float) -> None:
 
 @pytest.mark.parametrize("value_format", FORMATS)
 def test_one_bad_record_at_every_place(value_format: str) -> None:
-    for place in range(0, 600, 53):
+    for tp in range(0, 600, 53):
         records: list[int | bytes | None] = [i % 50 for i in range(600)]
-        records[place] = BAD[value_format][place % len(BAD[value_format])]
+        records[tp] = BAD[value_format][tp % len(BAD[value_format])]
         check(value_format, records)
 
 

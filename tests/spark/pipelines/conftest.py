@@ -64,7 +64,7 @@ def record(number: int) -> dict[str, Any]:
     }
 
 
-def places(rows: DataFrame) -> list[tuple[int, int]]:
+def topic_partitions(rows: DataFrame) -> list[tuple[int, int]]:
     """Partition and offset of each row, sorted: a row that is there twice is in it twice."""
     return sorted((row.partition, row.offset) for row in rows.select("partition", "offset").collect())
 

@@ -46,13 +46,15 @@ class FakePlanner:
         self._earliest, self._latest = earliest, latest
 
     def layout(self, *, require_all: bool) -> Layout:
-        return Layout(places=tuple(TopicPartition(topic, 0) for topic in self.ids), topic_ids=self.ids)
+        return Layout(
+            topic_partitions=tuple(TopicPartition(topic, 0) for topic in self.ids), topic_ids=self.ids
+        )
 
-    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, self._earliest)
+    def earliest(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(topic_partitions, self._earliest)
 
-    def latest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, self._latest)
+    def latest(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(topic_partitions, self._latest)
 
     def close(self) -> None:
         pass

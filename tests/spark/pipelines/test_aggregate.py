@@ -14,7 +14,7 @@ from penstock import Broker
 from penstock.errors import ConfigError
 from penstock.spark import Aggregation, aggregate
 from penstock.spark.pipelines.aggregating import _reads, _time
-from penstock.spark.places import Subscription
+from penstock.spark.read_bounds import Subscription
 from penstock.types import TopicPartition
 
 NOON_MS = 1_767_268_800_000

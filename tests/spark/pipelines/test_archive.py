@@ -28,7 +28,7 @@ from penstock.spark.pipelines.manifest import Manifest
 from penstock.spark.pipelines.staging import Stage
 from penstock.spark.pipelines.writer import ArchiveWriter
 
-from .conftest import Shop, all_places, places, plain
+from .conftest import Shop, all_places, plain, topic_partitions
 
 
 def test_an_archive_holds_the_records_as_they_are_by_topic_and_utc_date(
@@ -41,7 +41,7 @@ def test_an_archive_holds_the_records_as_they_are_by_topic_and_utc_date(
     dates = {row.date.isoformat() for row in shop.archived().select("date").collect()}
     assert dates == {"2025-12-31", "2026-01-01"}
     assert {path.split("/")[1] for path in shop.data_files()} == {f"date={date}" for date in dates}
-    assert places(shop.spark.read.parquet(shop.path)) == all_places(
+    assert topic_partitions(shop.spark.read.parquet(shop.path)) == all_places(
         12
     )  # a reader who knows nothing of the log
 
@@ -86,14 +86,14 @@ def test_runs_that_die_at_any_stage_lose_nothing_and_write_nothing_twice(
             crash(patch, *stage)
             with pytest.raises(RuntimeError, match="the machine is gone"):
                 shop.archive(**settings)
-        there = len(places(shop.archived()))
+        there = len(topic_partitions(shop.archived()))
         assert there in (0, sold if own_checkpoint else 9)  # all of a batch, or nothing
-        assert places(shop.archived()) == all_places(there)
+        assert topic_partitions(shop.archived()) == all_places(there)
 
     shop.sell(sold, 3)
     shop.archive(**settings)
 
-    assert places(shop.archived()) == all_places(sold + 3)
+    assert topic_partitions(shop.archived()) == all_places(sold + 3)
     assert shop.data_files() == set(shop.state().files)
     assert shop.staged() == []
 
@@ -112,7 +112,7 @@ def test_whatever_becomes_of_the_checkpoint_nothing_is_lost_or_written_twice(
     shop.sell(18, 6)
     done = shop.archive(checkpoint=checkpoint)
     assert (done.totals.rows, done.rows) == (6, 6)
-    assert places(shop.archived()) == all_places(24)
+    assert topic_partitions(shop.archived()) == all_places(24)
 
 
 def test_of_two_writers_the_newer_wins_and_the_older_leaves_nothing_behind(shop: Shop) -> None:
@@ -146,7 +146,7 @@ def test_a_stream_ends_with_a_clear_error_when_another_run_takes_over(shop: Shop
         shop.archive(schedule=Schedule(every="100ms", on_batch=lambda _: begun.set()))
     other.join()
     shop.archive(compaction=None)
-    assert places(shop.archived()) == all_places(9)
+    assert topic_partitions(shop.archived()) == all_places(9)
 
 
 def test_only_one_of_two_creates_a_file(spark: SparkSession, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_long_log_is_read_from_its_snapshot(shop: Shop, monkeypatch: pytest.Mo
     shop.archive(options={"maxOffsetsPerTrigger": "3"}, compaction=None)
     names = sorted(path.name for path in Path(shop.path, "_penstock", "log").glob("0*"))
     assert names == [f"{3:020d}.json", f"{4:020d}.json", f"{4:020d}.snapshot.json", f"{5:020d}.json"]
-    assert places(shop.archived()) == all_places(12)
+    assert topic_partitions(shop.archived()) == all_places(12)
 
 
 def test_latest_is_where_the_topic_ended_when_it_was_first_archived(shop: Shop) -> None:
@@ -197,7 +197,9 @@ def test_latest_is_where_the_topic_ended_when_it_was_first_archived(shop: Shop) 
     assert shop.archive(options={"startingOffsets": "latest"}).rows == 0
     shop.sell(6, 6)
     assert shop.archive(options={"startingOffsets": "latest"}).rows == 6
-    assert places(shop.archived()) == all_places(12)[2:4] + all_places(12)[6:8] + all_places(12)[10:]
+    assert (
+        topic_partitions(shop.archived()) == all_places(12)[2:4] + all_places(12)[6:8] + all_places(12)[10:]
+    )
 
 
 def test_a_topic_that_was_made_again_is_refused(shop: Shop, make_topic: Callable[..., str]) -> None:
@@ -217,7 +219,7 @@ def test_a_stream_runs_until_it_is_stopped_and_tells_of_every_batch(shop: Shop) 
     assert done.rows == 9
     assert seen[0].rows == 9
     assert seen[0].lag == 0
-    assert places(shop.archived()) == all_places(9)
+    assert topic_partitions(shop.archived()) == all_places(9)
 
 
 @pytest.mark.parametrize(

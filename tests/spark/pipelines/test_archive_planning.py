@@ -120,8 +120,8 @@ def checkpoint_at(*positions: int, committed: int) -> Files:
     files = memory_files()
     for number, position in enumerate(positions):
         since = {ORDERS: 3} if number == 0 else {}
-        place = StreamOffset(positions={ORDERS: position}, group="g", since=since).to_json()
-        files.write(f"offsets/{number}", f"v1\n{{}}\n{json.dumps(place)}".encode())
+        tp = StreamOffset(positions={ORDERS: position}, group="g", since=since).to_json()
+        files.write(f"offsets/{number}", f"v1\n{{}}\n{json.dumps(tp)}".encode())
         if number < committed:
             files.write(f"commits/{number}", b"v1\n{}")
     return files

@@ -15,7 +15,7 @@ from penstock.cli import pipeline_session
 from penstock.cli.app import penstock
 from penstock.cli.pipeline_session import OnSpark
 
-from .conftest import Shop, all_places, places
+from .conftest import Shop, all_places, topic_partitions
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_an_archive_made_by_the_command_in_a_session_of_its_own(shop: Shop) -> N
     assert [batch["total_rows"] for batch in batches] == [30]
     assert batches[0]["lag"] == 0
     assert last["done"]["archived"] == 30
-    assert places(shop.archived()) == all_places(30)
+    assert topic_partitions(shop.archived()) == all_places(30)
 
 
 @pytest.mark.usefixtures("in_session")

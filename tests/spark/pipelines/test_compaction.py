@@ -7,7 +7,7 @@ from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.reading import committed
 from penstock.spark.pipelines.staging import Stage
 
-from .conftest import Shop, all_places, only, places, plain
+from .conftest import Shop, all_places, only, plain, topic_partitions
 
 
 def test_merging_keeps_every_row_and_puts_each_file_in_offset_order(shop: Shop) -> None:
@@ -41,7 +41,7 @@ def test_a_stream_merges_as_it_goes(shop: Shop) -> None:
         schedule=Schedule(every="50ms", on_batch=seen.append, stop=lambda: len(seen) >= 5),
     )
     assert done.files_merged_away > 0
-    assert places(shop.archived()) == all_places(30)
+    assert topic_partitions(shop.archived()) == all_places(30)
 
 
 def test_a_merge_that_dies_after_its_commit_is_cleared_away_by_the_next_run(
@@ -57,11 +57,11 @@ def test_a_merge_that_dies_after_its_commit_is_cleared_away_by_the_next_run(
         patch.setattr(Stage, "clear", gone)
         with pytest.raises(RuntimeError):
             compact_archive(shop.spark, shop.path)
-    assert places(shop.archived()) == all_places(6)
+    assert topic_partitions(shop.archived()) == all_places(6)
     assert len(shop.data_files()) > len(shop.state().files)  # what was merged is still lying there
 
     compact_archive(shop.spark, shop.path)
 
     assert shop.data_files() == set(shop.state().files)
-    assert places(shop.archived()) == all_places(6)
+    assert topic_partitions(shop.archived()) == all_places(6)
     assert only({file.date for file in shop.state().files.values()}) == "2025-12-31"

@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame
 
 from penstock.errors import ConfigError
 from penstock.spark import history
-from penstock.spark.admission import OffsetRange
 from penstock.spark.data_loss import DataLoss
 from penstock.spark.pipelines.tail import _range, _source_options
+from penstock.spark.read_limits import OffsetRange
 from penstock.types import TopicPartition
 
-from .conftest import Shop, all_places, places, plain
+from .conftest import Shop, all_places, plain, topic_partitions
 
 PLACE = TopicPartition("orders", 0)
 
@@ -40,12 +40,12 @@ def test_history_without_a_tail_is_parquet_alone(shop: Shop) -> None:
     assert "penstock" not in found._jdf.queryExecution().executedPlan().toString().lower().replace(
         shop.path.lower(), ""
     )
-    assert places(found) == all_places(9)
+    assert topic_partitions(found) == all_places(9)
 
 
 def test_history_of_a_topic_that_is_not_archived_yet_is_all_live(shop: Shop) -> None:
     shop.sell(0, 9)
-    assert places(whole(shop, topics=shop.topic)) == all_places(9)
+    assert topic_partitions(whole(shop, topics=shop.topic)) == all_places(9)
 
 
 def test_there_is_no_gap_and_no_overlap_while_records_come_in_and_are_archived(shop: Shop) -> None:
@@ -65,25 +65,25 @@ def test_there_is_no_gap_and_no_overlap_while_records_come_in_and_are_archived(s
         before = whole(shop)
         shop.archive(compaction=None)
         for found in (before, whole(shop)):
-            there = places(found)
+            there = topic_partitions(found)
             for partition in range(3):
                 offsets = [offset for number, offset in there if number == partition]
                 assert offsets == list(range(len(offsets)))
     finally:
         enough.set()
         seller.join()
-    assert places(whole(shop)) == all_places(sold[0])
+    assert topic_partitions(whole(shop)) == all_places(sold[0])
 
 
 def test_the_tail_begins_where_the_archive_ends() -> None:
-    assert _range(PLACE, 5, 2, 9, fail=True) == OffsetRange(place=PLACE, start=5, end=9)
-    assert _range(PLACE, None, 2, 9, fail=True) == OffsetRange(place=PLACE, start=2, end=9)
+    assert _range(PLACE, 5, 2, 9, fail=True) == OffsetRange(topic_partition=PLACE, start=5, end=9)
+    assert _range(PLACE, None, 2, 9, fail=True) == OffsetRange(topic_partition=PLACE, start=2, end=9)
 
 
 def test_records_that_were_deleted_before_they_were_archived_are_missed_aloud() -> None:
     with pytest.raises(DataLoss, match="archived up to offset 4, and the log begins at 7"):
         _range(PLACE, 5, 7, 9, fail=True)
-    assert _range(PLACE, 5, 7, 9, fail=False) == OffsetRange(place=PLACE, start=7, end=9)
+    assert _range(PLACE, 5, 7, 9, fail=False) == OffsetRange(topic_partition=PLACE, start=7, end=9)
 
 
 def test_a_log_that_ends_before_the_archive_does_is_noticed() -> None:

@@ -1,13 +1,13 @@
-"""What a record's value holds: JSON, CSV, Avro or Arrow, to rows and back. Pure functions on Arrow arrays, no I/O.
+"""Formats of record values: JSON, CSV, Avro and Arrow, to rows and back. Pure functions on Arrow arrays, no I/O.
 
 `given_schema(...)` and `infer_schema(...)` find the schema, in the options or in a sample. `decoder_for(...)` decodes a
-column of values and says which records are bad and why; `encoder_for(...)` goes the other way. `base` tells how a block
-is decoded fast and how a bad record in it is found.
+column of values and says which records are bad and why; `encoder_for(...)` goes the other way. `base` describes how a
+block is decoded fast and how a bad record in it is found.
 """
 
 from .formats import decoder_for, encoder_for, given_schema, infer_schema
+from .interfaces import Decoded, Decoder, Encoder, PayloadError
 from .options import PAYLOAD_OPTIONS, VALUE_FORMATS, PayloadOptions
-from .verdicts import Decoded, Decoder, Encoder, PayloadError
 
 __all__ = [
     "PAYLOAD_OPTIONS",

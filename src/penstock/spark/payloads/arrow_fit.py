@@ -1,7 +1,7 @@
-"""Whether an Arrow type that somebody wrote fits the one that was asked for, and the conversion if it does.
+"""Whether the Arrow type of a value fits the requested type, and the conversion if it does.
 
-Structs are matched by field name: the order does not matter and fields that nobody asked for are ignored; a field that
-is missing does not fit. Leaves fit if every value of the one type is a value of the other (int32 to bigint, float to
+Structs are matched by field name: the order does not matter and fields that were not requested are ignored; a missing
+field does not fit. Leaves fit if every value of the one type is a value of the other (int32 to bigint, float to
 double, dictionary to its values), or if it can be checked for each value (integers that are small enough, timestamps
 in nanoseconds that are whole microseconds, decimals).
 """
@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .interfaces import BadValue, shown
 from .ipc_scan import MAX_UNPACKED_BYTES
-from .shapes import path_of
-from .verdicts import BadValue, shown
+from .spark_types import path_of
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -69,11 +69,11 @@ def _fit_struct(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
 def pick(found: Any, wanted: pa.Field, path: str) -> tuple[int, Convert]:
     """Which of `found`'s fields (a struct type or a schema) is the one called `wanted`, and how it is converted."""
     name = path_of(path, wanted.name)
-    places = found.get_all_field_indices(wanted.name)
-    if len(places) != 1:
-        what = f"{len(places)} columns of that name" if places else "no such column"
+    topic_partitions = found.get_all_field_indices(wanted.name)
+    if len(topic_partitions) != 1:
+        what = f"{len(topic_partitions)} columns of that name" if topic_partitions else "no such column"
         raise BadValue(f"column {shown(name)!r}: expected {shown(wanted.type)}, found {what}")
-    return places[0], fit(found.field(places[0]).type, wanted.type, name)
+    return topic_partitions[0], fit(found.field(topic_partitions[0]).type, wanted.type, name)
 
 
 def _fit_list(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:

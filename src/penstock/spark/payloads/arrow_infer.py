@@ -1,4 +1,4 @@
-"""The schema of a sample of Arrow IPC values: what they say about themselves, in Spark's types."""
+"""The schema of a sample of Arrow IPC values: their own schemas, in Spark's types."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 )
 
 from .arrow_read import aligned
+from .interfaces import BadValue, PayloadError, clip, shown
 from .ipc_scan import scan
-from .verdicts import BadValue, PayloadError, clip, shown
 
 # Arrow types that Spark's own table lacks, and the narrowest Spark type that holds all of their values.
 _WIDER: dict[pa.DataType, DataType] = {

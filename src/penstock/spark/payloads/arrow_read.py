@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
 from .arrow_fit import Convert, pick
+from .interfaces import BadValue
 from .ipc_scan import MAX_UNPACKED_BYTES, scan
 from .many_rows import ManyRowsDecoder
-from .shapes import arrow_struct, check_promises, check_supported
-from .verdicts import BadValue
+from .spark_types import arrow_struct, check_promises, check_supported
 
-# Plans that are kept, one for each schema seen: a topic has few, but whoever writes to it decides.
+# Plans that are kept, one for each schema seen: a topic has few, but its writers decide how many.
 MAX_PLANS = 64
 # A null column becomes a real one: 16 bytes a value is the widest that Spark has.
 NULL_VALUE_BYTES = 16
@@ -52,8 +52,8 @@ class ArrowDecoder(ManyRowsDecoder):
 
     def _rows(self, batch: pa.RecordBatch, plan: Plan) -> pa.StructArray:
         columns = []
-        for place, convert in plan:
-            column = batch.column(place)
+        for tp, convert in plan:
+            column = batch.column(tp)
             column.validate(full=True)
             columns.append(convert(column))
         rows = pa.StructArray.from_arrays(columns, fields=self._fields)

@@ -4,8 +4,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from .arrow_read import no_refusal
-from .shapes import check_supported
-from .verdicts import Encoder, PayloadError
+from .interfaces import Encoder, PayloadError
+from .spark_types import check_supported
 
 # A stream's schema and framing, roughly; only the first guess depends on it.
 OVERHEAD_BYTES = 1024
@@ -26,8 +26,8 @@ class ArrowEncoder(Encoder):
         if not len(values):
             return []
         batch = _batch(values)
-        room = max(max_bytes - OVERHEAD_BYTES, 1)
-        count = max(1, min(len(values), len(values) * room // max(batch.nbytes, 1)))
+        limit = max(max_bytes - OVERHEAD_BYTES, 1)
+        count = max(1, min(len(values), len(values) * limit // max(batch.nbytes, 1)))
         packed: list[bytes] = []
         for start in range(0, len(values), count):
             packed.extend(_fitting(batch, start, min(count, len(values) - start), max_bytes))

@@ -1,4 +1,4 @@
-"""Avro's side of the table of formats: which schema applies, and which decoder or encoder goes with a framing.
+"""Avro's entry in the table of formats: which schema applies, and which decoder or encoder belongs to a framing.
 
 With valueSchema in Avro's JSON, that schema is the writer's. With a Spark schema, the writer's schema is the one that
 Spark's to_avro makes of it. In a container the writer's schema is in the value.
@@ -17,9 +17,9 @@ from .avro_from_spark import avro_of
 from .avro_read import AvroDecoder
 from .avro_schema import Shape, looks_like_avro, parse_avro
 from .avro_write import AvroEncoder
+from .interfaces import BadValue, Decoder, Encoder, PayloadError, clip, shown
 from .options import PayloadOptions
-from .shapes import check_supported
-from .verdicts import BadValue, Decoder, Encoder, PayloadError, clip, shown
+from .spark_types import check_supported
 
 
 def avro_refusal(kind: DataType) -> str | None:

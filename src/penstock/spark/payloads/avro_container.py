@@ -21,10 +21,10 @@ from .arrow_fit import Convert, fit
 from .avro_columns import columns_of
 from .avro_read import BROKEN, DatumReader, explained
 from .avro_schema import Shape, parse_avro
+from .interfaces import BadValue, PayloadError, clip
 from .ipc_scan import MAX_UNPACKED_BYTES
 from .many_rows import ManyRowsDecoder
-from .shapes import arrow_struct, check_promises
-from .verdicts import BadValue, PayloadError, clip
+from .spark_types import arrow_struct, check_promises
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
@@ -120,13 +120,13 @@ def _read(source: BytesIO, schema: Any) -> Any:
 
 
 def _blocks(source: BytesIO, header: Header, reader: DatumReader) -> Iterator[list[dict[str, Any]]]:
-    whole, room = len(source.getbuffer()), MAX_UNPACKED_BYTES
+    whole, limit = len(source.getbuffer()), MAX_UNPACKED_BYTES
     while source.tell() < whole:
         count, size = _read(source, "long"), _read(source, "long")
         if count < 0 or not 0 <= size <= whole - source.tell():
             raise BadValue(f"the Avro container claims a block of {count} records in {size} bytes")
-        data = _unpacked(source.read(size), header.codec, room)
-        room -= len(data)
+        data = _unpacked(source.read(size), header.codec, limit)
+        limit -= len(data)
         if source.read(SYNC_BYTES) != header.sync:
             raise BadValue("the Avro container is malformed: a block does not end with the sync marker")
         yield _rows(BytesIO(data), count, reader, len(data))
@@ -140,38 +140,38 @@ def _rows(source: BytesIO, count: int, reader: DatumReader, size: int) -> list[d
     return rows
 
 
-def _unpacked(data: bytes, codec: str, room: int) -> bytes:
+def _unpacked(data: bytes, codec: str, limit: int) -> bytes:
     """At most `room` bytes; BadValue if there are more."""
     try:
-        unpacked = _UNPACKERS[codec](data, room)
+        unpacked = _UNPACKERS[codec](data, limit)
     except (zlib.error, cramjam.DecompressionError, pa.ArrowException, OSError, ValueError) as error:
         raise BadValue(f"a block of the Avro container does not unpack: {clip(str(error), 80)}") from None
-    if len(unpacked) > room:
+    if len(unpacked) > limit:
         raise BadValue(f"the Avro container unpacks to more than {MAX_UNPACKED_BYTES} bytes")
     return unpacked
 
 
-def _deflate(data: bytes, room: int) -> bytes:
-    return zlib.decompressobj(wbits=-15).decompress(data, room + 1)
+def _deflate(data: bytes, limit: int) -> bytes:
+    return zlib.decompressobj(wbits=-15).decompress(data, limit + 1)
 
 
-def _snappy(data: bytes, room: int) -> bytes:
+def _snappy(data: bytes, limit: int) -> bytes:
     # Four bytes of CRC-32 follow the compressed data.
-    if cramjam.snappy.decompress_raw_len(data[:-4]) > room:
-        return bytes(room + 1)
+    if cramjam.snappy.decompress_raw_len(data[:-4]) > limit:
+        return bytes(limit + 1)
     unpacked = bytes(cramjam.snappy.decompress_raw(data[:-4]))
     if zlib.crc32(unpacked) != int.from_bytes(data[-4:], "big"):
         raise ValueError("the checksum does not match")
     return unpacked
 
 
-def _zstandard(data: bytes, room: int) -> bytes:
+def _zstandard(data: bytes, limit: int) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return bytes(stream.read(room + 1))
+        return bytes(stream.read(limit + 1))
 
 
 _UNPACKERS: dict[str, Callable[[bytes, int], bytes]] = {
-    "null": lambda data, room: data,
+    "null": lambda data, limit: data,
     "deflate": _deflate,
     "snappy": _snappy,
     "zstandard": _zstandard,

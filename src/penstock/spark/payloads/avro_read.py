@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 from .avro_columns import columns_of
 from .avro_schema import Shape
 from .base import CUTS, FEW_RECORDS
-from .shapes import arrow_struct, check_promises
-from .verdicts import BadValue, Decoded, Decoder, PayloadError, clip
+from .interfaces import BadValue, Decoded, Decoder, PayloadError, clip
+from .spark_types import arrow_struct, check_promises
 
 CONFLUENT_HEADER_BYTES = 5
-# What fastavro raises for bytes that are not what the schema says; ArithmeticError is decimal's.
+# The errors of fastavro for bytes that do not match the schema; ArithmeticError is decimal's.
 BROKEN = (EOFError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError, StopIteration)
 
 
@@ -86,17 +86,17 @@ class AvroDecoder(Decoder):
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         rows: list[dict[str, Any]] = []
-        places: list[int] = []
+        topic_partitions: list[int] = []
         bad: list[tuple[int, str]] = []
         for at, value in enumerate(values.to_pylist()):
             if value is None:
                 continue
             try:
                 rows.append(self._row(value))
-                places.append(at)
+                topic_partitions.append(at)
             except BadValue as error:
                 bad.append((at, clip(str(error))))
-        return self._placed(rows, places, len(values), bad)
+        return self._placed(rows, topic_partitions, len(values), bad)
 
     def _row(self, value: bytes) -> dict[str, Any]:
         if self._start:
@@ -125,18 +125,18 @@ class AvroDecoder(Decoder):
             raise BadValue(f"the schema id is {schema_id}, avroSchemaId allows {wanted}")
 
     def _placed(
-        self, rows: list[dict[str, Any]], places: list[int], count: int, bad: list[tuple[int, str]]
+        self, rows: list[dict[str, Any]], topic_partitions: list[int], count: int, bad: list[tuple[int, str]]
     ) -> Decoded:
         unfit: list[tuple[int, str]] = []
         pieces = self._built(rows, 0, unfit)
         whole = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
-        bad = sorted(bad + [(places[i], reason) for i, reason in unfit])
-        if len(places) == count:
+        bad = sorted(bad + [(topic_partitions[i], reason) for i, reason in unfit])
+        if len(topic_partitions) == count:
             return Decoded(whole, None, bad)
         sources = np.zeros(count, np.int64)
-        sources[places] = np.arange(len(places))
+        sources[topic_partitions] = np.arange(len(topic_partitions))
         missing = np.ones(count, np.bool_)
-        missing[places] = False
+        missing[topic_partitions] = False
         return Decoded(whole.take(pa.array(sources, mask=missing)), None, bad)
 
     def _built(

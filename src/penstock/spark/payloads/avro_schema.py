@@ -35,8 +35,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .shapes import path_of
-from .verdicts import PayloadError, shown
+from .interfaces import PayloadError, shown
+from .spark_types import path_of
 
 MAX_NODES = 10_000
 MAX_DEPTH = 50
@@ -45,7 +45,7 @@ MAX_FIXED_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """One Avro type: how Spark sees it, what fastavro is told, and what it hands to Arrow."""
+    """One Avro type: its Spark type, its fastavro schema, and its Arrow type."""
 
     spark: DataType
     avro: Any

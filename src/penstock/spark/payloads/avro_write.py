@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 
 from .avro_columns import rows_of
 from .avro_schema import Shape
-from .verdicts import Encoder, PayloadError, clip
+from .interfaces import Encoder, PayloadError, clip
 
-# What fastavro raises for a value that its schema does not allow.
+# The errors of fastavro for a value that its schema does not allow.
 UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 
 

@@ -1,4 +1,4 @@
-"""What every payload format offers, and how a block of records is decoded without ever losing the place of one.
+"""The interface of every payload format, and how a block of records is decoded so that row and record always match.
 
 A format decodes a whole block of values at once (`BlockDecoder._block`). That answer counts only if every record in it
 is good: it is all or nothing, and it is the format's duty to prove that row i is record i. If a block is refused, it
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .verdicts import BadValue, Decoded, Decoder, clip
+from .interfaces import BadValue, Decoded, Decoder, clip
 
 # Blocks of at most this many records are read one by one after a refusal; cutting further costs more than it saves
 # (a call of a block reader takes as long as about this many records that are read with care).
@@ -46,9 +46,9 @@ class BlockDecoder(Decoder):
             return Decoded(self._rows(values, bad), None, bad)
         present = np.asarray(values.is_valid())
         rows = self._rows(values.drop_null(), bad)
-        places = np.flatnonzero(present)
+        topic_partitions = np.flatnonzero(present)
         sources = pa.array(np.cumsum(present) - 1, mask=~present)
-        return Decoded(rows.take(sources), None, [(int(places[i]), reason) for i, reason in bad])
+        return Decoded(rows.take(sources), None, [(int(topic_partitions[i]), reason) for i, reason in bad])
 
     def _rows(self, values: pa.BinaryArray, bad: list[tuple[int, str]]) -> pa.StructArray:
         pieces: list[pa.StructArray] = []

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from .csv_read import CsvDecoder, CsvReader, WrongCount
-from .verdicts import BadValue, PayloadError, clip
+from .interfaces import BadValue, PayloadError, clip
 
 # Spark's own limit for CSV is 20480; a row with more is no table.
 MAX_COLUMNS = 20_480

@@ -22,9 +22,9 @@ import pyarrow.csv as pv
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
 from .base import BlockDecoder
+from .interfaces import BadValue, clip, shown
 from .json_read import timestamps_of
-from .shapes import arrow_struct, broken_promise, check_supported, described
-from .verdicts import BadValue, clip, shown
+from .spark_types import arrow_struct, broken_promise, check_supported, described
 
 LINE_BREAKS = r"[\r\n]"
 STAND_INS = r"[\x1c\x1d]"
@@ -166,7 +166,7 @@ class CsvDecoder(BlockDecoder):
         raise NotImplementedError  # _one_by_one does not need it
 
     def _why(self, value: bytes) -> str:
-        """What is wrong with a value that was refused."""
+        """The reason why a value was refused."""
         if not without_line_end(value):
             return f"expected {len(self._names)} columns, found an empty value"
         try:

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from .csv_read import csv_refusal, hexed
+from .interfaces import Encoder
 from .json_write import iso_dates, iso_timestamps
-from .shapes import check_supported
-from .verdicts import Encoder
+from .spark_types import check_supported
 
 
 class CsvEncoder(Encoder):

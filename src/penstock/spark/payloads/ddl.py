@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .verdicts import PayloadError, shown
+from .interfaces import PayloadError, shown
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*')|([^\s<>(),:`']+)|([<>(),:]))")
 # Deep enough for any table; the parser recurses.

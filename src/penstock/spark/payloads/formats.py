@@ -1,4 +1,4 @@
-"""Which format is which: the one table, and the three ways in.
+"""The table of formats, and the three functions that use it.
 
 A format is imported when it is used: each brings libraries of its own, and most queries need none of them.
 """
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pyspark.sql.types import StructType
 
 from .ddl import parse_schema
+from .interfaces import Decoder, Encoder, PayloadError, shown
 from .options import PayloadOptions
-from .verdicts import Decoder, Encoder, PayloadError, shown
 
 
 def decoder_for(value_format: str, schema: StructType, options: PayloadOptions) -> Decoder:

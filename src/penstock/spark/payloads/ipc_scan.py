@@ -1,4 +1,4 @@
-"""What an Arrow IPC stream claims to hold, read before Arrow is let loose on it.
+"""Checks the sizes that an Arrow IPC stream declares, before Arrow reads it.
 
     stream  = message* (end marker or end of value)
     message = FF FF FF FF | int32 metadata size | metadata (flatbuffer) | body
@@ -14,13 +14,13 @@ Only the handful of flatbuffer fields that hold sizes are read. All reads are bo
 import struct
 from typing import NamedTuple
 
-from .verdicts import BadValue
+from .interfaces import BadValue
 
 FILE_MAGIC = b"ARROW1\0\0"
 CONTINUATION = 0xFFFFFFFF
 # MessageHeader, the union in Message.fbs.
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
-# One record's rows in memory. Brokers limit records to a few MB by default; this is room for compressed ones.
+# One record's rows in memory. Brokers limit records to a few MB by default; this allows for compressed ones.
 MAX_UNPACKED_BYTES = 256 << 20
 # A value of many tiny messages costs time for each.
 MAX_MESSAGES = 10_000
@@ -31,7 +31,7 @@ _U16, _I32, _U32, _I64, _PAIR = (struct.Struct(f) for f in ("<H", "<i", "<I", "<
 
 
 class Claim(NamedTuple):
-    """What the whole value says about itself."""
+    """The declared contents of the whole value."""
 
     start: int  # where the stream begins
     unpacked_bytes: int

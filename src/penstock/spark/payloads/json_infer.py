@@ -21,8 +21,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from .interfaces import BadValue, PayloadError, clip
 from .json_record import Number, RecordReader, picture
-from .verdicts import BadValue, PayloadError, clip
 
 # A hostile or odd sample (ids as keys) would make a schema of millions of fields.
 MAX_FIELDS = 10_000

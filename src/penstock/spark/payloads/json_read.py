@@ -15,7 +15,7 @@ The reader is not made for hostile input, so these never reach it:
 * Invalid UTF-8 would pass unseen.
 
 What it accepts and Spark's from_json would not, or not so, is sent to the careful reader (json_record): numbers that
-are not finite. What it refuses goes there too, for a second opinion or a reason.
+are not finite. Records that it refuses go there too, for a second check or a reason.
 """
 
 import binascii
@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType, MapType, StringType, StructType
 
 from .base import BlockDecoder
 from .json_record import RecordReader
-from .shapes import arrow_struct, broken_promise, check_supported
+from .spark_types import arrow_struct, broken_promise, check_supported
 
 # Values with more `{` and `[` than this are read with care (the careful reader knows how deep it is). Arrow's reader
 # takes a few hundred bytes of stack for each level; Python's own limit is about 1000.
@@ -125,7 +125,7 @@ def _contains_map(kind: pa.DataType) -> bool:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """What Arrow's reader is asked for: dates, times and binary are strings in JSON and are converted after it."""
+    """The schema for Arrow's reader: dates, times and binary are strings in JSON and are converted afterwards."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _parsed_type(f.type)) for f in kind])
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""One JSON value, read with care: a row, or a reason that names the field.
+"""Reads one JSON value: a row, or a reason that names the field.
 
 Follows Spark's from_json: fields that the schema does not name are ignored, missing ones are null, the last of two
 equal keys wins, a string field takes any value as its JSON text, a float field takes "NaN" and "Infinity", a
@@ -35,8 +35,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .shapes import INT_BITS, described, path_of
-from .verdicts import BadValue, shown
+from .interfaces import BadValue, shown
+from .spark_types import INT_BITS, described, path_of
 
 Reader = Callable[[Any, str], Any]  # (JSON value that is not null, its path) -> Python value for Arrow
 
@@ -50,7 +50,7 @@ PLAIN_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 PLAIN_UTC = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z", re.ASCII)
 EPOCH, EPOCH_DAY = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.date(1970, 1, 1).toordinal()
 MICROSECOND = dt.timedelta(microseconds=1)
-# Digits that a double or a decimal(38) can use, with room for zeros; longer texts are not worth converting.
+# Digits that a double or a decimal(38) can use, with some zeros to spare; longer texts are not worth converting.
 MAX_NUMBER_CHARS = 1100
 
 
@@ -85,7 +85,7 @@ class RecordReader:
 
 
 def picture(value: Any) -> str:
-    """What was found, for a reason: its JSON type and its beginning."""
+    """The found value for a reason: its JSON type and its beginning."""
     match value:
         case None:
             return "null"

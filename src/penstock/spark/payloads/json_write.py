@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from .interfaces import Encoder, PayloadError
 from .json_read import json_refusal
-from .shapes import check_supported
-from .verdicts import Encoder, PayloadError
+from .spark_types import check_supported
 
 # Years that ISO 8601 writes with four digits, as every reader expects them.
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from .base import offsets_of
-from .verdicts import BadValue, Decoded, Decoder, PayloadError, clip
+from .interfaces import BadValue, Decoded, Decoder, PayloadError, clip
 
 # How much `parts` unpacks at a time. A part is at most this and one record more.
 PART_BYTES = 64 << 20

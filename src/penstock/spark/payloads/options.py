@@ -1,9 +1,9 @@
-"""The options that say what a record's value holds. Names are Spark options: their case does not matter."""
+"""The options for the format of a record's value. Names are Spark options: their case does not matter."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .verdicts import PayloadError, shown
+from .interfaces import PayloadError, shown
 
 VALUE_FORMATS = ("raw", "json", "avro", "csv", "arrow")
 AVRO_FRAMINGS = ("none", "confluent", "container")

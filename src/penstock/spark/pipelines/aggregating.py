@@ -22,8 +22,8 @@ from penstock.spark import options as source_options
 from penstock.spark.options import SourceOptions
 from penstock.spark.pipelines.reading import topic_names
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
-from penstock.spark.places import Subscription
 from penstock.spark.planner import Planner
+from penstock.spark.read_bounds import Subscription
 from penstock.spark.sink_options import SinkOptions
 
 SUM_TYPES: Final = {"double": "double", "long": "bigint", "decimal": "decimal(38, 9)"}

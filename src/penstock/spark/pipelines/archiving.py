@@ -27,8 +27,8 @@ from penstock.spark.pipelines.reading import ARCHIVE_COLUMNS, UTC_DATE, topic_na
 from penstock.spark.pipelines.resuming import check_not_ahead, goes_on_at
 from penstock.spark.pipelines.running import ALL_NOW, Schedule, Totals, run
 from penstock.spark.pipelines.writer import ArchiveWriter
-from penstock.spark.places import EARLIEST
 from penstock.spark.planner import Layout, Planner
+from penstock.spark.read_bounds import EARLIEST
 from penstock.types import TopicPartition
 
 MOST_OFFSETS: Final = 10_000_000
@@ -234,27 +234,27 @@ def _new_topics(state: State, planner: Planner) -> dict[str, TopicFacts]:
 def _check_new_partitions(state: State, layout: Layout, planner: Planner, *, fail: bool) -> None:
     """A partition that was added since the last run, and has already lost records."""
     new = [
-        place
-        for place in layout.places
-        if place.topic in state.topics and place.partition >= state.partitions_of(place.topic)
+        tp
+        for tp in layout.topic_partitions
+        if tp.topic in state.topics and tp.partition >= state.partitions_of(tp.topic)
     ]
-    for place, earliest in planner.earliest(new).items():
+    for tp, earliest in planner.earliest(new).items():
         if earliest > 0:
             report(
-                f"{place} is new and begins at offset {earliest}: what was before is gone unarchived",
+                f"{tp} is new and begins at offset {earliest}: what was before is gone unarchived",
                 fail=fail,
             )
 
 
 def _check_checkpoint(checkpoint: Files, state: State, layout: Layout, planner: Planner) -> None:
-    expected = {**planner.earliest(layout.places), **state.positions()}
+    expected = {**planner.earliest(layout.topic_partitions), **state.positions()}
     check_not_ahead(goes_on_at(checkpoint), expected, checkpoint.root)
 
 
 def _facts(layout: Layout) -> dict[str, TopicFacts]:
     counts: dict[str, int] = {}
-    for place in layout.places:
-        counts[place.topic] = max(counts.get(place.topic, 0), place.partition + 1)
+    for tp in layout.topic_partitions:
+        counts[tp.topic] = max(counts.get(tp.topic, 0), tp.partition + 1)
     return {
         topic: TopicFacts(topic_id=topic_id, partitions=counts[topic])
         for topic, topic_id in layout.topic_ids.items()
@@ -271,21 +271,21 @@ def _pinned(
         *state.topics,
         *state.through,
     }  # a topic that came in mid-run is archived from its first record on
-    return _nested(planner.latest(place for place in layout.places if place.topic not in known))
+    return _nested(planner.latest(tp for tp in layout.topic_partitions if tp.topic not in known))
 
 
 def _starts(state: State, layout: Layout) -> str:
     """`through` where the archive has it, and else the first record there is."""
-    if not layout.places:  # a pattern that matches nothing yet
+    if not layout.topic_partitions:  # a pattern that matches nothing yet
         return "earliest"
     reached = state.positions()
-    return json.dumps(_nested({place: reached.get(place, EARLIEST) for place in layout.places}))
+    return json.dumps(_nested({tp: reached.get(tp, EARLIEST) for tp in layout.topic_partitions}))
 
 
 def _check_still(planned: Layout, planner: Planner) -> None:
     """A stream is told of every partition where it begins, so one that comes or goes in that moment stops it."""
     now = planner.layout(require_all=False)
-    odd = sorted(set(now.places) ^ set(planned.places))
+    odd = sorted(set(now.topic_partitions) ^ set(planned.topic_partitions))
     if odd:
         raise PipelineError(
             f"{', '.join(map(str, odd[:10]))} was added or deleted while the archive was starting, and nothing was "
@@ -295,8 +295,8 @@ def _check_still(planned: Layout, planner: Planner) -> None:
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     out: dict[str, dict[str, int]] = {}
-    for place, offset in sorted(offsets.items()):
-        out.setdefault(place.topic, {})[str(place.partition)] = offset
+    for tp, offset in sorted(offsets.items()):
+        out.setdefault(tp.topic, {})[str(tp.partition)] = offset
     return out
 
 

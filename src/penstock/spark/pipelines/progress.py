@@ -51,7 +51,7 @@ def _lag(sources: list[Mapping[str, Any]]) -> int | None:
 def _behind(reached: Mapping[tuple[str, str], int], latest: Mapping[tuple[str, str], int]) -> int | None:
     if not latest:
         return None
-    return sum(max(0, offset - reached.get(place, 0)) for place, offset in latest.items())
+    return sum(max(0, offset - reached.get(tp, 0)) for tp, offset in latest.items())
 
 
 def _place(offset: object) -> dict[tuple[str, str], int]:

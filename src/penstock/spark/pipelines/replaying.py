@@ -20,7 +20,7 @@ from penstock.spark.pipelines.log import ArchiveLog
 from penstock.spark.pipelines.manifest import DataFile, State
 from penstock.spark.pipelines.problems import PipelineError
 from penstock.spark.pipelines.reading import committed, topic_names
-from penstock.spark.places import EARLIEST, LATEST, parse_topics
+from penstock.spark.read_bounds import EARLIEST, LATEST, parse_topics
 from penstock.spark.sink_options import SinkOptions
 from penstock.types import TopicPartition
 
@@ -118,13 +118,15 @@ def replay(
 
 def _in_order(rows: DataFrame, chosen: Sequence[DataFile], targets: Mapping[str, str]) -> DataFrame:
     """One task for each partition of each topic, its rows by offset."""
-    places = sorted({TopicPartition(file.topic, part.partition) for file in chosen for part in file.ranges})
-    number = {place: index for index, place in enumerate(places)}
+    topic_partitions = sorted(
+        {TopicPartition(file.topic, part.partition) for file in chosen for part in file.ranges}
+    )
+    number = {tp: index for index, tp in enumerate(topic_partitions)}
     cases = " ".join(
         f"WHEN '{topic}' THEN get(array({_task_numbers(topic, number)}), partition)"
-        for topic in sorted({place.topic for place in places})
+        for topic in sorted({tp.topic for tp in topic_partitions})
     )
-    tasks = rows.repartitionById(len(places), F.expr(f"CASE topic {cases} END"))
+    tasks = rows.repartitionById(len(topic_partitions), F.expr(f"CASE topic {cases} END"))
     ordered = tasks.sortWithinPartitions("topic", "partition", "offset")
     names = " ".join(f"WHEN '{old}' THEN '{new}'" for old, new in sorted(targets.items()))
     return ordered.selectExpr(
@@ -133,7 +135,7 @@ def _in_order(rows: DataFrame, chosen: Sequence[DataFile], targets: Mapping[str,
 
 
 def _task_numbers(topic: str, number: Mapping[TopicPartition, int]) -> str:
-    mine = {place.partition: index for place, index in number.items() if place.topic == topic}
+    mine = {tp.partition: index for tp, index in number.items() if tp.topic == topic}
     return ", ".join(str(mine.get(partition, 0)) for partition in range(max(mine) + 1))
 
 
@@ -193,12 +195,12 @@ def _prepare(
     return tuple(created)
 
 
-def _check_empty(cluster: Cluster, places: Sequence[TopicPartition]) -> None:
-    earliest = cluster.offsets(dict.fromkeys(places, EARLIEST))
-    latest = cluster.offsets(dict.fromkeys(places, LATEST))
-    for place in places:
-        if latest[place].offset > earliest[place].offset:
+def _check_empty(cluster: Cluster, topic_partitions: Sequence[TopicPartition]) -> None:
+    earliest = cluster.offsets(dict.fromkeys(topic_partitions, EARLIEST))
+    latest = cluster.offsets(dict.fromkeys(topic_partitions, LATEST))
+    for tp in topic_partitions:
+        if latest[tp].offset > earliest[tp].offset:
             raise PipelineError(
-                f"topic {place.topic} already has records: replay to another topic (to_topic, suffix), or add to it "
+                f"topic {tp.topic} already has records: replay to another topic (to_topic, suffix), or add to it "
                 "(append)"
             )

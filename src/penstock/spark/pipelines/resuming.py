@@ -26,24 +26,22 @@ def goes_on_at(checkpoint: Files) -> dict[TopicPartition, int]:
     last = max(done, default=-1)
     found = dict(_place(checkpoint, last).positions) if last >= 0 else {}
     if last + 1 in planned:
-        found |= {
-            place: offset
-            for place, offset in _place(checkpoint, last + 1).since.items()
-            if place not in found
-        }
+        found |= {tp: offset for tp, offset in _place(checkpoint, last + 1).since.items() if tp not in found}
     return found
 
 
 def check_not_ahead(
-    places: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int], checkpoint: str
+    topic_partitions: Mapping[TopicPartition, int], expected: Mapping[TopicPartition, int], checkpoint: str
 ) -> None:
     """ArchiveError where Spark would leave out records that the archive does not have."""
-    ahead = [place for place in sorted(places) if places[place] > expected.get(place, places[place])]
+    ahead = [
+        tp for tp in sorted(topic_partitions) if topic_partitions[tp] > expected.get(tp, topic_partitions[tp])
+    ]
     if ahead:
-        place = ahead[0]
+        tp = ahead[0]
         raise ArchiveError(
-            f"the checkpoint {checkpoint} goes on at offset {places[place]} of {place}, and the archive needs "
-            f"{expected[place]}: what is between would be left out. Run without a checkpoint, since the archive itself "
+            f"the checkpoint {checkpoint} goes on at offset {topic_partitions[tp]} of {tp}, and the archive needs "
+            f"{expected[tp]}: what is between would be left out. Run without a checkpoint, since the archive itself "
             "knows where it goes on"
         )
 

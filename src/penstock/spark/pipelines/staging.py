@@ -58,9 +58,9 @@ class Stage:
         )
         ranges: dict[tuple[str, int], list[Range]] = {}
         for row in found.collect():
-            place = row.file_path.rpartition(f"/{self.name}/data/")[2]
+            tp = row.file_path.rpartition(f"/{self.name}/data/")[2]
             one = Range(partition=row.partition, first=row.first, last=row.last, rows=row.rows)
-            ranges.setdefault((place, row.file_size), []).append(one)
+            ranges.setdefault((tp, row.file_size), []).append(one)
         return [self._file(number, *key, ranges[key]) for number, key in enumerate(sorted(ranges))]
 
     def move(self, found: list[tuple[str, DataFile]], removes: tuple[str, ...]) -> None:
@@ -79,8 +79,8 @@ class Stage:
     def _data(self) -> str:
         return f"{self.folder}/data"
 
-    def _file(self, number: int, place: str, size_bytes: int, ranges: list[Range]) -> tuple[str, DataFile]:
-        topic, date, _ = place.split("/")
+    def _file(self, number: int, tp: str, size_bytes: int, ranges: list[Range]) -> tuple[str, DataFile]:
+        topic, date, _ = tp.split("/")
         file = DataFile(
             path=f"{topic}/{date}/{self.name}-{number:05d}.parquet",
             topic=topic.removeprefix("topic="),
@@ -88,7 +88,7 @@ class Stage:
             size_bytes=size_bytes,
             ranges=tuple(sorted(ranges, key=lambda one: one.partition)),
         )
-        return f"{self._data}/{place}", file
+        return f"{self._data}/{tp}", file
 
 
 def clear_all(files: Files, state: State) -> None:

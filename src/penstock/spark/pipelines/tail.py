@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from penstock.errors import ConfigError
 from penstock.spark import options as source_options
-from penstock.spark.admission import OffsetRange
 from penstock.spark.data_loss import report
 from penstock.spark.pipelines.files import Files
 from penstock.spark.pipelines.log import ArchiveLog
@@ -22,6 +21,7 @@ from penstock.spark.pipelines.manifest import State
 from penstock.spark.pipelines.problems import ArchiveError
 from penstock.spark.pipelines.reading import ARCHIVE_COLUMNS, UTC_DATE, committed, topic_names
 from penstock.spark.planner import Planner
+from penstock.spark.read_limits import OffsetRange
 from penstock.types import TopicPartition
 
 OURS = (
@@ -76,27 +76,24 @@ def live_ranges(state: State, names: Sequence[str], given: Mapping[str, str]) ->
     try:
         layout = planner.layout(require_all=False)
         _check_topics(state, names, layout.topic_ids)
-        earliest, latest = planner.earliest(layout.places), planner.latest(layout.places)
+        earliest, latest = planner.earliest(layout.topic_partitions), planner.latest(layout.topic_partitions)
     finally:
         planner.close()
     fail = given.get("failOnDataLoss", "true").lower() != "false"
     reached = state.positions()
     found = [
-        _range(place, reached.get(place), earliest[place], latest[place], fail=fail)
-        for place in layout.places
+        _range(tp, reached.get(tp), earliest[tp], latest[tp], fail=fail) for tp in layout.topic_partitions
     ]
     return [each for each in found if each.size > 0]
 
 
-def _range(
-    place: TopicPartition, reached: int | None, earliest: int, latest: int, *, fail: bool
-) -> OffsetRange:
+def _range(tp: TopicPartition, reached: int | None, earliest: int, latest: int, *, fail: bool) -> OffsetRange:
     start = earliest if reached is None else reached
     if start < earliest:
-        report(f"{place} is archived up to offset {start - 1}, and the log begins at {earliest}", fail=fail)
+        report(f"{tp} is archived up to offset {start - 1}, and the log begins at {earliest}", fail=fail)
     if start > latest:
-        report(f"{place} is archived up to offset {start - 1}, and the log ends at {latest - 1}", fail=fail)
-    return OffsetRange(place=place, start=min(max(start, earliest), latest), end=latest)
+        report(f"{tp} is archived up to offset {start - 1}, and the log ends at {latest - 1}", fail=fail)
+    return OffsetRange(topic_partition=tp, start=min(max(start, earliest), latest), end=latest)
 
 
 def _check_topics(state: State, names: Sequence[str], there: Mapping[str, str]) -> None:
@@ -144,7 +141,7 @@ def _live(
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for each in ranges:
-        topic, number = each.place
+        topic, number = each.topic_partition
         assign.setdefault(topic, []).append(number)
         starts.setdefault(topic, {})[str(number)] = each.start
         ends.setdefault(topic, {})[str(number)] = each.end

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.places import Subscription, parse_assign, parse_offsets, parse_pattern, parse_topics
+from penstock.spark.read_bounds import Subscription, parse_assign, parse_offsets, parse_pattern, parse_topics
 from penstock.types import TopicPartition
 
 THERE = {"orders": (0, 1), "orders.eu": (0,), "logs": (0,)}

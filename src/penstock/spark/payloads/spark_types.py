@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .verdicts import BadValue, PayloadError, shown
+from .interfaces import BadValue, PayloadError, shown
 
 INT_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 LEAVES: tuple[type[DataType], ...] = (

@@ -1,4 +1,4 @@
-"""Which partitions a query reads, and between which offsets, as its options say it. Pure: nobody is asked.
+"""Which partitions a query reads, and between which offsets, from its options. Pure: no broker is asked.
 
     which    subscribe "a,b" | subscribePattern "a.*" | assign {"a": [0, 1]}
     where    earliest | latest | {"a": {"0": 23, "1": -1}} (-2 earliest, -1 latest) | a time | {"a": {"0": time}}
@@ -30,15 +30,15 @@ class Subscription:
     partitions: tuple[TopicPartition, ...] = ()
 
     def wanted_topics(self) -> tuple[str, ...] | None:
-        """The names to ask the broker for; None: all, since only a look at the names tells."""
+        """The topics to ask the broker for; None: all, since a pattern has to be matched against all names."""
         if self.pattern:
             return None
-        return self.topics or tuple(sorted({place.topic for place in self.partitions}))
+        return self.topics or tuple(sorted({tp.topic for tp in self.partitions}))
 
     def select(self, there: Mapping[str, Collection[int]]) -> list[TopicPartition]:
-        """The places to read, of those that are there, in order."""
+        """The partitions to read, of those that exist, in order."""
         if self.partitions:
-            return sorted(place for place in self.partitions if place.partition in there.get(place.topic, ()))
+            return sorted(tp for tp in self.partitions if tp.partition in there.get(tp.topic, ()))
         chosen: Iterable[str] = self.topics
         if self.pattern:
             chosen = (name for name in there if re.fullmatch(self.pattern, name))
@@ -47,10 +47,10 @@ class Subscription:
         )
 
     def missing(self, there: Mapping[str, Collection[int]]) -> list[str]:
-        """What was named and is not there. A pattern names nothing."""
+        """Topics or partitions that the options name and that do not exist. A pattern names none."""
         if self.partitions:
-            gone = (place for place in self.partitions if place.partition not in there.get(place.topic, ()))
-            return [str(place) for place in sorted(gone)]
+            gone = (tp for tp in self.partitions if tp.partition not in there.get(tp.topic, ()))
+            return [str(tp) for tp in sorted(gone)]
         return sorted(set(self.topics) - set(there))
 
     @property
@@ -67,7 +67,7 @@ class Subscription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """One end of what is read. `option` is the option that said it, for errors."""
+    """One end of the range that is read. `option` is the option that it comes from, for errors."""
 
     option: str
     everywhere: int | None = None
@@ -77,7 +77,7 @@ class Bound:
     time_ms: int | None = None
     time_by_partition: Mapping[TopicPartition, int] | None = None
     else_latest: bool = False
-    """What a time after the last record means: LATEST, or an error."""
+    """Whether a time after the last record means LATEST; otherwise it is an error."""
 
     @property
     def is_by_time(self) -> bool:
@@ -113,20 +113,20 @@ def parse_pattern(option: str, text: str) -> str:
 
 def parse_assign(option: str, text: str) -> tuple[TopicPartition, ...]:
     expected = 'JSON such as {"orders": [0, 1]}'
-    places = []
+    topic_partitions = []
     for topic, numbers in _json_object(option, text, expected).items():
         if not isinstance(numbers, list) or not all(_is_whole(number) and number >= 0 for number in numbers):
             raise ConfigError(option, text, expected)
-        places += [TopicPartition(topic, number) for number in numbers]
-    if not places:
+        topic_partitions += [TopicPartition(topic, number) for number in numbers]
+    if not topic_partitions:
         raise ConfigError(option, text, expected)
-    return tuple(sorted(set(places)))
+    return tuple(sorted(set(topic_partitions)))
 
 
 def parse_offsets(option: str, text: str, *, least: int) -> dict[TopicPartition, int]:
     """{"orders": {"0": 23, "1": -1}}; numbers from `least` on."""
     expected = 'JSON such as {"orders": {"0": 23, "1": 42}}'
-    places: dict[TopicPartition, int] = {}
+    topic_partitions: dict[TopicPartition, int] = {}
     for topic, by_partition in _json_object(option, text, expected).items():
         if not isinstance(by_partition, dict):
             raise ConfigError(option, text, expected)
@@ -135,10 +135,10 @@ def parse_offsets(option: str, text: str, *, least: int) -> dict[TopicPartition,
                 raise ConfigError(option, text, expected)
             if offset < least:
                 raise ConfigError(option, text, f"numbers from {least} on, and {topic}-{number} has {offset}")
-            places[TopicPartition(topic, int(number))] = offset
-    if not places:
+            topic_partitions[TopicPartition(topic, int(number))] = offset
+    if not topic_partitions:
         raise ConfigError(option, text, expected)
-    return places
+    return topic_partitions
 
 
 def _json_object(option: str, text: str, expected: str) -> dict[str, Any]:

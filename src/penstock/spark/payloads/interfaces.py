@@ -1,4 +1,4 @@
-"""The words of this room: decoders and encoders, what they say of a block, and errors that name what is wrong.
+"""The types of this package: decoders and encoders, their results for a block, and errors.
 
 Planning a query needs no more than this of most formats, so nothing heavy is imported here.
 """

@@ -17,7 +17,7 @@ MOST_SAMPLE_BYTES: Final = 256 << 20
 
 
 def value_schema(options: SourceOptions) -> StructType | None:
-    """None: the value stays as it is."""
+    """None: the value is not decoded."""
     payload = options.payload
     if payload.value_format == "raw" or "value" not in options.columns:
         return None
@@ -34,22 +34,22 @@ def _sample(options: SourceOptions) -> list[bytes]:
     """Values from the start of each partition, an equal share from each."""
     planner = Planner(options)
     try:
-        places = planner.layout(require_all=True).places
-        starts, ends = planner.earliest(places), planner.latest(places)
-        filled = [place for place in places if ends[place] > starts[place]]
+        topic_partitions = planner.layout(require_all=True).topic_partitions
+        starts, ends = planner.earliest(topic_partitions), planner.latest(topic_partitions)
+        filled = [tp for tp in topic_partitions if ends[tp] > starts[tp]]
         share = -(-options.payload.infer_sample_size // max(1, len(filled)))
         values: list[bytes] = []
-        for place in filled:
-            values += _first_values(planner, place, starts[place], ends[place], share)
+        for tp in filled:
+            values += _first_values(planner, tp, starts[tp], ends[tp], share)
         return values[: options.payload.infer_sample_size]
     finally:
         planner.close()
 
 
-def _first_values(planner: Planner, place: TopicPartition, start: int, end: int, most: int) -> list[bytes]:
+def _first_values(planner: Planner, tp: TopicPartition, start: int, end: int, most: int) -> list[bytes]:
     values: list[bytes] = []
     seen_bytes = 0
-    chunks = fetch_range(planner.cluster, place, start, end, fetch_bytes=1 << 20)
+    chunks = fetch_range(planner.cluster, tp, start, end, fetch_bytes=1 << 20)
     try:
         for chunk in chunks:
             seen_bytes += len(chunk)

@@ -1,8 +1,9 @@
-"""How much one batch takes, and into how many tasks it is cut. Pure arithmetic, as the Kafka connector does it."""
+"""How many offsets one batch reads, and how they are split into tasks. Pure arithmetic, as in the Kafka connector."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.types import TopicPartition
 
@@ -13,7 +14,7 @@ Positions = Mapping[TopicPartition, int]
 class OffsetRange:
     """The offsets from `start` up to but not with `end` of one partition."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     start: int
     end: int
 
@@ -23,26 +24,26 @@ class OffsetRange:
 
 
 def limited(start: Positions, end: Positions, most: int) -> dict[TopicPartition, int]:
-    """`end`, cut so that about `most` offsets are taken: from each partition in proportion to what waits there.
+    """`end`, reduced so that about `most` offsets are read: from each partition in proportion to its backlog.
 
-    A share below one offset counts as one, so that a small partition next to a huge one moves on too.
+    A share below one offset counts as one, so that a small partition makes progress next to a huge one.
     """
-    waiting = {place: max(0, last - start[place]) for place, last in end.items()}
+    waiting = {tp: max(0, last - start[tp]) for tp, last in end.items()}
     total = sum(waiting.values())
     if total <= most:
         return dict(end)
     out = {}
-    for place, last in end.items():
-        share = most * waiting[place] / total
+    for tp, last in end.items():
+        share = most * waiting[tp] / total
         taken = math.ceil(share) if share < 1 else math.floor(share)
-        out[place] = min(last, start[place] + taken)
+        out[tp] = min(last, start[tp] + taken)
     return out
 
 
 def split(
     ranges: list[OffsetRange], *, min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """Large ranges cut so that there are about `min_partitions` tasks, none with more than `max_records`."""
+    """Splits large ranges so that there are about `min_partitions` tasks, none with more than `max_records`."""
     ranges = [each for each in ranges if each.size > 0]
     if max_records is not None:
         ranges = [part for each in ranges for part in cut(each, -(-each.size // max_records))]
@@ -57,5 +58,6 @@ def cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     pieces = max(1, min(pieces, whole.size))
     edges = [whole.start + whole.size * number // pieces for number in range(pieces + 1)]
     return [
-        OffsetRange(place=whole.place, start=edges[number], end=edges[number + 1]) for number in range(pieces)
+        OffsetRange(topic_partition=whole.topic_partition, start=start, end=end)
+        for start, end in pairwise(edges)
     ]
