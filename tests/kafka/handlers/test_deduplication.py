@@ -87,7 +87,7 @@ def test_a_leader_that_is_not_confirmed_yet_takes_no_duplicate_for_new(trio: Tri
         told(client, once, "a")
     successor = others(trio, leader)[0]
     trio.hand_over(once, successor)
-    trio.call(trio.node(successor).dedup.stop)
+    trio.run(trio.node(successor).dedup.stop())
     with trio.client(successor) as client, trio.unconfirmed(successor, once):
         assert told(client, once, "a") == 0
 
@@ -129,7 +129,7 @@ def test_while_a_new_leader_reads_back_a_pipelining_producer_waits_in_order(
             told(client, once, f"id {number}")
     successor = others(trio, leader)[0]
     trio.hand_over(once, successor)
-    trio.call(trio.node(successor).dedup.stop)
+    trio.run(trio.node(successor).dedup.stop())
     monkeypatch.setattr(deduplication, "RECORDS_PER_TURN", 1)
     with trio.client(successor) as client:
         for number in range(28, 33):
