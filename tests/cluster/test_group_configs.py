@@ -13,7 +13,7 @@ from penstock.cluster import (
     encode_record,
 )
 from penstock.cluster.alterations import alter_group_configs, replace_group_configs
-from penstock.config import GroupConfig, Limits
+from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode
 from tests.cluster.clusters import apply, refused
 
@@ -37,10 +37,10 @@ def alter(state: ClusterState, group: str, *changes: ConfigChange) -> None:
 
 
 def test_a_group_has_the_defaults_until_something_is_set(state: ClusterState) -> None:
-    assert state.group_config("workers") == GroupConfig()
+    assert state.group_config("workers") == ShareGroupConfig()
     alter(state, "workers", change(LOCK, " 2000 "))
-    assert state.group_config("workers") == GroupConfig(record_lock_duration_ms=2_000)
-    assert state.group_config("others") == GroupConfig()
+    assert state.group_config("workers") == ShareGroupConfig(record_lock_duration_ms=2_000)
+    assert state.group_config("others") == ShareGroupConfig()
 
 
 def test_one_config_changes_and_the_others_stay(state: ClusterState) -> None:
@@ -53,7 +53,7 @@ def test_a_group_without_configs_is_not_kept(state: ClusterState) -> None:
     alter(state, "workers", change(LOCK, "2000"))
     alter(state, "workers", change(LOCK, operation=DELETE))
     assert state.group_configs == {}
-    assert state.group_config("workers") == GroupConfig()
+    assert state.group_config("workers") == ShareGroupConfig()
 
 
 def test_configs_may_be_replaced_all_at_once(state: ClusterState) -> None:
@@ -116,7 +116,7 @@ def test_a_snapshot_has_them_and_replaces_those_that_were_there(state: ClusterSt
     other.apply(snapshot)
     assert other.group_configs == state.group_configs
     assert other.group_config("workers").record_lock_duration_ms == 2_000
-    assert other.group_config("stale") == GroupConfig()
+    assert other.group_config("stale") == ShareGroupConfig()
 
 
 def test_a_snapshot_from_before_there_were_any_has_none(state: ClusterState) -> None:

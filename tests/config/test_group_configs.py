@@ -5,7 +5,7 @@ import pytest
 from penstock.config import ConfigSource, describe_group
 from penstock.config.group import (
     GROUP_CONFIGS,
-    GroupConfig,
+    ShareGroupConfig,
     group_definition,
     parse_group_overrides,
     resolve_group,
@@ -28,7 +28,7 @@ def refusal(**configs: str | None) -> str:
     return caught.value.message
 
 
-def settings(**configs: str) -> GroupConfig:
+def settings(**configs: str) -> ShareGroupConfig:
     return resolve_group(
         parse_group_overrides({name.replace("_", "."): value for name, value in configs.items()})
     )
@@ -40,7 +40,7 @@ def test_every_share_config_of_kafka_is_in_the_table() -> None:
 
 def test_every_default_is_accepted_and_changes_nothing() -> None:
     defaults = {name: definition.default for name, definition in GROUP_CONFIGS.items()}
-    assert resolve_group(parse_group_overrides(defaults)) == GroupConfig()
+    assert resolve_group(parse_group_overrides(defaults)) == ShareGroupConfig()
 
 
 @pytest.mark.parametrize("name", GROUP_CONFIGS)
@@ -57,7 +57,7 @@ def test_every_config_has_an_effect(name: str) -> None:
         "share.isolation.level": "read_committed",
     }
     value = other.get(name) or str(int(GROUP_CONFIGS[name].default) // 2)
-    assert resolve_group(parse_group_overrides({name: value})) != GroupConfig()
+    assert resolve_group(parse_group_overrides({name: value})) != ShareGroupConfig()
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,13 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
 
 
 def test_what_another_version_set_does_not_keep_metadata_from_applying() -> None:
-    assert resolve_group({"share.from.the.future": "1", "share.session.timeout.ms": "1"}) == GroupConfig()
+    assert (
+        resolve_group({"share.from.the.future": "1", "share.session.timeout.ms": "1"}) == ShareGroupConfig()
+    )
 
 
 def test_dead_letters_go_to_a_topic_beside_their_own_unless_told_otherwise() -> None:
-    assert GroupConfig().dead_letter_topic_of("orders") == "orders.dlq"
+    assert ShareGroupConfig().dead_letter_topic_of("orders") == "orders.dlq"
     assert settings(penstock_dead_letter_topic="graveyard").dead_letter_topic_of("orders") == "graveyard"
 
 

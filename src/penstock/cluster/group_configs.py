@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from penstock.config import GroupConfig
+from penstock.config import ShareGroupConfig
 from penstock.config.group import resolve_group
 
-DEFAULTS = GroupConfig()
+DEFAULTS = ShareGroupConfig()
 """Of groups without configs of their own."""
 
 
@@ -14,7 +14,7 @@ class GroupConfigs:
 
     def __init__(self, overrides: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.overrides: dict[str, dict[str, str]] = {}
-        self._resolved: dict[str, GroupConfig] = {}
+        self._resolved: dict[str, ShareGroupConfig] = {}
         for group_id, configs in (overrides or {}).items():
             self.put(group_id, configs)
 
@@ -27,7 +27,7 @@ class GroupConfigs:
             self.overrides.pop(group_id, None)
             self._resolved.pop(group_id, None)
 
-    def resolved(self, group_id: str) -> GroupConfig:
+    def resolved(self, group_id: str) -> ShareGroupConfig:
         return self._resolved.get(group_id, DEFAULTS)
 
     def snapshot(self) -> dict[str, dict[str, str]]:

@@ -55,7 +55,7 @@ from penstock.cluster.records import (
     TopicDeleted,
 )
 from penstock.cluster.topics import Topic, collision_key
-from penstock.config import BrokerConfigs, GroupConfig, TopicConfig, resolve
+from penstock.config import BrokerConfigs, ShareGroupConfig, TopicConfig, resolve
 from penstock.types import GroupId, NodeId, Replica, TopicPartition
 
 NO_TOPICS: frozenset[str] = frozenset()
@@ -98,7 +98,7 @@ class ClusterState:
         """Configs set for groups, by group id."""
         return self._group_configs.overrides
 
-    def group_config(self, group_id: str) -> GroupConfig:
+    def group_config(self, group_id: str) -> ShareGroupConfig:
         """The settings of a group, which need not exist."""
         return self._group_configs.resolved(group_id)
 

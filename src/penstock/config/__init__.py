@@ -12,7 +12,7 @@ from penstock.config.describing import (
     describe_group,
     describe_topic,
 )
-from penstock.config.group import GROUP_CONFIGS, GroupConfig
+from penstock.config.group import GROUP_CONFIGS, ShareGroupConfig
 from penstock.config.kinds import ConfigSource, ConfigType
 from penstock.config.limits import Limits
 from penstock.config.loading import load_node_config
@@ -30,10 +30,10 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "ConfigType",
-    "GroupConfig",
     "GroupSettings",
     "Limits",
     "NodeConfig",
+    "ShareGroupConfig",
     "TopicConfig",
     "broker_definition",
     "check_dynamic",

@@ -30,7 +30,7 @@ TOPIC_NAME_MAX = 249
 """Kafka's; `cluster.topics` checks the same when the topic is created."""
 
 
-class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ShareGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A queue's settings, complete and valid."""
 
     session_timeout_ms: int = 45_000
@@ -246,7 +246,7 @@ def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
     return checked
 
 
-def resolve_group(overrides: Mapping[str, str]) -> GroupConfig:
+def resolve_group(overrides: Mapping[str, str]) -> ShareGroupConfig:
     """A group's complete settings: its own configs, which were checked when they were set, over the defaults.
 
     A config that this version does not know, or a value that it no longer takes, was set by another version: the
@@ -260,7 +260,7 @@ def resolve_group(overrides: Mapping[str, str]) -> GroupConfig:
                 fields.update(_FIELDS[name](definition.kind.parse(value.strip())))
         except ValueError:
             continue
-    return GroupConfig(**fields)
+    return ShareGroupConfig(**fields)
 
 
 def _parse(definition: Definition, value: str) -> object:
@@ -272,7 +272,7 @@ def _parse(definition: Definition, value: str) -> object:
         ) from None
 
 
-def _check_together(config: GroupConfig) -> None:
+def _check_together(config: ShareGroupConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise _invalid(
             f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) is not below share.session.timeout.ms "

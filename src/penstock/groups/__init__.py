@@ -2,13 +2,13 @@
 machine. Sans-I/O."""
 
 from penstock.groups.coordinator import Coordinator
-from penstock.groups.sharing_values import (
+from penstock.groups.share_values import (
+    ClusterFacts,
     SharedTopic,
     ShareGroupDescription,
     ShareHeartbeat,
     ShareHeartbeatResult,
     ShareMemberDescription,
-    Surroundings,
 )
 from penstock.groups.states import GroupState
 from penstock.groups.storage import offsets_partition
@@ -40,6 +40,7 @@ from penstock.groups.values import (
 __all__ = [
     "NO_GENERATION",
     "NO_MEMBER",
+    "ClusterFacts",
     "CommitRequest",
     "CommitResult",
     "CommittedOffset",
@@ -64,7 +65,6 @@ __all__ = [
     "ShareHeartbeatResult",
     "ShareMemberDescription",
     "SharedTopic",
-    "Surroundings",
     "SyncRequest",
     "SyncResult",
     "Topics",

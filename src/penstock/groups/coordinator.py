@@ -17,10 +17,10 @@ from penstock.groups.joining import Joining
 from penstock.groups.membership import Membership
 from penstock.groups.offsets import Offsets
 from penstock.groups.rebalancing import Rebalancing
+from penstock.groups.share_membership import SHARE, ShareMembership
+from penstock.groups.share_storage import decode_share_group_key
+from penstock.groups.share_values import EMPTY_CLUSTER, ClusterFacts, ShareGroupDescription, ShareHeartbeat
 from penstock.groups.shared_state import EXPIRY_TIMER, SharedState
-from penstock.groups.sharing import SHARE, Sharing
-from penstock.groups.sharing_storage import decode_share_group_key
-from penstock.groups.sharing_values import NOWHERE, ShareGroupDescription, ShareHeartbeat, Surroundings
 from penstock.groups.states import GroupState
 from penstock.groups.storage import OffsetKey, decode_group, decode_key, decode_offset
 from penstock.groups.timers import Key
@@ -54,7 +54,7 @@ class Coordinator:
         topics: Topics,
         settings: GroupSettings | None = None,
         limits: Limits | None = None,
-        surroundings: Surroundings = NOWHERE,
+        cluster: ClusterFacts = EMPTY_CLUSTER,
         events: EventSink = NO_EVENTS,
     ) -> None:
         self.topics_version = NO_VERSION
@@ -64,12 +64,12 @@ class Coordinator:
         self._joining = Joining(self._shared, self._rebalancing)
         self._membership = Membership(self._shared, self._rebalancing)
         self._offsets = Offsets(self._shared, self._rebalancing)
-        self._sharing = Sharing(self._shared, surroundings)
+        self._share_groups = ShareMembership(self._shared, cluster)
 
     # Members
 
     def join(self, now_ms: int, token: object, request: JoinRequest) -> list[Effect]:
-        if request.group_id in self._sharing:
+        if request.group_id in self._share_groups:
             refusal = JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
             self._shared.outbox.reply(token, refusal)
         else:
@@ -94,7 +94,7 @@ class Coordinator:
     # Offsets
 
     def commit_offsets(self, now_ms: int, token: object, request: CommitRequest) -> list[Effect]:
-        if request.group_id in self._sharing:
+        if request.group_id in self._share_groups:
             partitions = (TopicPartition(each.topic, each.partition) for each in request.offsets)
             errors = dict.fromkeys(partitions, ErrorCode.GROUP_ID_NOT_FOUND)
             self._shared.outbox.reply(token, CommitResult(errors=errors))
@@ -145,7 +145,7 @@ class Coordinator:
         Case does not matter.
         """
         wanted = {state.lower() for state in states}
-        shares = list(self._sharing.list_groups(states, group_types))
+        shares = list(self._share_groups.list_groups(states, group_types))
         if group_types and CLASSIC not in {each.lower() for each in group_types}:
             return shares
         return shares + [
@@ -161,26 +161,26 @@ class Coordinator:
     # Share groups
 
     def share_heartbeat(self, now_ms: int, token: object, request: ShareHeartbeat) -> list[Effect]:
-        self._sharing.heartbeat(now_ms, token, request)
+        self._share_groups.heartbeat(now_ms, token, request)
         return self._shared.outbox.take()
 
     def begin_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
         """It is there from now on, without members if it has none. The reply is a ShareHeartbeatResult."""
-        self._sharing.begin(token, group_id)
+        self._share_groups.begin(token, group_id)
         return self._shared.outbox.take()
 
     def topics_changed(self, names: Collection[str]) -> None:
         """Topics came, went or grew: members of share groups hear of it when they next report."""
-        self._sharing.topics_changed(names)
+        self._share_groups.topics_changed(names)
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescription | None:
-        return self._sharing.describe(group_id)
+        return self._share_groups.describe(group_id)
 
     def share_group_deletable(self, group_id: str) -> ErrorCode:
-        return self._sharing.deletable(group_id)
+        return self._share_groups.deletable(group_id)
 
     def delete_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
-        self._sharing.delete(token, group_id)
+        self._share_groups.delete(token, group_id)
         return self._shared.outbox.take()
 
     # Time and disk
@@ -206,7 +206,7 @@ class Coordinator:
             return
         kind, group_id, *member_id = key
         if kind == SHARE:
-            self._sharing.session_timed_out(group_id, member_id[0])
+            self._share_groups.session_timed_out(group_id, member_id[0])
             return
         group = self._shared.groups[group_id]
         if kind == "join":
@@ -224,7 +224,7 @@ class Coordinator:
         """One record of the offsets topic, in order. UnknownFormat if it is none that this version writes."""
         share_group = decode_share_group_key(key)
         if share_group is not None:
-            self._sharing.replay(share_group, value)
+            self._share_groups.replay(share_group, value)
             return
         decoded = decode_key(key)
         group = self._shared.find(decoded.group_id)

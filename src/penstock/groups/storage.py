@@ -30,7 +30,7 @@ its member id, and when the last member goes):
     member  str member id | str? instance id | str client id | str client host | int32 rebalance timeout (ms)
             | int32 session timeout (ms) | bytes subscription | bytes assignment
 
-A share group: `sharing_storage.py`.
+A share group: `share_storage.py`.
 
 A null value deletes what its key names. The topic is compacted, so a reader applies records in order and the
 last one of each key wins. Bytes that are none of this were written by a later version: UnknownFormat, never a

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import ErrorCode
-from penstock.groups.sharing_values import ShareHeartbeatResult
+from penstock.groups.share_values import ShareHeartbeatResult
 from penstock.groups.states import GroupState
 from penstock.types import TopicPartition
 

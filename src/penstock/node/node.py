@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.cluster import ClusterState, PlacementRules
-from penstock.config import GroupConfig, NodeConfig, static_broker_configs
+from penstock.config import NodeConfig, ShareGroupConfig, static_broker_configs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
@@ -336,7 +336,7 @@ class Node:
         partition.check_leads()
         return partition
 
-    def group_config(self, group_id: str) -> GroupConfig:
+    def group_config(self, group_id: str) -> ShareGroupConfig:
         """The configs of a queue."""
         return self.metadata.state.group_config(group_id)
 

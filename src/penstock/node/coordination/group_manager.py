@@ -56,10 +56,10 @@ class GroupManager(Part):
         events: EventSink = NO_EVENTS,
     ) -> None:
         self._topics = AppliedTopics(metadata)
-        surroundings = AppliedMetadata(metadata.state)
+        cluster = AppliedMetadata(metadata.state)
         self.cores = DurableCores(
             OFFSETS_TOPIC,
-            lambda: Coordinator(self._topics, settings, limits, surroundings, events),
+            lambda: Coordinator(self._topics, settings, limits, cluster, events),
             partitions=settings.offsets_topic_partitions,
             metadata=metadata,
             controller=controller,

@@ -7,7 +7,7 @@ metadata and passes requests to them.
 from collections.abc import Awaitable, Callable
 
 from penstock.cluster import ClusterState
-from penstock.config import GroupConfig
+from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import (
     Coordinator,
@@ -38,7 +38,7 @@ class AppliedMetadata:
             return None
         return SharedTopic(name=name, topic_id=topic.topic_id, partitions=topic.partitions)
 
-    def config(self, group_id: str) -> GroupConfig:
+    def config(self, group_id: str) -> ShareGroupConfig:
         return self._state.group_config(group_id)
 
 

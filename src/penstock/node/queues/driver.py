@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import uuid4
 
-from penstock.config import GroupConfig
+from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.clock import Clock, SteadyClock
 from penstock.node.queues.exclusive_consumer import Holder, Seat
@@ -66,7 +66,7 @@ class QueueDriver:
         key: QueueKey,
         partition: Partition,
         store: QueueStateClient,
-        config: GroupConfig,
+        config: ShareGroupConfig,
         clock: Clock,
         bury: Bury,
         on_end: Callable[["QueueDriver"], None],
@@ -134,7 +134,7 @@ class QueueDriver:
             and not (core.leased_count or core.dying_count)
         )
 
-    def configure(self, config: GroupConfig) -> None:
+    def configure(self, config: ShareGroupConfig) -> None:
         """Other settings from now on. Key order cannot change under way: the queue begins anew with it."""
         if config.key_ordered != self.config.key_ordered:
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key.group_id!r} was reconfigured"))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from penstock.config import GroupConfig, Limits
+from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.clock import Clock
 from penstock.node.queues.dead_letters import DeadLetterWriter
@@ -36,7 +36,7 @@ class QueueManager:
         graveyard: DeadLetterWriter,
         clock: Clock,
         limits: Limits,
-        config_of: Callable[[str], GroupConfig],
+        config_of: Callable[[str], ShareGroupConfig],
         note: Note = _unasked,
         events: EventSink = NO_EVENTS,
     ) -> None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from penstock.config import GroupConfig
+from penstock.config import ShareGroupConfig
 from penstock.node.clock import Clock
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.replication.partition import Partition
 from penstock.queue import HEAD_SUFFIX, QueueKey, QueueSettings, RetryBackoff, decode_head, reach
 
 
-def settings_of(config: GroupConfig) -> QueueSettings:
+def settings_of(config: ShareGroupConfig) -> QueueSettings:
     return QueueSettings(
         lease_ms=config.record_lock_duration_ms,
         delivery_limit=config.delivery_count_limit,
@@ -21,7 +21,7 @@ def settings_of(config: GroupConfig) -> QueueSettings:
     )
 
 
-def _backoff(config: GroupConfig) -> RetryBackoff | None:
+def _backoff(config: ShareGroupConfig) -> RetryBackoff | None:
     if config.retry_backoff_ms <= 0:
         return None
     return RetryBackoff(
@@ -43,7 +43,7 @@ def is_of_another_log(partition: Partition, parts: Mapping[bytes, bytes]) -> boo
 
 
 async def first_offset(
-    key: QueueKey, partition: Partition, store: QueueStateClient, config: GroupConfig, clock: Clock
+    key: QueueKey, partition: Partition, store: QueueStateClient, config: ShareGroupConfig, clock: Clock
 ) -> int:
     """Where a queue begins of which nothing is stored."""
     wanted = _by_settings(
@@ -57,7 +57,7 @@ async def first_offset(
     return wanted
 
 
-def _by_settings(partition: Partition, config: GroupConfig, clock: Clock) -> int:
+def _by_settings(partition: Partition, config: ShareGroupConfig, clock: Clock) -> int:
     reset, end = config.auto_offset_reset, partition.end_for(config.isolation)
     if reset == "earliest":
         return partition.start_offset

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.batch import unpacked_total
 from penstock.cluster import OFFSETS_TOPIC, Topic
-from penstock.config import GroupConfig
+from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
@@ -351,7 +351,7 @@ def _summary(queue: str, pictures: Sequence[QueuePicture]) -> QueueSummary:
     )
 
 
-def _settings(config: GroupConfig) -> QueueSettingsOut:
+def _settings(config: ShareGroupConfig) -> QueueSettingsOut:
     return QueueSettingsOut(
         order="key" if config.key_ordered else "none",
         exclusive=config.exclusive,

@@ -3,7 +3,7 @@
 import itertools
 from uuid import UUID
 
-from penstock.config import GroupConfig, Limits
+from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode
 from penstock.groups import (
     Coordinator,
@@ -22,7 +22,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.topics: dict[str, SharedTopic] = {}
-        self.configs: dict[str, GroupConfig] = {}
+        self.configs: dict[str, ShareGroupConfig] = {}
         self.looked_up = 0
         self._numbers = itertools.count(1)
 
@@ -30,8 +30,8 @@ class Cluster:
         self.looked_up += 1
         return self.topics.get(name)
 
-    def config(self, group_id: str) -> GroupConfig:
-        return self.configs.get(group_id, GroupConfig())
+    def config(self, group_id: str) -> ShareGroupConfig:
+        return self.configs.get(group_id, ShareGroupConfig())
 
     def puts(self, name: str, partitions: int) -> None:
         """A new topic, or a larger one."""

@@ -12,7 +12,7 @@ from penstock.groups import (
     OffsetToCommit,
     Protocol,
 )
-from penstock.groups.sharing_storage import (
+from penstock.groups.share_storage import (
     decode_share_group,
     decode_share_group_key,
     encode_share_group,
@@ -20,7 +20,7 @@ from penstock.groups.sharing_storage import (
 )
 from penstock.groups.storage import encode_group_key, encode_offset_key
 from penstock.types import TopicPartition
-from tests.groups.sharing_scene import QUEUE, ShareScene
+from tests.groups.share_scene import QUEUE, ShareScene
 
 # The bytes
 

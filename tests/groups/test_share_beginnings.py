@@ -3,7 +3,7 @@
 from penstock.config import Limits
 from penstock.errors import ErrorCode
 from penstock.groups import GroupState, ShareHeartbeatResult
-from tests.groups.sharing_scene import QUEUE, ShareScene
+from tests.groups.share_scene import QUEUE, ShareScene
 
 
 def begins(scene: ShareScene, group_id: str = QUEUE) -> ShareHeartbeatResult | None:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import ErrorCode
 from penstock.groups import SharedTopic
-from penstock.groups.sharing_storage import decode_share_group
-from tests.groups.sharing_scene import QUEUE, ShareClient, ShareScene
+from penstock.groups.share_storage import decode_share_group
+from tests.groups.share_scene import QUEUE, ShareClient, ShareScene
 
 NAMES = ("ann", "bob", "eve")
 TOPICS = ("orders", "refunds", "returns")
@@ -97,10 +97,10 @@ class Watched:
             assert member.member_epoch <= described.epoch, "invariant 1"
             assert member.assignment == self.expected(member.topics)
         subscriptions = {member.topics for member in described.members}
-        group = self.scene.coordinator._sharing._groups[QUEUE]
+        group = self.scene.coordinator._share_groups._groups[QUEUE]
         assert set(group.plans) == subscriptions, "invariant 3"
         readers = {topic for topics in subscriptions for topic in topics}
-        assert set(self.scene.coordinator._sharing._readers) == readers
+        assert set(self.scene.coordinator._share_groups._readers) == readers
 
     def expected(self, topics: tuple[str, ...]) -> tuple[SharedTopic, ...]:
         known = self.scene.cluster.topics

@@ -11,7 +11,7 @@ Invariants, cited in the tests:
 
 from collections.abc import Iterable, Sequence
 
-from penstock.groups.sharing_values import Assignment, ShareHeartbeat, ShareHeartbeatResult
+from penstock.groups.share_values import Assignment, ShareHeartbeat, ShareHeartbeatResult
 from penstock.groups.states import GroupState
 
 Waiting = tuple[object, ShareHeartbeatResult]

@@ -8,7 +8,7 @@ request does everything, by the epoch that it carries:
     > 0   still there; perhaps with another subscription
     -1    leave
 
-The group's epoch rises with every change (invariant 1 of `sharing_group.py`), and a member takes it over with its next
+The group's epoch rises with every change (invariant 1 of `share_group.py`), and a member takes it over with its next
 heartbeat, together with its new assignment if that is another one. A member must report the epoch of its last answer
 or, in case it never got that, the one that it reported before; any other is fenced, and its client joins again.
 
@@ -23,19 +23,19 @@ A name belongs to a share group or to a consumer group, never to both.
 from collections.abc import Collection, Iterator
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.groups.shared_state import SharedState
-from penstock.groups.sharing_group import Plan, ShareGroup, ShareMember, plan_size
-from penstock.groups.sharing_storage import decode_share_group, encode_share_group, encode_share_group_key
-from penstock.groups.sharing_values import (
+from penstock.groups.share_group import Plan, ShareGroup, ShareMember, plan_size
+from penstock.groups.share_storage import decode_share_group, encode_share_group, encode_share_group_key
+from penstock.groups.share_values import (
     JOINING,
     LEAVING,
     Assignment,
+    ClusterFacts,
     ShareGroupDescription,
     ShareHeartbeat,
     ShareHeartbeatResult,
     ShareMemberDescription,
-    Surroundings,
 )
+from penstock.groups.shared_state import SharedState
 from penstock.groups.values import DeleteGroupsResult, GroupListing
 
 SHARE = "share"
@@ -46,12 +46,12 @@ FIRST_EPOCH = 1
 """Of a group that is there: 0 would be one of which nothing is in the log."""
 
 
-class Sharing:
+class ShareMembership:
     """All share groups of one coordinator."""
 
-    def __init__(self, shared: SharedState, surroundings: Surroundings) -> None:
+    def __init__(self, shared: SharedState, cluster: ClusterFacts) -> None:
         self._shared = shared
-        self._surroundings = surroundings
+        self._cluster = cluster
         self._groups: dict[str, ShareGroup] = {}
         self._readers: dict[str, dict[str, int]] = {}
         """By topic: the groups that read it, and how many of their plans name it."""
@@ -97,7 +97,7 @@ class Sharing:
         member.describe(request)
         if topics is not None and topics != member.plan.topics:
             self._resubscribe(group, member, topics)
-        config = self._surroundings.config(group.group_id)
+        config = self._cluster.config(group.group_id)
         self._shared.timers.set(_session(group, member.member_id), now_ms + config.session_timeout_ms)
         assignment = _catch_up(group, member, request)
         result = ShareHeartbeatResult(
@@ -231,7 +231,7 @@ class Sharing:
 
     def _look_up(self, plan: Plan) -> bool:
         """Whether the plan's topics are others than before."""
-        found = (self._surroundings.topic(name) for name in plan.topics)
+        found = (self._cluster.topic(name) for name in plan.topics)
         assignment = tuple(topic for topic in found if topic is not None)
         changed = assignment != plan.assignment
         if changed:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from penstock.config import GroupConfig, Limits
+from penstock.config import Limits, ShareGroupConfig
 from penstock.errors import ErrorCode
 from penstock.groups import GroupState, ShareHeartbeatResult
-from tests.groups.sharing_scene import QUEUE, ShareScene
+from tests.groups.share_scene import QUEUE, ShareScene
 
-SESSION_MS = GroupConfig().session_timeout_ms
+SESSION_MS = ShareGroupConfig().session_timeout_ms
 
 
 def test_every_member_gets_all_partitions_of_its_topics() -> None:
@@ -223,7 +223,7 @@ def test_a_groups_own_session_and_interval_hold_from_the_next_heartbeat_on() -> 
     scene = ShareScene()
     ann = scene.member("ann")
     ann.reports()
-    scene.cluster.configs[QUEUE] = GroupConfig(session_timeout_ms=2_000, heartbeat_interval_ms=500)
+    scene.cluster.configs[QUEUE] = ShareGroupConfig(session_timeout_ms=2_000, heartbeat_interval_ms=500)
     assert ann.reports().heartbeat_interval_ms == 500
     scene.passes(2_000)
     assert scene.share_group().state is GroupState.EMPTY

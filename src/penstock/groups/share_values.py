@@ -1,11 +1,11 @@
-"""What goes into the coordinator of share groups and what comes out, and what it knows of its surroundings."""
+"""What goes into the coordinator of share groups and what comes out, and what it knows of its cluster."""
 
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
-from penstock.config import GroupConfig
+from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode
 from penstock.groups.states import GroupState
 
@@ -26,25 +26,25 @@ Assignment = tuple[SharedTopic, ...]
 """In the order of the names."""
 
 
-class Surroundings(Protocol):
+class ClusterFacts(Protocol):
     """What the cluster's metadata says. Whoever changes a topic's answer calls `topics_changed` afterwards."""
 
     def topic(self, name: str) -> SharedTopic | None:
         """None: there is no such topic."""
         ...
 
-    def config(self, group_id: str) -> GroupConfig: ...
+    def config(self, group_id: str) -> ShareGroupConfig: ...
 
 
-class _Nowhere:
+class _EmptyCluster:
     def topic(self, name: str) -> SharedTopic | None:
         return None
 
-    def config(self, group_id: str) -> GroupConfig:
-        return GroupConfig()
+    def config(self, group_id: str) -> ShareGroupConfig:
+        return ShareGroupConfig()
 
 
-NOWHERE: Surroundings = _Nowhere()
+EMPTY_CLUSTER: ClusterFacts = _EmptyCluster()
 """A cluster without topics, for who has nothing to do with share groups."""
 
 
