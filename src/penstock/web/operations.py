@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.types import Operation, ResourceType
 from penstock.version import VERSION
@@ -60,13 +59,12 @@ TOPIC, GROUP, CLUSTER, NOTHING = (
 
 def operations(node: Node) -> list[HttpOperation]:
     """The table, with handlers for one node."""
-    client = InnerClient(node)
     index, cluster = Index(), Cluster(node)
     # fmt: off
     rows = [
         HttpOperation("GET", "/v1", index.index, NO_PERMISSION, NOTHING, "What there is"),
         HttpOperation("GET", DOCUMENT_PATH, index.openapi, NO_PERMISSION, NOTHING, "This document"),
-        *_topics(client), *_groups(client), *_queues(client), *_subscriptions(client),
+        *_topics(node), *_groups(node), *_queues(node), *_subscriptions(node),
         HttpOperation("GET", "/v1/cluster", cluster.describe_cluster, DESCRIBE, CLUSTER,
                       "The whole cluster: nodes, partitions, lags"),
         HttpOperation("GET", "/v1/cluster/nodes", cluster.list_nodes, DESCRIBE, CLUSTER,
@@ -86,8 +84,8 @@ def operations(node: Node) -> list[HttpOperation]:
 
 
 # fmt: off
-def _topics(client: InnerClient) -> list[HttpOperation]:
-    topics, one = Topics(client), "/v1/topics/{topic}"
+def _topics(node: Node) -> list[HttpOperation]:
+    topics, one = Topics(node), "/v1/topics/{topic}"
     return [
         HttpOperation("GET", "/v1/topics", topics.list_topics, DESCRIBE, TOPIC,
                       "All topics; the broker's own only with internal=true"),
@@ -100,17 +98,17 @@ def _topics(client: InnerClient) -> list[HttpOperation]:
                       "Set and unset configs of a topic; the others stay", (404, 409)),
         HttpOperation("POST", one + "/partitions", topics.add_partitions, ALTER, TOPIC,
                       "Give a topic more partitions; keys may go to other partitions from then on", (404, 409)),
-        HttpOperation("POST", one + "/records", Publishing(client).publish, WRITE, TOPIC,
+        HttpOperation("POST", one + "/records", Publishing(node).publish, WRITE, TOPIC,
                       "Publish records; answered when a majority of the replicas has them on disk",
                       (404,), other_statuses=(207,), takes_binary=True),
-        HttpOperation("GET", one + "/partitions/{partition}/records", Reading(client).read_records, READ, TOPIC,
+        HttpOperation("GET", one + "/partitions/{partition}/records", Reading(node).read_records, READ, TOPIC,
                       "Read a partition from an offset or a time on, waiting for records if asked to",
                       (404, 413, 416, 422)),
     ]
 
 
-def _groups(client: InnerClient) -> list[HttpOperation]:
-    groups, one = Groups(client), "/v1/groups/{group}"
+def _groups(node: Node) -> list[HttpOperation]:
+    groups, one = Groups(node), "/v1/groups/{group}"
     return [
         HttpOperation("GET", "/v1/groups", groups.list_groups, DESCRIBE, GROUP,
                       "All groups, whichever node coordinates them"),
@@ -123,8 +121,8 @@ def _groups(client: InnerClient) -> list[HttpOperation]:
     ]
 
 
-def _queues(client: InnerClient) -> list[HttpOperation]:
-    queues, jobs, letters, one = Queues(client), QueueJobs(client), DeadLetters(client), "/v1/queues/{queue}"
+def _queues(node: Node) -> list[HttpOperation]:
+    queues, jobs, letters, one = Queues(node), QueueJobs(node), DeadLetters(node), "/v1/queues/{queue}"
     return [
         HttpOperation("GET", "/v1/queues", queues.list_queues, DESCRIBE, GROUP, "All queues"),
         HttpOperation("POST", "/v1/queues", queues.create_queue, ALTER_CONFIGS, GROUP,
@@ -133,7 +131,7 @@ def _queues(client: InnerClient) -> list[HttpOperation]:
                       "Settings of a queue, and its messages by state on each partition", (404,)),
         HttpOperation("DELETE", one, queues.delete_queue, DELETE, GROUP,
                       "Delete a queue that has no members, and its progress; messages stay", (404, 409), 204),
-        HttpOperation("PATCH", one, QueueSettings(client).alter_queue, ALTER_CONFIGS, GROUP,
+        HttpOperation("PATCH", one, QueueSettings(node).alter_queue, ALTER_CONFIGS, GROUP,
                       "Change settings of a queue; the others stay", (404, 409)),
         HttpOperation("GET", one + "/peek", queues.peek_queue, READ, GROUP,
                       "Look at messages that are not done, without receiving them", (404, 409)),
@@ -155,8 +153,8 @@ def _queues(client: InnerClient) -> list[HttpOperation]:
     ]
 
 
-def _subscriptions(client: InnerClient) -> list[HttpOperation]:
-    subscriptions, one = SubscriptionsApi(client), "/v1/subscriptions/{subscription}"
+def _subscriptions(node: Node) -> list[HttpOperation]:
+    subscriptions, one = SubscriptionsApi(node), "/v1/subscriptions/{subscription}"
     return [
         HttpOperation("GET", "/v1/subscriptions", subscriptions.list_subscriptions, DESCRIBE, GROUP,
                       "All subscriptions, whichever node coordinates them"),

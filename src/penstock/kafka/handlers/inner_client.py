@@ -12,8 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from penstock.cluster import Topic
-from penstock.errors import ErrorCode, KafkaError, NotExecuted
+from penstock.errors import ErrorCode, NotExecuted
 from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.wire import ApiKey, Message, decode_request, decode_request_header, encode_response, join
@@ -21,7 +20,7 @@ from penstock.node import Node
 from penstock.node.calls import BROKER, CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.methods import Method
-from penstock.types import Caller, GroupId, NodeId
+from penstock.types import Caller, GroupId, NodeId, Operation
 
 M = TypeVar("M", bound=Message)
 
@@ -73,10 +72,11 @@ class Inside:
 
 
 class InnerClient:
-    """Asks on behalf of one node. Lives on its event loop."""
+    """Asks on behalf of one caller. Lives on the node's event loop."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, caller: Caller = BROKER) -> None:
         self.node = node
+        self.caller = caller
 
     async def ask(
         self,
@@ -86,7 +86,6 @@ class InnerClient:
         *,
         to: int | None = None,
         wait_ms: int = 0,
-        caller: Caller = BROKER,
     ) -> M:
         """The response of node `to`, by default of this node; the controller's APIs are asked of the controller.
         `wait_ms` is how long the request itself may wait for something. Not sent twice if it may have been executed.
@@ -95,7 +94,7 @@ class InnerClient:
         assert api is not None
         node = self.node.node_id if to is None else NodeId(to)
         target = CONTROLLER if api.controller else AtNode(node)
-        return await self._ask(target, methods.KAFKA_REQUEST, key, request, kind, None, wait_ms, caller)
+        return await self._ask(target, methods.KAFKA_REQUEST, key, request, kind, None, wait_ms)
 
     async def ask_role(
         self,
@@ -106,11 +105,10 @@ class InnerClient:
         code_of: Callable[[M], int],
         *,
         wait_ms: int = 0,
-        caller: Caller = BROKER,
     ) -> M:
         """The response of the node that has this role. `code_of` finds the error in a response: a retryable one leads
         to another attempt. Only for requests that may be repeated."""
-        return await self._ask(target, methods.KAFKA_QUERY, key, request, kind, code_of, wait_ms, caller)
+        return await self._ask(target, methods.KAFKA_QUERY, key, request, kind, code_of, wait_ms)
 
     async def _ask(
         self,
@@ -121,13 +119,12 @@ class InnerClient:
         kind: type[M],
         code_of: Callable[[M], int] | None,
         wait_ms: int,
-        caller: Caller,
     ) -> M:
         response = await self.node.calls.ask(
             target,
             method,
             KafkaRequest(key, VERSIONS[key], request),
-            caller=caller,
+            caller=self.caller,
             wait_ms=wait_ms,
             code_of=None if code_of is None else lambda response: code_of(cast(M, response.body)),
         )
@@ -141,17 +138,11 @@ class InnerClient:
         return self.node.calls.find(self.leader_role(topic, partition))
 
     def leader_role(self, topic: str, partition: int) -> LeaderOf:
-        return LeaderOf(GroupId(self._topic(topic, partition).topic_id, partition))
+        known = self.node.resources.topic_of(self.caller, topic, partition, Operation.DESCRIBE)
+        return LeaderOf(GroupId(known.topic_id, partition))
 
     def coordinator_of(self, group_id: str) -> int:
         return self.node.calls.find(CoordinatorOf(group_id))
-
-    def _topic(self, topic: str, partition: int) -> Topic:
-        known = self.node.metadata.state.topics.get(topic)
-        if known is None or not 0 <= partition < known.partitions:
-            message = f"there is no partition {topic}-{partition}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-        return known
 
 
 class KafkaCalls:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.batch import Record, build_batch, unpacked_total
 from penstock.cluster import Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node import Node
 from penstock.node.calls import BROKER
 from penstock.node.calls.messages.queues import AcceptRequest, PeekRequest, PeekResult
 from penstock.node.queues import dead_letters as dead_letter_headers
@@ -146,8 +146,8 @@ class Letter(NamedTuple):
 class DeadLetters:
     """Operations on dead letters."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._node = client.node
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._beginning = asyncio.Lock()
 
     # --- queries

@@ -36,6 +36,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
 from penstock.types import Operation, TopicPartition
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
@@ -135,25 +136,23 @@ class ResetDone(msgspec.Struct, frozen=True, kw_only=True):
 class Groups:
     """Operations on consumer groups."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
+    def __init__(self, node: Node) -> None:
+        self._node = node
 
     # --- queries
 
     async def list_groups(self, call: Call[NoParams, None]) -> GroupList:
-        nodes = [one.node_id for one in self._client.node.view.brokers()]
-        answers = await asyncio.gather(*map(self._listed, nodes))
+        nodes = [one.node_id for one in self._node.view.brokers()]
+        answers = await asyncio.gather(*(self._listed(call.client, node) for node in nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
         return GroupList(
             groups=sorted(rows, key=lambda row: row.group),
             unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
         )
 
-    async def _listed(self, node: int) -> list[GroupSummary] | None:
+    async def _listed(self, client: InnerClient, node: int) -> list[GroupSummary] | None:
         try:
-            answer = await self._client.ask(
-                ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node
-            )
+            answer = await client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, to=node)
         except PenstockError:
             return None
         if answer.error_code != ErrorCode.NONE:
@@ -171,26 +170,26 @@ class Groups:
 
     async def describe_group(self, call: Call[GroupParams, None]) -> GroupFacts:
         group = call.params.group
-        found = await self.described(group)
+        found = await self.described(call.client, group)
         if found is None:
             raise await self._unknown(group)
-        offsets = await self._offsets(group)
+        offsets = await self._offsets(call.client, group)
         return GroupFacts(
             group=group,
             state=found.group_state,
             protocol_type=found.protocol_type,
             protocol=found.protocol_data,
-            coordinator=self._client.coordinator_of(group),
+            coordinator=call.client.coordinator_of(group),
             members=[_member(member, found.protocol_type) for member in found.members],
             offsets=offsets,
             lag=sum(row.lag or 0 for row in offsets),
         )
 
-    async def described(self, group: str) -> DescribedGroup | None:
+    async def described(self, client: InnerClient, group: str) -> DescribedGroup | None:
         """None: there is no such group."""
-        if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
+        if OFFSETS_TOPIC not in self._node.metadata.state.topics:
             return None
-        answer = await self._client.ask_role(
+        answer = await client.ask_role(
             CoordinatorOf(group),
             ApiKey.DESCRIBE_GROUPS,
             DescribeGroupsRequest(groups=[group]),
@@ -206,21 +205,21 @@ class Groups:
     async def _unknown(self, group: str) -> Exception:
         message = f"there is no group {group!r}; GET /v1/groups lists them"
         with suppress(PenstockError):
-            if await self._client.node.queues.overview.pictures(group):
+            if await self._node.queues.overview.pictures(group):
                 message = f"{group!r} is a queue: GET /v1/queues/{quote(group, safe='')} describes it"
         return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
 
-    async def _is_share_group_without_queue(self, group: str) -> bool:
+    async def _is_share_group_without_queue(self, client: InnerClient, group: str) -> bool:
         """A share group without a queue, since its topics were deleted: only this operation can delete it."""
-        if OFFSETS_TOPIC not in self._client.node.metadata.state.topics:
+        if OFFSETS_TOPIC not in self._node.metadata.state.topics:
             return False
-        rows = await self._listed(self._client.coordinator_of(group))
+        rows = await self._listed(client, client.coordinator_of(group))
         is_share = any(row.group == group and row.type == SHARE for row in rows or ())
-        return is_share and not await self._client.node.queues.overview.pictures(group)
+        return is_share and not await self._node.queues.overview.pictures(group)
 
-    async def _offsets(self, group: str) -> list[CommittedFacts]:
+    async def _offsets(self, client: InnerClient, group: str) -> list[CommittedFacts]:
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
-        answer = await self._client.ask_role(
+        answer = await client.ask_role(
             CoordinatorOf(group),
             ApiKey.OFFSET_FETCH,
             OffsetFetchRequest(groups=[wanted]),
@@ -231,7 +230,7 @@ class Groups:
         topics = {
             topic.name: [row.partition_index for row in topic.partitions] for topic in answer.groups[0].topics
         }
-        ranges = await find_ranges(self._client, topics)
+        ranges = await find_ranges(client, topics)
         return [
             _committed(
                 TopicPartition(topic.name, row.partition_index), row.committed_offset, row.metadata, ranges
@@ -244,10 +243,10 @@ class Groups:
 
     async def delete_group(self, call: Call[GroupParams, None]) -> None:
         group = call.params.group
-        is_consumers = await self.described(group) is not None
-        if not is_consumers and not await self._is_share_group_without_queue(group):
+        is_consumers = await self.described(call.client, group) is not None
+        if not is_consumers and not await self._is_share_group_without_queue(call.client, group):
             raise await self._unknown(group)
-        answer = await self._client.ask_role(
+        answer = await call.client.ask_role(
             CoordinatorOf(group),
             ApiKey.DELETE_GROUPS,
             DeleteGroupsRequest(groups_names=[group]),
@@ -263,11 +262,11 @@ class Groups:
     async def reset_offsets(self, call: Call[GroupParams, Reset]) -> ResetDone:
         group, wanted = call.params.group, call.body
         partitions = self._chosen(call)
-        found = await self.described(group)
+        found = await self.described(call.client, group)
         if found is not None and found.members:
             raise _has_members(group)
-        offsets = await self._targets(wanted, partitions)
-        await self._commit(group, wanted.topic, offsets)
+        offsets = await self._targets(call.client, wanted, partitions)
+        await self._commit(call.client, group, wanted.topic, offsets)
         rows = [PartitionOffset(partition=one, offset=offset) for one, offset in sorted(offsets.items())]
         return ResetDone(group=group, topic=wanted.topic, offsets=rows)
 
@@ -275,17 +274,17 @@ class Groups:
         wanted = call.body
         if (wanted.to is None) == (wanted.timestamp_ms is None):
             raise wrong("to", "expected either `to` or `timestamp_ms`")
-        count = find_topic(self._client.node, call.caller, wanted.topic, Operation.READ).partitions
+        count = find_topic(self._node, call.caller, wanted.topic, Operation.READ).partitions
         partitions = sorted(set(range(count) if wanted.partitions is None else wanted.partitions))
         if partitions[-1] >= count:
             raise wrong("partitions", f"{partitions[-1]}: expected 0 to {count - 1}")
         return partitions
 
-    async def _targets(self, wanted: Reset, partitions: list[int]) -> dict[int, int]:
-        first = await self._found(wanted.topic, partitions, EARLIEST)
-        last = await self._found(wanted.topic, partitions, LATEST)
+    async def _targets(self, client: InnerClient, wanted: Reset, partitions: list[int]) -> dict[int, int]:
+        first = await self._found(client, wanted.topic, partitions, EARLIEST)
+        last = await self._found(client, wanted.topic, partitions, LATEST)
         if wanted.timestamp_ms is not None:
-            found = await self._found(wanted.topic, partitions, wanted.timestamp_ms)
+            found = await self._found(client, wanted.topic, partitions, wanted.timestamp_ms)
             return {one: last[one] if offset == NOT_FOUND else offset for one, offset in found.items()}
         if isinstance(wanted.to, int):
             for one in partitions:
@@ -295,17 +294,19 @@ class Groups:
             return dict.fromkeys(partitions, wanted.to)
         return first if wanted.to == "earliest" else last
 
-    async def _found(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
+    async def _found(
+        self, client: InnerClient, topic: str, partitions: list[int], timestamp: int
+    ) -> dict[int, int]:
         offsets = {}
-        found = await find_offsets(self._client, topic, partitions, timestamp, patient=True)
+        found = await find_offsets(client, topic, partitions, timestamp, patient=True)
         for partition, offset in found.items():
             if not isinstance(offset, int):
                 raise as_problem(offset)
             offsets[partition] = offset
         return offsets
 
-    async def _commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        await self._client.node.groups.cores.ensure_topic()  # this may be the cluster's first group
+    async def _commit(self, client: InnerClient, group: str, topic: str, offsets: dict[int, int]) -> None:
+        await self._node.groups.cores.ensure_topic()  # this may be the cluster's first group
         rows = [
             OffsetCommitRequestPartition(partition_index=one, committed_offset=offset, committed_metadata="")
             for one, offset in offsets.items()
@@ -316,7 +317,7 @@ class Groups:
             member_id=NO_MEMBER,
             topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)],
         )
-        answer = await self._client.ask_role(
+        answer = await client.ask_role(
             CoordinatorOf(group),
             ApiKey.OFFSET_COMMIT,
             commit,

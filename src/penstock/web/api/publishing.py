@@ -42,6 +42,7 @@ from penstock.kafka.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from penstock.node import Node
 from penstock.node.calls.retry import is_retryable, may_repeat
 from penstock.node.dedup.message_ids import MAX_ID_BYTES
 from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
@@ -145,28 +146,28 @@ Outcome = int | Problem
 class Publishing:
     """Publishes records."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._turn = itertools.count()
 
     async def publish(self, call: Call[PublishParams, Publication]) -> Answer[PublishedRecords]:
         params = call.params
-        now_ms = self._client.node.clock.wall_ms()
+        now_ms = self._node.clock.wall_ms()
         if call.binary is not None:
             rows = [_binary_row(params, call.binary, now_ms)]
         else:
             _check_no_query(params)
             rows = await offloaded(call.reserved.bytes, _json_rows, call.body, now_ms)
-        count = await self._partitions(params.topic)
+        count = await self._partitions(call.client, params.topic)
         placed = self._placed(rows, count, "records[{}].partition" if call.binary is None else "partition")
         batches = await offloaded(call.reserved.bytes, _batches, placed)
-        outcomes = await self._produce(params.topic, batches)
+        outcomes = await self._produce(call.client, params.topic, batches)
         return _receipt(params.topic, placed, outcomes)
 
-    async def _partitions(self, topic: str) -> int:
+    async def _partitions(self, client: InnerClient, topic: str) -> int:
         """The topic's number of partitions. A missing topic is created if the broker does that for Kafka clients."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
-        [found] = (await self._client.ask(ApiKey.METADATA, request, MetadataResponse)).topics
+        [found] = (await client.ask(ApiKey.METADATA, request, MetadataResponse)).topics
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise refused(
                 found.error_code, f"there is no topic {topic!r}; POST /v1/topics makes one", "topic"
@@ -189,12 +190,14 @@ class Publishing:
 
     # --- to the leaders
 
-    async def _produce(self, topic: str, batches: dict[int, bytes]) -> dict[int, Outcome]:
-        retry = self._client.node.calls.retry()
+    async def _produce(
+        self, client: InnerClient, topic: str, batches: dict[int, bytes]
+    ) -> dict[int, Outcome]:
+        retry = self._node.calls.retry()
         outcomes: dict[int, Outcome] = {}
         left = batches
         while left:
-            answers = await self._produce_once(topic, left)
+            answers = await self._produce_once(client, topic, left)
             late = retry.is_over
             again: dict[int, bytes] = {}
             for partition, answer in answers.items():
@@ -207,21 +210,23 @@ class Publishing:
                 await retry.pause()
         return outcomes
 
-    async def _produce_once(self, topic: str, batches: dict[int, bytes]) -> "dict[int, Outcome | _Retryable]":
+    async def _produce_once(
+        self, client: InnerClient, topic: str, batches: dict[int, bytes]
+    ) -> "dict[int, Outcome | _Retryable]":
         answers: dict[int, Outcome | _Retryable] = {}
         by_leader: dict[int, dict[int, bytes]] = {}
         for partition, batch in batches.items():
             try:
-                by_leader.setdefault(self._client.leader_of(topic, partition), {})[partition] = batch
+                by_leader.setdefault(client.leader_of(topic, partition), {})[partition] = batch
             except KafkaError as unknown:
                 answers[partition] = _error(unknown)
-        sent = (self._send(to, topic, theirs) for to, theirs in by_leader.items())
+        sent = (self._send(client, to, topic, theirs) for to, theirs in by_leader.items())
         for told in await asyncio.gather(*sent):
             answers |= told
         return answers
 
     async def _send(
-        self, to: int, topic: str, batches: dict[int, bytes]
+        self, client: InnerClient, to: int, topic: str, batches: dict[int, bytes]
     ) -> "dict[int, Outcome | _Retryable]":
         # In writable memory: the leader stamps batches in place.
         data = [
@@ -233,9 +238,7 @@ class Publishing:
             topic_data=[TopicProduceData(name=topic, partition_data=data)],
         )
         try:
-            answer = await self._client.ask(
-                ApiKey.PRODUCE, request, ProduceResponse, to=to, wait_ms=COMMIT_MS
-            )
+            answer = await client.ask(ApiKey.PRODUCE, request, ProduceResponse, to=to, wait_ms=COMMIT_MS)
         except PenstockError as trouble:
             return dict.fromkeys(batches, _error(trouble))
         return {row.index: _outcome(row) for row in answer.responses[0].partition_responses}

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from penstock.batch import unpacked_total
 from penstock.errors import ErrorCode, KafkaError, PenstockError, Unanswered
-from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node import Node
 from penstock.node.calls.messages.queues import (
     DeliveryId,
     ReceivedBatch,
@@ -127,8 +127,8 @@ class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
 class QueueJobs:
     """Receiving and settling."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._node = client.node
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._batches = OpenedBatches()
 
     # --- receiving

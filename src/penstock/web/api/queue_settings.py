@@ -20,6 +20,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.node import Node
 from penstock.types import Caller, Operation
 from penstock.web.api import topics
 from penstock.web.api.dead_letters import QueueParams
@@ -74,9 +75,9 @@ class QueueChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class QueueSettings:
     """Changes settings of queues."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
-        self._queues = Queues(client)
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._queues = Queues(node)
 
     async def alter_queue(self, call: Call[QueueParams, QueueChanges]) -> QueueFacts:
         queue, changes = call.params.queue, call.body.group_configs()
@@ -85,11 +86,11 @@ class QueueSettings:
         check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
         before = await self._queues.facts(queue)
         check_dead_letter_topic(changes, {row.topic for row in before.partitions})
-        await self._change(queue, changes)
+        await self._change(call.client, queue, changes)
         await self._applied(call.caller, queue, changes)
         return await self._queues.facts(queue)
 
-    async def _change(self, queue: str, changes: Mapping[str, str | None]) -> None:
+    async def _change(self, client: InnerClient, queue: str, changes: Mapping[str, str | None]) -> None:
         """All of them or none."""
         configs = [
             AlterableConfig(
@@ -98,7 +99,7 @@ class QueueSettings:
             for name, value in changes.items()
         ]
         resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=queue, configs=configs)
-        answer = await self._client.ask(
+        answer = await client.ask(
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             IncrementalAlterConfigsRequest(resources=[resource]),
             IncrementalAlterConfigsResponse,
@@ -107,7 +108,7 @@ class QueueSettings:
 
     async def _applied(self, caller: Caller, queue: str, changes: Mapping[str, str | None]) -> None:
         """Returns when this node has applied the change, so that the response shows it. A timeout is no failure."""
-        node = self._client.node
+        node = self._node
         wanted = {name: None if value is None else value.strip() for name, value in changes.items()}
         try:
             async with asyncio.timeout(APPLIED_SECONDS):

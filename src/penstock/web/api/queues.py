@@ -22,6 +22,7 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
 from penstock.node.calls.messages.queues import (
     PeekRequest,
@@ -69,11 +70,10 @@ EXCLUSIVE_PRODUCER = "penstock.producer.exclusive"
 class Queues:
     """Operations on queues."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
-        self._node = client.node
-        self._topics = Topics(client)
-        self._groups = Groups(client)
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._topics = Topics(node)
+        self._groups = Groups(node)
 
     # --- queries
 
@@ -181,31 +181,33 @@ class Queues:
             )
         check_dead_letter_topic(wanted.group_configs(), [name])
         if not existing:
-            await self._check_name(wanted.queue)
-        await self._alter(GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True)
-        topic = await self._topic(call.caller, wanted, name)
-        await self._alter(GROUP_RESOURCE, wanted.queue, wanted.group_configs())
+            await self._check_name(call.client, wanted.queue)
+        await self._alter(
+            call.client, GROUP_RESOURCE, wanted.queue, wanted.group_configs(), validate_only=True
+        )
+        topic = await self._topic(call.client, wanted, name)
+        await self._alter(call.client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
         starts = dict.fromkeys(range(topic.partitions), 0)
         if wanted.start == "latest":
-            starts = await self._ends(name, range(topic.partitions))
+            starts = await self._ends(call.client, name, range(topic.partitions))
         await self._begin(wanted.queue, topic, starts)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
         return await self.facts(wanted.queue)
 
-    async def _check_name(self, queue: str) -> None:
+    async def _check_name(self, client: InnerClient, queue: str) -> None:
         """Refuses the name of a group of another kind before anything is created. If the coordinator does not answer
         now, it decides when the queue begins."""
         try:
-            group = await self._groups.described(queue)
+            group = await self._groups.described(client, queue)
         except (PenstockError, Problem):
             return
         if group is not None:
             taken = name_taken(queue)
             raise refused(taken.code, taken.message, "queue")
 
-    async def _topic(self, caller: Caller, wanted: NewQueue, name: str) -> Topic:
+    async def _topic(self, client: InnerClient, wanted: NewQueue, name: str) -> Topic:
         """The topic, created if there is none; but only when it is certain that the queue may begin on it."""
-        topic = self._existing(caller, name)
+        topic = self._existing(client.caller, name)
         if topic is None:
             new = NewTopic(
                 name=_as_topic(name),
@@ -213,16 +215,16 @@ class Queues:
                 replication_factor=wanted.replication_factor,
                 configs={EXCLUSIVE_PRODUCER: True} if wanted.point_to_point else {},
             )
-            await self._topics.make(new, validate_only=True)
+            await self._topics.make(client, new, validate_only=True)
             await self._admit(wanted.queue)
-            await self._topics.create(new)
-            return self._node.resources.topic(caller, name, Operation.READ)
+            await self._topics.create(client, new)
+            return self._node.resources.topic(client.caller, name, Operation.READ)
         if wanted.point_to_point and topic.partitions != 1:
             message = f"topic {name} has {topic.partitions} partitions: point-to-point needs one that has 1"
             raise Problem(409, "topic_unfit", message, "topic")
         await self._admit(wanted.queue)
         if wanted.point_to_point:
-            await self._alter(TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
+            await self._alter(client, TOPIC_RESOURCE, name, {EXCLUSIVE_PRODUCER: "true"})
         return topic
 
     def _existing(self, caller: Caller, name: str) -> Topic | None:
@@ -240,7 +242,13 @@ class Queues:
             raise refused(refusal.code, refusal.message, "queue") from None
 
     async def _alter(
-        self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
+        self,
+        client: InnerClient,
+        kind: int,
+        name: str,
+        configs: Mapping[str, str | None],
+        *,
+        validate_only: bool = False,
     ) -> None:
         """Sets configs; those without a value are unset. `validate_only`: nothing is changed."""
         changes = [
@@ -248,15 +256,15 @@ class Queues:
             for config, value in configs.items()
         ]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
-        answer = await self._client.ask(
+        answer = await client.ask(
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
             IncrementalAlterConfigsResponse,
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
 
-    async def _ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        found = await find_offsets(self._client, topic, partitions, LATEST, patient=True)
+    async def _ends(self, client: InnerClient, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        found = await find_offsets(client, topic, partitions, LATEST, patient=True)
         ends: dict[int, int] = {}
         for partition, end in found.items():
             if isinstance(end, PenstockError):
@@ -283,7 +291,7 @@ class Queues:
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
             rows = [picture for picture in pictures if picture.topic == name]
-            ends = await self._ends(name, [row.partition for row in rows])
+            ends = await self._ends(call.client, name, [row.partition for row in rows])
             topic = self._node.resources.topic(call.caller, name, Operation.READ)
             await self._begin(queue, topic, ends)
             self._node.events.tell(
@@ -300,7 +308,7 @@ class Queues:
     async def delete_queue(self, call: Call[QueueParams, None]) -> None:
         queue = call.params.queue
         await self._pictures(queue)
-        code = await self._delete_group(queue, call.caller)
+        code = await self._delete_group(call.client, queue)
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
         try:
@@ -311,18 +319,17 @@ class Queues:
             raise
         configs = self._node.resources.group_configs(call.caller, queue, Operation.DELETE)
         if configs:  # a later queue of this name starts with the defaults
-            await self._alter(GROUP_RESOURCE, queue, dict.fromkeys(configs))
+            await self._alter(call.client, GROUP_RESOURCE, queue, dict.fromkeys(configs))
 
-    async def _delete_group(self, queue: str, caller: Caller) -> int:
+    async def _delete_group(self, client: InnerClient, queue: str) -> int:
         if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # the cluster has never had a group
             return ErrorCode.GROUP_ID_NOT_FOUND
-        answer = await self._client.ask_role(
+        answer = await client.ask_role(
             CoordinatorOf(queue),
             ApiKey.DELETE_GROUPS,
             DeleteGroupsRequest(groups_names=[queue]),
             DeleteGroupsResponse,
             lambda answer: answer.results[0].error_code,
-            caller=caller,
         )
         return answer.results[0].error_code
 

@@ -24,6 +24,7 @@ from penstock.kafka.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.node import Node
 from penstock.types import Operation
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
@@ -80,16 +81,16 @@ class RecordsRead(msgspec.Struct, frozen=True, kw_only=True):
 class Reading:
     """Reads records."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
+    def __init__(self, node: Node) -> None:
+        self._node = node
 
     async def read_records(self, call: Call[ReadParams, None]) -> Answer[RecordsRead]:
         params = call.params
         if params.offset is not UNSET and params.timestamp_ms is not UNSET:
             raise wrong("timestamp_ms", "expected offset or timestamp_ms, not both")
         self._check_partition(call)
-        offset = await self._start(params)
-        work = asyncio.ensure_future(self._fetch(params, offset))
+        offset = await self._start(call.client, params)
+        work = asyncio.ensure_future(self._fetch(call.client, params, offset))
         found = await while_wanted(call.request, work)
         data = _bytes(found)
         call.reserved.take(len(data))
@@ -99,28 +100,28 @@ class Reading:
 
     def _check_partition(self, call: Call[ReadParams, None]) -> None:
         params = call.params
-        topic = find_topic(self._client.node, call.caller, params.topic, Operation.READ)
+        topic = find_topic(self._node, call.caller, params.topic, Operation.READ)
         if params.partition >= topic.partitions:
             message = (
                 f"there is no partition {params.partition}: {params.topic} has {topic.partitions}, from 0 on"
             )
             raise refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, "partition")
 
-    async def _start(self, params: ReadParams) -> int:
+    async def _start(self, client: InnerClient, params: ReadParams) -> int:
         if params.timestamp_ms is not UNSET:
-            offset = await self._find(params, params.timestamp_ms)
-            return offset if offset != NOT_FOUND else await self._find(params, LATEST)
+            offset = await self._find(client, params, params.timestamp_ms)
+            return offset if offset != NOT_FOUND else await self._find(client, params, LATEST)
         asked = "earliest" if params.offset is UNSET else params.offset
-        return await self._find(params, WORDS[asked]) if asked in WORDS else int(asked)
+        return await self._find(client, params, WORDS[asked]) if asked in WORDS else int(asked)
 
-    async def _find(self, params: ReadParams, timestamp: int) -> int:
-        found = await find_offsets(self._client, params.topic, [params.partition], timestamp, patient=True)
+    async def _find(self, client: InnerClient, params: ReadParams, timestamp: int) -> int:
+        found = await find_offsets(client, params.topic, [params.partition], timestamp, patient=True)
         offset = found[params.partition]
         if not isinstance(offset, int):
             raise as_problem(offset)
         return offset
 
-    async def _fetch(self, params: ReadParams, offset: int) -> PartitionData:
+    async def _fetch(self, client: InnerClient, params: ReadParams, offset: int) -> PartitionData:
         wanted = FetchPartition(
             partition=params.partition, fetch_offset=offset, partition_max_bytes=params.max_bytes
         )
@@ -130,8 +131,8 @@ class Reading:
             max_bytes=params.max_bytes,
             topics=[FetchTopic(topic=params.topic, partitions=[wanted])],
         )
-        answer = await self._client.ask_role(
-            self._client.leader_role(params.topic, params.partition),
+        answer = await client.ask_role(
+            client.leader_role(params.topic, params.partition),
             ApiKey.FETCH,
             request,
             FetchResponse,
@@ -140,12 +141,12 @@ class Reading:
         )
         found = answer.responses[0].partitions[0]
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise await self._out_of_range(params, offset)
+            raise await self._out_of_range(client, params, offset)
         check(found.error_code, None)
         return found
 
-    async def _out_of_range(self, params: ReadParams, offset: int) -> Problem:
-        first, last = await self._find(params, EARLIEST), await self._find(params, LATEST)
+    async def _out_of_range(self, client: InnerClient, params: ReadParams, offset: int) -> Problem:
+        first, last = await self._find(client, params, EARLIEST), await self._find(client, params, LATEST)
         message = f"offset {offset} is not there: expected {first} to {last}, earliest or latest"
         return refused(ErrorCode.OFFSET_OUT_OF_RANGE, message, "offset")
 

@@ -21,6 +21,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
+from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.types import ANONYMOUS_PRINCIPAL, CLUSTER_NAME, Caller, Operation, ResourceType
 from penstock.web.api.bodies import (
@@ -64,9 +65,14 @@ class Call(NamedTuple, Generic[P, B]):
     params: P
     body: B
     binary: bytes | None
-    caller: Caller
+    client: InnerClient
+    """Asks Kafka's handlers on behalf of the caller."""
     request: Request
     reserved: Reservation
+
+    @property
+    def caller(self) -> Caller:
+        return self.client.caller
 
 
 class Answer(NamedTuple, Generic[P]):
@@ -251,7 +257,8 @@ class Endpoint:
                 binary = data
             else:
                 body = await offloaded(len(data), decode, data, operation.body)
-        return Call(params, body, binary, caller_of(request), request, reserved)
+        client = InnerClient(self._node, caller_of(request))
+        return Call(params, body, binary, client, request, reserved)
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:

@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.node import Node
 from penstock.node.calls.messages.subscriptions import PlacePicture, SubscriptionPicture
-from penstock.types import Caller, ResourceType, TopicPartition
+from penstock.types import ResourceType, TopicPartition
 from penstock.web.api.offsets import find_ranges
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
@@ -87,16 +88,15 @@ class SubscriptionFacts(SubscriptionSummary, frozen=True, kw_only=True):
 class SubscriptionsApi:
     """Operations on subscriptions."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
-        self._node = client.node
+    def __init__(self, node: Node) -> None:
+        self._node = node
 
     # --- queries
 
     async def list_subscriptions(self, call: Call[NoParams, None]) -> SubscriptionList:
         nodes = [one.node_id for one in self._node.view.brokers()]
         ranges: Ranges = {}
-        answers = await asyncio.gather(*(self._listed(node, ranges, call.caller) for node in nodes))
+        answers = await asyncio.gather(*(self._listed(call.client, node, ranges) for node in nodes))
         rows = [row for answer in answers if answer is not None for row in answer]
         names = (row.subscription for row in rows)
         visible = self._node.resources.visible(call.caller, ResourceType.GROUP, names)
@@ -107,30 +107,34 @@ class SubscriptionsApi:
             unanswered=[node for node, answer in zip(nodes, answers, strict=True) if answer is None],
         )
 
-    async def _listed(self, node: int, ranges: Ranges, caller: Caller) -> list[SubscriptionSummary] | None:
+    async def _listed(
+        self, client: InnerClient, node: int, ranges: Ranges
+    ) -> list[SubscriptionSummary] | None:
         """Page by page: of many subscriptions with many partitions only the sums stay in memory."""
         rows: list[SubscriptionSummary] = []
         after = ""
         while True:
             try:
-                page = await self._node.subscriptions.browse(node, after, caller=caller)
+                page = await self._node.subscriptions.browse(node, after, caller=client.caller)
             except PenstockError:
                 return None
-            await self._find(page.pictures, ranges)
+            await self._find(client, page.pictures, ranges)
             now_ms = self._node.clock.wall_ms()
             rows += [_summary(picture, ranges, now_ms) for picture in page.pictures]
             if page.is_last:
                 return rows
             after = page.pictures[-1].name
 
-    async def _find(self, pictures: Iterable[SubscriptionPicture], ranges: Ranges) -> None:
+    async def _find(
+        self, client: InnerClient, pictures: Iterable[SubscriptionPicture], ranges: Ranges
+    ) -> None:
         """Adds the partitions that are not in `ranges` yet."""
         wanted: dict[str, dict[int, None]] = {}
         for picture in pictures:
             for place in picture.places:
                 if _key(place) not in ranges:
                     wanted.setdefault(place.topic, {})[place.partition] = None
-        ranges |= await find_ranges(self._client, wanted)
+        ranges |= await find_ranges(client, wanted)
 
     async def describe_subscription(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
         name = call.params.subscription
@@ -138,7 +142,7 @@ class SubscriptionsApi:
         if picture is None:
             raise _unknown(name)
         ranges: Ranges = {}
-        await self._find([picture], ranges)
+        await self._find(call.client, [picture], ranges)
         return SubscriptionFacts(
             **msgspec.structs.asdict(_summary(picture, ranges, self._node.clock.wall_ms())),
             unacked=sum(place.unacked for place in picture.places),

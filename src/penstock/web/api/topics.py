@@ -161,46 +161,48 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
 class Topics:
     """Operations on topics."""
 
-    def __init__(self, client: InnerClient) -> None:
-        self._client = client
+    def __init__(self, node: Node) -> None:
+        self._node = node
 
     # --- queries
 
     async def list_topics(self, call: Call[ListTopics, None]) -> TopicList:
-        found = await self._metadata(None)
+        found = await self._metadata(call.client, None)
         shown = [topic for topic in found.topics if call.params.internal or not topic.is_internal]
         return TopicList(topics=[_summary(topic) for topic in shown])
 
     async def describe_topic(self, call: Call[TopicParams, None]) -> TopicFacts:
         name = call.params.topic
-        found = await self._metadata(name)
+        found = await self._metadata(call.client, name)
         topic = found.topics[0]
         _check_topic(topic, name)
         addresses = {one.node_id: f"{one.host}:{one.port}" for one in found.brokers}
         indexes = [row.partition_index for row in topic.partitions]
         earliest, latest = await asyncio.gather(
-            find_offsets(self._client, name, indexes, EARLIEST),
-            find_offsets(self._client, name, indexes, LATEST),
+            find_offsets(call.client, name, indexes, EARLIEST),
+            find_offsets(call.client, name, indexes, LATEST),
         )
         return TopicFacts(
             name=name,
             topic_id=str(topic.topic_id),
             internal=topic.is_internal,
-            configs=await self._configs(name),
+            configs=await self._configs(call.client, name),
             partitions=[_partition(row, addresses, earliest, latest) for row in topic.partitions],
         )
 
-    async def _metadata(self, topic: str | None) -> MetadataResponse:
+    async def _metadata(self, client: InnerClient, topic: str | None) -> MetadataResponse:
         topics = None if topic is None else [MetadataRequestTopic(name=topic)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        return await self._client.ask(ApiKey.METADATA, request, MetadataResponse)
+        return await client.ask(ApiKey.METADATA, request, MetadataResponse)
 
-    async def _configs(self, topic: str, *, to: int | None = None) -> dict[str, ConfigFacts]:
+    async def _configs(
+        self, client: InnerClient, topic: str, *, to: int | None = None
+    ) -> dict[str, ConfigFacts]:
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource])
-        answer = await self._client.ask(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, to=to)
+        answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, to=to)
         [result] = answer.results
         check(result.error_code, result.error_message, "topic")
         return {row.name: _config(row) for row in sorted(result.configs, key=lambda row: row.name)}
@@ -208,14 +210,16 @@ class Topics:
     # --- changes
 
     async def create_topic(self, call: Call[NoParams, NewTopic]) -> TopicSummary:
-        return await self.create(call.body)
+        return await self.create(call.client, call.body)
 
-    async def create(self, wanted: NewTopic) -> TopicSummary:
-        made = await self.make(wanted)
+    async def create(self, client: InnerClient, wanted: NewTopic) -> TopicSummary:
+        made = await self.make(client, wanted)
         await self._applied(wanted.name, made.partitions)
         return made
 
-    async def make(self, wanted: NewTopic, *, validate_only: bool = False) -> TopicSummary:
+    async def make(
+        self, client: InnerClient, wanted: NewTopic, *, validate_only: bool = False
+    ) -> TopicSummary:
         """Problem if it is refused. `validate_only`: nothing is created."""
         topic = CreatableTopic(
             name=wanted.name,
@@ -227,7 +231,7 @@ class Topics:
             ],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=ANSWER_MS, validate_only=validate_only)
-        [made] = (await self._client.ask(ApiKey.CREATE_TOPICS, request, CreateTopicsResponse)).topics
+        [made] = (await client.ask(ApiKey.CREATE_TOPICS, request, CreateTopicsResponse)).topics
         check(made.error_code, made.error_message, _CREATION_FIELDS.get(made.error_code))
         return TopicSummary(
             name=wanted.name,
@@ -240,7 +244,7 @@ class Topics:
     async def delete_topic(self, call: Call[TopicParams, None]) -> None:
         name = call.params.topic
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=ANSWER_MS)
-        [gone] = (await self._client.ask(ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse)).responses
+        [gone] = (await call.client.ask(ApiKey.DELETE_TOPICS, request, DeleteTopicsResponse)).responses
         check(gone.error_code, gone.error_message, "topic")
         await self._applied(name, 0)
 
@@ -258,27 +262,25 @@ class Topics:
         ]
         resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes)
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        answer = await self._client.ask(
+        answer = await call.client.ask(
             ApiKey.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message)
-        return ConfigList(configs=await self._configs_as_decided(name))
+        return ConfigList(configs=await self._configs_as_decided(call.client, name))
 
-    async def _configs_as_decided(self, topic: str) -> dict[str, ConfigFacts]:
+    async def _configs_as_decided(self, client: InnerClient, topic: str) -> dict[str, ConfigFacts]:
         """The controller has the new configs for certain; this node may apply them a moment later."""
-        controller = self._client.node.view.controller_id
+        controller = self._node.view.controller_id
         try:
-            return await self._configs(topic, to=controller)
+            return await self._configs(client, topic, to=controller)
         except PenstockError:
-            return await self._configs(topic)
+            return await self._configs(client, topic)
 
     async def add_partitions(self, call: Call[TopicParams, MorePartitions]) -> PartitionCount:
         name, count = call.params.topic, call.body.count
         topic = CreatePartitionsTopic(name=name, count=count)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=ANSWER_MS)
-        [grown] = (
-            await self._client.ask(ApiKey.CREATE_PARTITIONS, request, CreatePartitionsResponse)
-        ).results
+        [grown] = (await call.client.ask(ApiKey.CREATE_PARTITIONS, request, CreatePartitionsResponse)).results
         field = "count" if grown.error_code == ErrorCode.INVALID_PARTITIONS else None
         check(grown.error_code, grown.error_message, field)
         await self._applied(name, count)
@@ -287,7 +289,7 @@ class Topics:
     async def _applied(self, name: str, partitions: int) -> None:
         """Returns when this node has applied the change, so that the caller's next request to it sees it. A timeout is
         no failure: the change is committed."""
-        metadata = self._client.node.metadata
+        metadata = self._node.metadata
         try:
             async with asyncio.timeout(APPLIED_SECONDS):
                 while True:
