@@ -15,7 +15,7 @@ from penstock.node.calls.messages.controller import CreateTopic, ReportVoters
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.messages.records import AppendBatch
 from penstock.node.calls.remote import FRAME_OVERHEAD, RemoteCalls, decode, encode
-from penstock.node.peers import Body, PeerHello, Rpc, Switchboard
+from penstock.node.peers import Body, FrameDispatcher, PeerHello, Rpc
 from penstock.node.peers.handshake import NEWEST_VERSION
 from penstock.types import ANONYMOUS, Caller, GroupId, NodeId, Replica
 
@@ -27,7 +27,7 @@ LIMITS = Limits(max_peer_calls=4)
 class Line:
     """A transport to one other node, in the same event loop."""
 
-    def __init__(self, me: NodeId, events: Switchboard) -> None:
+    def __init__(self, me: NodeId, events: FrameDispatcher) -> None:
         self.me = me
         self.events = events
         self.other: Line | None = None
@@ -62,7 +62,7 @@ class Given(Directory):
 
 
 def node(me: NodeId, limits: Limits) -> tuple[Line, Calls]:
-    events = Switchboard()
+    events = FrameDispatcher()
     line = Line(me, events)
     calls = Calls(me, Given(), Changes())
     rpc = Rpc(line, events, max_calls_per_peer=limits.max_peer_calls)

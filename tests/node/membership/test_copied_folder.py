@@ -58,7 +58,7 @@ def test_what_a_copy_gossips_is_refused_and_the_original_is_heard_on(trio: Trio)
 def test_a_copy_that_nobody_lets_in_ends_and_says_what_to_do(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "LEAST_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(refusals, "SHORTEST_CONFIRMATION_SECONDS", 0.1)
     monkeypatch.setattr(refusals, "SILENCES", 0)
     service = copied(trio)
 
@@ -76,7 +76,7 @@ def test_a_copy_that_nobody_lets_in_ends_and_says_what_to_do(
 
 
 def test_an_empty_node_whose_id_is_taken_ends_too(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "LEAST_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(refusals, "SHORTEST_CONFIRMATION_SECONDS", 0.1)
     monkeypatch.setattr(refusals, "SILENCES", 0)
     config = msgspec.structs.replace(trio._configs[ORIGINAL], kafka=ANYWHERE, cluster=ANYWHERE)
 

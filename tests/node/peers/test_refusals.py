@@ -5,14 +5,14 @@ import pytest
 from penstock.config import Address
 from penstock.node.peers import Refusals, Refused
 from penstock.node.peers.hello import Refusal, RefusalCode
-from penstock.node.peers.refusals import FRESH_SECONDS, LEAST_PATIENCE_SECONDS
+from penstock.node.peers.refusals import FRESH_SECONDS, SHORTEST_CONFIRMATION_SECONDS
 
 from .town import hello
 
 ONE, TWO = Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)
 SEEDS = (ONE, TWO)
 TAKEN, FOREIGN = RefusalCode.DUPLICATE_ID, RefusalCode.CLUSTER
-LONG = LEAST_PATIENCE_SECONDS + 1
+LONG = SHORTEST_CONFIRMATION_SECONDS + 1
 
 
 def no(code: int, *, proven: bool = True) -> Refused:
@@ -31,12 +31,15 @@ def refused_for(seconds: float, code: int, *addresses: Address, proven: bool = T
 def test_an_id_that_stays_taken_is_the_end_although_one_seed_does_not_answer() -> None:
     final = refused_for(LONG, TAKEN, ONE).final(LONG, SEEDS)
     assert final is not None
-    assert final.reason == "10.0.0.1:7000 does not let this node in: no, because"
+    assert final.reason == "10.0.0.1:7000 does not admit this node: no, because"
     assert "--node-id" in final.hint
 
 
 def test_an_id_that_has_been_taken_for_a_moment_is_not() -> None:
-    assert refused_for(LEAST_PATIENCE_SECONDS - 1, TAKEN, ONE).final(LEAST_PATIENCE_SECONDS, SEEDS) is None
+    assert (
+        refused_for(SHORTEST_CONFIRMATION_SECONDS - 1, TAKEN, ONE).final(SHORTEST_CONFIRMATION_SECONDS, SEEDS)
+        is None
+    )
 
 
 def test_the_last_refusal_can_be_told_while_it_is_fresh() -> None:

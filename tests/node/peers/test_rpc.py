@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config import Address, Limits
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.peers import CallFailed, CallProblem, PeerHello, PeerNetwork, Rpc, Switchboard
+from penstock.node.peers import CallFailed, CallProblem, FrameDispatcher, PeerHello, PeerNetwork, Rpc
 from penstock.types import NodeId
 
 from .town import PATIENCE_SECONDS, hello, listen
@@ -24,11 +24,11 @@ class Office:
         self.listening = listen(Address("127.0.0.1", 0))
         self.address = Address("127.0.0.1", self.listening.getsockname()[1])
         self.me: PeerHello = hello(node, port=self.address.port)
-        self.switchboard = Switchboard()
-        self.network = PeerNetwork(self.me, self.switchboard, limits=Limits())
-        self.rpc = Rpc(self.network, self.switchboard, max_calls_per_peer=most)
+        self.dispatcher = FrameDispatcher()
+        self.network = PeerNetwork(self.me, self.dispatcher, limits=Limits())
+        self.rpc = Rpc(self.network, self.dispatcher, max_calls_per_peer=most)
         self.up = asyncio.Event()
-        self.switchboard.watch(up=lambda _: self.up.set())
+        self.dispatcher.watch(up=lambda _: self.up.set())
         self.release = asyncio.Event()
         """Lets those who ask for LATER have their answer."""
         self.cancelled = asyncio.Event()

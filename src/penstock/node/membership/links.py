@@ -13,7 +13,7 @@ from penstock.node.membership.gossip import Gossip
 from penstock.node.membership.membership import Membership
 from penstock.node.membership.network import MakeNetwork
 from penstock.node.parts import Part
-from penstock.node.peers import PeerHello, Rpc, Switchboard
+from penstock.node.peers import FrameDispatcher, PeerHello, Rpc
 from penstock.swim import Endpoint, Member, MemberMeta, Session, State, SwimSettings
 from penstock.types import NodeId
 from penstock.version import VERSION
@@ -75,7 +75,7 @@ class Links(Part):
             seeds=config.seeds,
             version=VERSION,
         )
-        self.events = Switchboard()
+        self.events = FrameDispatcher()
         self.network = make_network(hello, self.events)
         self.rpc = Rpc(self.network, self.events, max_calls_per_peer=config.limits.max_peer_calls)
         self.membership = Membership(

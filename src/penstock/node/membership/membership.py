@@ -26,7 +26,7 @@ from penstock.node.membership.gossip import Gossip
 from penstock.node.membership.network import Network
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
-from penstock.node.peers import Founding, PeerHello, Refusals, Refused, Switchboard, Wait
+from penstock.node.peers import Founding, FrameDispatcher, PeerHello, Refusals, Refused, Wait
 from penstock.swim import Endpoint as GossipEndpoint
 from penstock.types import NodeId, Replica
 
@@ -46,7 +46,7 @@ class Membership:
         config: NodeConfig,
         hello: PeerHello,
         folder: DataFolder,
-        events: Switchboard,
+        events: FrameDispatcher,
         network: Network,
         gossip: Gossip,
     ) -> None:

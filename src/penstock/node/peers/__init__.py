@@ -1,6 +1,7 @@
-"""Other nodes: the inter-node port, who is connected, frames and calls between nodes, and how a cluster begins. What
-the frames mean is the business of those who send them."""
+"""Connections with other nodes: the inter-node port, frames and calls, and how a cluster is founded. The packages that
+send frames define their contents (`node.frame_kinds`), and `node.calls` the methods of calls."""
 
+from penstock.node.peers.dispatcher import FrameDispatcher
 from penstock.node.peers.founding import Adopt, Decision, Found, Founding, Join, Wait, cluster_id_of
 from penstock.node.peers.handshake import Refused
 from penstock.node.peers.hello import PeerHello
@@ -8,7 +9,6 @@ from penstock.node.peers.keys import read_cluster_key
 from penstock.node.peers.network import PeerNetwork
 from penstock.node.peers.refusals import Refusals
 from penstock.node.peers.rpc import FIRST_KIND_AFTER_RPC, CallFailed, CallProblem, Rpc
-from penstock.node.peers.switchboard import Switchboard
 from penstock.node.peers.transport import Body, Buffer, Transport, TransportEvents
 
 __all__ = [
@@ -21,13 +21,13 @@ __all__ = [
     "Decision",
     "Found",
     "Founding",
+    "FrameDispatcher",
     "Join",
     "PeerHello",
     "PeerNetwork",
     "Refusals",
     "Refused",
     "Rpc",
-    "Switchboard",
     "Transport",
     "TransportEvents",
     "Wait",

@@ -1,11 +1,11 @@
 """One connection to another node: the handshake, then frames both ways.
 
 Writing: frames of one turn of the loop are gathered and handed to the socket together, small ones joined, large ones as
-they are. What the socket does not take waits here, up to `max_peer_queue_bytes`; beyond that `send` drops. Nothing ever
-waits for a peer: consensus resends what was lost, and a queue without end would only delay what is new. Frames of the
-urgent kinds overtake all others that wait here, so that a heartbeat is not late because a replica catches up.
+they are. Frames that the socket does not take wait here, up to `max_peer_queue_bytes`; beyond that `send` drops them.
+Nothing ever waits for a peer: consensus resends lost frames, and an unbounded queue would only delay new ones. Frames
+of the urgent kinds overtake all others that wait here, so that a heartbeat is not late because a replica catches up.
 
-Reading never stops: what comes is handed on at once, and senders limit themselves (by bytes in flight).
+Reading never stops: each frame is passed on at once, and senders limit themselves (by bytes in flight).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, Transpo
 log = logging.getLogger("penstock.peers")
 
 WRITE_HIGH_WATER = 512 * 1024
-"""Bytes that the transport holds before it says stop. Small, so that little is past recall when the peer has gone."""
+"""Bytes that the transport holds before it says stop. Small, so that urgent frames overtake as much as possible."""
 
 PORTION_BYTES = 1024 * 1024
 """Handed to the transport at once: enough for one large write, no more than twice its high water."""
@@ -37,7 +37,7 @@ JOIN_UP_TO = 16 * 1024
 
 
 FRAME_OVERHEAD = HEAD.size + TAG_SIZE
-"""What a frame counts beside its body, keyed or not."""
+"""Bytes that a frame counts beside its body, with or without a key."""
 
 _Frame = tuple[int, int, list[Buffer]]
 """Kind, size of the body, and the body in pieces."""
@@ -54,7 +54,7 @@ class Traffic(msgspec.Struct):
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs to know and whom it tells."""
+    """The network that a connection belongs to."""
 
     scratch: memoryview
     limits: Limits
@@ -86,15 +86,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.where = str(dialled or "?")
         self.host = dialled.host if dialled else "?"
         self.told: PeerHello | None = None
-        """What this node last said of itself here."""
+        """The facts of this node that the peer was told last."""
         self.peer: PeerHello | None = None
-        """Who it is, once both have agreed."""
+        """The other node, once the handshake has succeeded."""
         self.closed = False
         self.reason = "the other side closed it"
         """Why it ended."""
         self.opened_at = self.last_heard = self.last_sent = owner.now
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the handshake is over, well or not."""
+        """Done when the handshake is over, with or without success."""
         self.refused: Refused | None = None
         self.version = 0
         """The version of the protocol that both sides speak; 0 before the handshake is over."""
@@ -143,7 +143,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_heard = self._owner.now
         if self.closed or self.refused is not None:
-            return  # read away, so that our farewell is not lost to a reset
+            return  # read and dropped, so that a reset does not destroy this node's refusal on its way
         self._owner.traffic.bytes_in += nbytes
         try:
             if self._frames is None:
@@ -153,8 +153,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         except ProtocolViolation as violation:
             self.close(str(violation))
         except Exception as bug:
-            log.error("a bug in handling what %s sent", self.peer or self.where, exc_info=bug)
-            self.close("this node failed to handle it (see the traceback above)")
+            log.error("a bug in handling a frame of %s", self.peer or self.where, exc_info=bug)
+            self.close("this node failed to handle a frame (see the traceback above)")
 
     def eof_received(self) -> bool:
         return False
@@ -245,10 +245,10 @@ class PeerConnection(asyncio.BufferedProtocol):
     # --- frames out
 
     def send(self, kind: int, body: Body) -> bool:
-        """Takes the frame, or drops it and says False. ValueError for one that no peer would take."""
+        """Queues the frame, or drops it and returns False. ValueError for one that is larger than peers accept."""
         pieces = body if type(body) is list else [cast(Buffer, body)]
         size = sum([len(piece) for piece in pieces])
-        if self.closed or self.refused is not None or not self._has_room(size):
+        if self.closed or self.refused is not None or not self._fits(size):
             self._owner.traffic.frames_dropped += 1
             return False
         queue = self._urgent if kind in self._owner.urgent_kinds else self._waiting
@@ -260,7 +260,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush_turn)
         return True
 
-    def _has_room(self, size: int) -> bool:
+    def _fits(self, size: int) -> bool:
         limits = self._owner.limits
         if size > limits.max_peer_frame_bytes - KIND_SIZE - TAG_SIZE:
             raise ValueError(f"a frame of {size} bytes: the limit is {limits.max_peer_frame_bytes}")
@@ -269,7 +269,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """What was taken for this peer and not by the system yet."""
+        """Bytes that were accepted for this peer and the system has not taken yet."""
         assert self._transport is not None
         return self._queued_bytes + self._transport.get_write_buffer_size()
 
@@ -316,19 +316,19 @@ class PeerConnection(asyncio.BufferedProtocol):
     # --- the end
 
     def close(self, reason: str) -> None:
-        """At once; what waits is dropped. Also ends a goodbye that takes too long."""
+        """Ends the connection at once; waiting frames are dropped. Also ends a `shut_down` that takes too long."""
         if not self.closed:
             self.closed = True
             self.reason = reason
         self.abort()
 
     def abort(self) -> None:
-        """Nobody waits for a goodbye any more."""
+        """Ends the connection without sending the rest."""
         if self._transport is not None:
             self._transport.abort()
 
     def shut_down(self) -> None:
-        """This node stops: what was taken is sent, then the connection ends."""
+        """This node stops: queued frames are sent, then the connection ends."""
         self._flush()
         self.closed = True
         self.reason = "this node stops"

@@ -1,4 +1,4 @@
-"""Keeping one address connected: dial, learn who is there, wait while that node is connected, dial again.
+"""Keeps one address connected: dials it, learns which node is there, waits while that node is connected, dials again.
 
 Either side may dial. To spare most pairs a second connection that one of them then has to drop, the node with the
 larger id gives the other LARGER_WAITS_SECONDS before it dials an address whose node it knows.
@@ -22,18 +22,18 @@ CONNECT_TIMEOUT_SECONDS = 3.0
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
-"""The pause doubles from the one to the other. Short, because a node that comes back must be found before its
-partitions would elect somebody else, and one attempt every two seconds costs nothing."""
+"""The pause doubles from the one to the other. It is short, because a node that comes back must be found before its
+partitions elect another leader; and one attempt every two seconds costs little."""
 
 CALM_SECONDS = 5.0
-"""A connection that held this long was a good one: the next attempt is soon. One that broke sooner counts as a
+"""A connection that lasted this long counts as a success: the next attempt follows soon. A shorter one counts as a
 failure."""
 
 LARGER_WAITS_SECONDS = 0.2
 
 
 class Exchange(Protocol):
-    """What a dialler needs of the network."""
+    """The part of the network that a dialler uses."""
 
     def is_connected(self, node: NodeId) -> bool: ...
 
@@ -50,7 +50,7 @@ class Dialler:
         self._random = random
         self.address = address
         self.node = node
-        """Who should be there or was found there; None: not known yet."""
+        """The node that should be there or was found there; None: not known yet."""
         self._is_self = False
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._said = ""
@@ -59,11 +59,11 @@ class Dialler:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def look_again(self) -> None:
-        """Some node came or went."""
+        """Some node has connected or disconnected."""
         self._changed.set()
 
     def hurry(self) -> None:
-        """There is reason to believe that it will work now."""
+        """The next attempt is likely to succeed: it is made now."""
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._hurry.set()
 
@@ -84,9 +84,9 @@ class Dialler:
             await self._until_wanted()
             if loop.time() - began >= CALM_SECONDS:
                 self._pause_seconds = FIRST_PAUSE_SECONDS
-            # Half of the pause is chance: nodes that lost each other at one moment should not meet again in step.
-            patience = LARGER_WAITS_SECONDS if self._waits_for_the_other() else 0.0
-            await self._pause(patience + self._pause_seconds * (0.5 + self._random.random() / 2))
+            # Half of the pause is random: nodes that lost each other at the same moment should not dial in step.
+            head_start = LARGER_WAITS_SECONDS if self._waits_for_the_other() else 0.0
+            await self._pause(head_start + self._pause_seconds * (0.5 + self._random.random() / 2))
             self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
 
     def _waits_for_the_other(self) -> bool:
@@ -104,7 +104,7 @@ class Dialler:
         self._hurry.clear()
 
     async def _attempt(self) -> None:
-        """Returns when the handshake is over, well or not."""
+        """Returns when the handshake is over, with or without success."""
         loop = asyncio.get_running_loop()
         connection = self._exchange.new_connection(self.address, self.node)
         try:
@@ -120,7 +120,7 @@ class Dialler:
             await connection.over
         finally:
             if not connection.over.done():
-                connection.close("it is not wanted any more")
+                connection.close("this node no longer dials it")
         self._learn(connection)
 
     def _learn(self, connection: PeerConnection) -> None:
@@ -129,19 +129,22 @@ class Dialler:
             self.node = connection.peer.node
             self._said = ""
         elif refused is not None:
-            if refused.hello is not None:  # else anybody may have said it
+            if refused.hello is not None:  # otherwise the other side has not proven that it holds the key
                 self.node = refused.hello.node
                 self._is_self = refused.refusal.code == RefusalCode.ITSELF
             if refused.refusal.code not in QUIET:
-                self._pause_seconds = LONGEST_PAUSE_SECONDS  # it takes a person to change that
+                self._pause_seconds = LONGEST_PAUSE_SECONDS  # only an operator can change that
         else:
             self._say(connection.reason)
 
     def _say(self, problem: str) -> None:
-        """Once for each kind of failure, not for each attempt."""
+        """Logs each kind of failure once, not each attempt."""
         if problem != self._said:
             self._said = problem
             whose = f" of node {self.node}" if self.node is not None else ""
             log.info(
-                "the inter-node address %s%s: %s; it is tried on and on", self.address, whose, problem.lower()
+                "the inter-node address %s%s: %s; this node tries it again until it answers",
+                self.address,
+                whose,
+                problem.lower(),
             )

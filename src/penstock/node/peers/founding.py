@@ -1,17 +1,17 @@
-"""From empty nodes to one cluster: what a node without a cluster should do, given whom it has met.
+"""How empty nodes form one cluster: the decision of a node without a cluster, given the nodes that it has met.
 
-Theory. Nodes are started with a list of seeds. Those that are in the list found the cluster together; everybody else
-joins. A cluster is its founders: its id is a hash of their ids and incarnations, so all founders compute the same id
-without a word of agreement, in any order, and again after a crash.
+Theory. Nodes are started with a list of seeds. Those in the list found the cluster together; all others join it. A
+cluster is identified by its founders: its id is a hash of their ids and incarnations, so all founders compute the same
+id without exchanging messages, in any order, and again after a crash.
 
 1. A peer that is in a cluster always comes first: adopt its cluster when this node is among the founders, else join.
 2. A node founds only when every seed has answered, is empty and was started with the same list, and when this node is
    one of them. So all founders, whenever they decide, decide on the same set: a set of all the seeds' nodes.
-3. What was decided is on the disk before it is told to anybody (the caller's duty).
+3. The decision is on disk before any other node is told (this module's caller sees to that).
 
 Why this ends in one cluster. Let two nodes decide to found, on sets F and G. Both lists are equal, or neither would
 have decided (rule 2), so F and G hold the nodes of the same addresses. They differ only if a node was emptied (another
-incarnation) in between, that is if somebody deletes a data folder during the seconds of founding. A crash keeps the
+incarnation) in between, that is if a data folder is deleted during the seconds of founding. A crash keeps the
 incarnation, so F = G. In the excepted case the two clusters refuse each other; every node is in one of them only, so at
 most one has the majority of its founders that it needs to acknowledge anything, unless the emptied node had already
 acknowledged something with the first one.
@@ -34,7 +34,7 @@ _ID_BYTES = 16
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing can be done yet, because of this (in words for people)."""
+    """The node must wait; `reason` says why, for people."""
 
     reason: str
 
@@ -47,14 +47,14 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Adopt(msgspec.Struct, frozen=True):
-    """Others have founded it already, and this node is one of the founders."""
+    """The other founders have founded the cluster already, and this node is one of the founders."""
 
     cluster_id: str
     founders: tuple[Replica, ...]
 
 
 class Join(msgspec.Struct, frozen=True):
-    """There is a cluster: ask to be let in. Keep the founders all the same, to tell others."""
+    """There is a cluster: ask it for admission. This node keeps the founders, to tell other nodes."""
 
     cluster_id: str
     founders: tuple[Replica, ...]
@@ -64,7 +64,7 @@ Decision = Wait | Found | Adopt | Join
 
 
 def cluster_id_of(founders: Iterable[Replica]) -> str:
-    """The same for the same founders, whoever computes it; in the form of Kafka's cluster ids (22 characters)."""
+    """The same for the same founders on every node; in the form of Kafka's cluster ids (22 characters)."""
     hashed = blake2b(digest_size=_ID_BYTES, person=_PERSON)
     for node, incarnation in sorted(founders):
         hashed.update(node.to_bytes(8, "big") + incarnation.to_bytes(8, "big"))
@@ -72,16 +72,16 @@ def cluster_id_of(founders: Iterable[Replica]) -> str:
 
 
 class Founding:
-    """A node that has no cluster yet, and what it has heard. Ask `decide` after every change."""
+    """A node without a cluster, and the facts that it has learned of others. Call `decide` after every change."""
 
     def __init__(self, me: PeerHello) -> None:
         assert me.cluster_id is None
         self._me = me
         self._hellos: dict[NodeId, PeerHello] = {}
         self._found_at: dict[Address, NodeId] = {}
-        """Who answered at which address. Ids are enough: two nodes of one id are never connected at once."""
+        """The node that answered at each address. Ids are enough: two nodes of one id are never connected at once."""
         self._refused_at: dict[Address, str] = {}
-        """Why there is no connection with who answered at an address."""
+        """Why there is no connection with the node that answered at an address."""
 
     def heard(self, hello: PeerHello, dialled: Address | None) -> None:
         """A node has told its facts, at the address that was dialled."""
@@ -92,11 +92,11 @@ class Founding:
             self._refused_at.pop(dialled, None)
 
     def refused(self, address: Address, reason: str) -> None:
-        """Somebody is there, and one of the two nodes does not want the other."""
+        """A node answered there, and one of the two nodes refused the other."""
         self._refused_at[address] = reason
 
     def lost(self, node: NodeId) -> None:
-        """It is not connected any more: what it said may not hold now."""
+        """It is no longer connected: its facts may have changed."""
         self._hellos.pop(node, None)
 
     def decide(self) -> Decision:
@@ -116,7 +116,7 @@ class Founding:
                     f"{first} is of cluster {first.cluster_id} and {other} of cluster {other.cluster_id}: list seeds "
                     "of one cluster only"
                 )
-        # Founders may be unknown to a node of some later making; then the others' word counts.
+        # A node of a later version may not know the founders; then another node's list counts.
         founders = next((hello.founders for hello in settled if hello.founders), ())
         assert first.cluster_id is not None
         if self._me.replica in founders:
@@ -149,14 +149,14 @@ class Founding:
         return _found([hello for hello, _ in members.values()])
 
     def _why_missing(self, missing: list[Address]) -> str:
-        """One that refuses comes first: time alone brings the others."""
+        """A seed that refuses is named first: the others may still start."""
         for seed in missing:
             if seed in self._refused_at:
                 return f"seed {seed} answers, but {self._refused_at[seed]}"
         return f"waiting for seed {missing[0]}"
 
     def _at(self, seed: Address) -> PeerHello | None:
-        """Who is known to be at a seed's address, and connected."""
+        """The connected node that is known to be at a seed's address."""
         node = self._found_at.get(seed)
         if node is None:
             return None

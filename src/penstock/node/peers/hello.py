@@ -1,4 +1,4 @@
-"""What a node says of itself when it meets another one, and how it says no.
+"""The messages of the handshake: the facts of a node, and refusals.
 
 Both structs travel as MessagePack maps or arrays. Fields that a newer node adds are skipped by an older one, so a field
 may be added without a new protocol version when it has a default.
@@ -15,8 +15,8 @@ from penstock.errors import ProtocolViolation
 from penstock.types import NodeId, Replica
 
 HELLO_MAX_BYTES = 16 * 1024
-"""A hello is a few hundred bytes; with the longest names and a hundred seeds it is still below this. What a stranger
-can make a node hold before it has said who it is."""
+"""A hello is a few hundred bytes; with the longest names and a hundred seeds it is still below this. This
+limits the memory that a connection costs before its node is known."""
 
 NOBODY = -1
 """In place of a node id."""
@@ -36,21 +36,21 @@ class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: _Number
     """Made with the data folder: a node that lost its folder is another one under the same id."""
     run: _Number
-    """Made anew whenever the process starts: two connections of one run are one node that dialled twice, two runs at
+    """Drawn at each start of the process: two connections of one run are one node that dialled twice, two runs at
     once are two processes that claim one identity."""
     gossip_epoch: _Number = 0
-    """Of the same run, in gossip's packets; 0 from a node of a version that does not tell."""
+    """Of the same run, in gossip's packets; 0 from a node of a version that does not send it."""
     cluster_id: _Text | None = None
     """None: not in a cluster yet."""
     founders: tuple[Replica, ...] = ()
-    """Who founded `cluster_id`; every node of a cluster knows it and keeps it."""
+    """The founders of `cluster_id`; every node of a cluster knows and keeps them."""
     cluster: Address
     """Where other nodes reach this one."""
     kafka: Address
     http: Address | None = None
     rack: _Text | None = None
     seeds: tuple[Address, ...] = ()
-    """The list that it was started with."""
+    """The list that the node was started with."""
     version: _Text = ""
     """Of the software; shown to people only."""
 
@@ -72,18 +72,18 @@ class RefusalCode(IntEnum):
     CLUSTER = 4
     DUPLICATE_ID = 5
     ALREADY_CONNECTED = 6
-    """One connection per pair is enough. No fault of anybody's, and not worth a log line."""
+    """One connection per pair is enough. This is no fault and not worth a log line."""
     ITSELF = 7
     """A node that dialled its own address: seeds lists do that."""
     TOO_MANY = 8
 
 
 QUIET = frozenset({RefusalCode.ALREADY_CONNECTED, RefusalCode.ITSELF})
-"""What is normal."""
+"""Refusals that are normal and not logged."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """No, and why, in words for the other side's log."""
+    """A refusal with its reason, for the other side's log."""
 
     code: int
     reason: str
@@ -93,13 +93,13 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Introduction(msgspec.Struct, frozen=True, array_like=True):
-    """One side's half of the handshake. The listener may introduce itself and refuse in one breath, so that who dialled
-    learns whom it reached."""
+    """One side's half of the handshake. The listener may introduce itself and refuse in one message, so that the
+    dialler learns which node it reached."""
 
     hello: PeerHello
     expects: int = NOBODY
-    """Whom the dialler wants to reach. Anybody else, also everybody when it does not know yet, is only asked who it is:
-    a connection that the two have already stays as it was."""
+    """The node that the dialler wants to reach; NOBODY if it does not know. If another node answers, the dialler only
+    learns which one: a connection that the two have already stays as it was."""
     refusal: Refusal | None = None
 
 
@@ -130,7 +130,7 @@ def decode_refusal(body: bytes | memoryview) -> Refusal:
 
 
 def printable(text: str) -> str:
-    """Somebody else's words, fit for a log: one line, no control characters, not endless."""
+    """A text from another node, fit for a log: one line, no control characters, of limited length."""
     return "".join(char if char.isprintable() else "?" for char in text[:_SHOWN_CHARACTERS])
 
 
@@ -142,12 +142,12 @@ def _decode(decoder: "msgspec.msgpack.Decoder[T]", body: bytes | memoryview) -> 
 
 
 def _check_addresses(hello: PeerHello) -> None:
-    """They will be dialled, logged and shown."""
+    """Addresses are dialled, logged and shown, so they must be plausible."""
     for address in (hello.cluster, hello.kafka, hello.http, *hello.seeds):
         if address is not None and not (0 <= address.port <= 65535 and _is_host(address.host)):
             raise ProtocolViolation(f"a hello with the address {printable(str(address))}")
 
 
 def _is_host(host: str) -> bool:
-    """Also the empty one, which listens everywhere: an HTTP port may be told that way."""
+    """The empty host is valid too: an HTTP port that listens on all interfaces may have it."""
     return len(host) <= 255 and host.isprintable() and " " not in host

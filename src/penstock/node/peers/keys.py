@@ -10,7 +10,7 @@ from penstock.errors import ConfigError
 log = logging.getLogger("penstock.peers")
 
 SHORTEST_KEY = 16
-"""Bytes. A proof lets whoever recorded it try keys at leisure, so a key must be beyond trying."""
+"""Bytes. An attacker who has recorded a proof can try keys against it, so there must be too many to try."""
 LONGEST_KEY = 4096
 _FIELD = "cluster_key_file"
 

@@ -1,17 +1,18 @@
-"""The inter-node port: who is connected with this node, and how two nodes end up with one connection.
+"""The inter-node port: which nodes are connected, and how two nodes end up with one connection.
 
 Rules, for a node that introduces itself on a new connection:
 
-1. It is this very process: a seeds list that names its own reader. Refused quietly.
+1. It is this very process: its list of seeds names its own address. Refused without a log line.
 2. It has this node's id, or that of a node that is connected, but is another process (another incarnation, or the same
-   folder copied): refused, and both logs say so. Who was first keeps its connection. A node that was killed and comes
-   back is not caught by this: its old connection ended with its process, or ends with `peer_silence_ms`.
-3. It is of another cluster: refused, both logs say so. A node without a cluster may talk with everybody.
+   folder copied): refused, and both nodes log it. The first one keeps its connection. This does not affect a node that
+   was killed and comes back: its old connection ended with its process, or ends with `peer_silence_ms`.
+3. It is of another cluster: refused, and both nodes log it. A node without a cluster may connect with any node.
 4. It is connected already, by the same process. Two nodes that dial each other at once must keep the same one of the
-   two connections: the one that the smaller id dialled. A new connection takes the old one's place unless the old one
-   is of that kind and the new one is not. (A dialler that lost a connection which the other side still believes in is
-   let in by this too, or it learns by the refusal and the other side's next write or silence ends the dead one.) Who
-   looks for another node at this address is told who is there and changes nothing.
+   two connections: the one that the node with the smaller id dialled. A new connection replaces the old one unless the
+   old one was dialled by the smaller id and the new one was not. (A dialler may have lost a connection that the other
+   side still holds open. This rule admits it too; or it is refused, and the other side's next write or silence ends the
+   dead connection.) A dialler that expects another node at this address is told which node is here, and nothing
+   changes.
 """
 
 import asyncio
@@ -25,12 +26,12 @@ from types import MappingProxyType
 from penstock.config import Address, Limits
 from penstock.errors import ProtocolViolation
 from penstock.node.frames import SCRATCH_SIZE
-from penstock.node.peers.complaints import Complaints
 from penstock.node.peers.connection import PeerConnection, Traffic
 from penstock.node.peers.dialling import Dialler
 from penstock.node.peers.frames import FACTS, PING, REFUSAL
 from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused
 from penstock.node.peers.hello import NOBODY, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
+from penstock.node.peers.limited_log import LimitedLog
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND, Body, TransportEvents
 from penstock.types import NodeId
 
@@ -38,7 +39,7 @@ log = logging.getLogger("penstock.peers")
 
 BACKLOG = 128
 STOP_SECONDS = 1.0
-"""How long peers may take to read what was sent before this node stopped."""
+"""How long peers may take to read the last frames when this node stops."""
 
 LONGEST_SWEEP_SECONDS = 0.5
 SWEEPS_PER_SILENCE = 5
@@ -71,7 +72,7 @@ class PeerNetwork:
         self._key = key
         self._random = random or Random()
         self._token = token
-        self._complaints = Complaints(log, self._loop.time)
+        self._warnings = LimitedLog(log, self._loop.time)
         self._silence_seconds = silence_ms / 1000
         self._sweep_seconds = min(LONGEST_SWEEP_SECONDS, self._silence_seconds / SWEEPS_PER_SILENCE)
         self._peers: dict[NodeId, PeerConnection] = {}
@@ -89,7 +90,7 @@ class PeerNetwork:
     # --- life
 
     async def start(self, listening: socket.socket) -> None:
-        """Serves the given socket until `stop`. What was asked for before is dialled now."""
+        """Serves the given socket until `stop`, and dials the addresses that were set before."""
         self._server = await self._loop.create_server(
             lambda: PeerConnection(self), sock=listening, backlog=BACKLOG
         )
@@ -142,7 +143,7 @@ class PeerNetwork:
         return connection.version if connection is not None else 0
 
     def waiting_bytes(self, node: NodeId) -> int:
-        """What was taken for a node and not by the system yet."""
+        """Bytes that `send` has accepted for a node and the system has not taken yet."""
         connection = self._peers.get(node)
         return connection.waiting_bytes if connection is not None else 0
 
@@ -153,12 +154,13 @@ class PeerNetwork:
             self._tell_facts(connection)
 
     def _tell_facts(self, connection: PeerConnection) -> None:
-        """Unless they are told already; what was dropped or changed during the handshake is told by the next sweep."""
+        """Unless the peer has them already. The next sweep sends facts that were dropped, or that changed during the
+        handshake."""
         if connection.told is not self._me and connection.send(FACTS, encode(self._me)):
             connection.told = self._me
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
-        """Those that are left out are not dialled any more; a connection that they have is theirs to end."""
+        """Nodes that are left out are not dialled any more; they may keep the connection that they have."""
         self._addresses = {node: address for node, address in peers.items() if node != self._me.node}
         self._redial()
 
@@ -167,7 +169,7 @@ class PeerNetwork:
         self._redial()
 
     def _redial(self) -> None:
-        """Brings the diallers to what is wanted: one for each address, whoever asked for it."""
+        """Starts and stops diallers, so that there is one for each wanted address."""
         if self._server is None or self._stopping:
             return
         wanted: dict[Address, NodeId | None] = dict.fromkeys(self._seeds)
@@ -197,8 +199,8 @@ class PeerNetwork:
     # --- for connections
 
     def opened(self, connection: PeerConnection) -> Handshake:
-        """A stranger has come, or was dialled. Past the limit the oldest goes: a node needs milliseconds to introduce
-        itself, so who has waited longest is the least likely to be one."""
+        """A new connection was accepted or dialled. Past the limit the oldest unidentified one is closed: a node needs
+        milliseconds to introduce itself, so the one that has waited longest is the least likely to be a node."""
         self._strangers[connection] = None
         callers = [one for one in self._strangers if one.dialled is None and not one.closed]
         if len(callers) > self.limits.max_peer_handshakes:
@@ -245,7 +247,7 @@ class PeerNetwork:
         return Refusal(RefusalCode.TOO_MANY, f"node {self._me.node} has {len(self._peers)} peers, its limit")
 
     def refused(self, connection: PeerConnection, refused: Refused) -> None:
-        """Either side said no; the connection is on its way out."""
+        """One of the two sides has refused the other; the connection is about to end."""
         code, hello = refused.refusal.code, refused.hello
         if code in QUIET:
             if hello is not None and connection.dialled is not None:
@@ -254,7 +256,7 @@ class PeerNetwork:
         who = f"{hello} ({connection.where})" if hello is not None else connection.where
         verb = "refused" if refused.ours else "was refused by"
         subject = f"{verb} {connection.dialled or connection.host} {hello and hello.node} {code}"
-        self._complaints.warn(subject, f"{verb} {who}: {refused}")
+        self._warnings.warn(subject, f"{verb} {who}: {refused}")
         if connection.dialled is not None:
             self.events.on_refused(connection.dialled, refused)
 
@@ -275,11 +277,11 @@ class PeerNetwork:
         self.events.on_up(hello.node)
 
     def facts_changed(self, connection: PeerConnection, hello: PeerHello) -> None:
-        """A peer introduces itself anew."""
+        """A peer sends its facts again, because they have changed."""
         before = connection.peer
         assert before is not None
         if (hello.replica, hello.run) != (before.replica, before.run):
-            raise ProtocolViolation("a node that turns into another one")
+            raise ProtocolViolation("a node that changed its identity")
         refusal = _other_cluster(hello, self._me)
         if refusal is not None:
             connection.send(REFUSAL, encode(refusal))
@@ -314,14 +316,12 @@ class PeerNetwork:
             dialler.look_again()
 
     def _complain(self, stranger: PeerConnection, reason: str) -> None:
-        self._complaints.warn(
-            f"{stranger.host} handshake", f"{stranger.where} did not become a peer: {reason}"
-        )
+        self._warnings.warn(f"{stranger.host} handshake", f"{stranger.where} did not become a peer: {reason}")
 
     # --- the clock
 
     def _sweep(self) -> None:
-        """Closes what is late or silent, and keeps the rest from falling silent."""
+        """Closes connections whose handshake is late or that are silent, and sends pings on the others."""
         now = self._loop.time()
         slept = max(0.0, now - self.now - 2 * self._sweep_seconds)
         self.now = now
@@ -330,7 +330,7 @@ class PeerNetwork:
         for stranger in [one for one in self._strangers if one.opened_at < deadline]:
             stranger.close(f"no introduction within {self.limits.peer_handshake_timeout_ms} ms")
         for connection in list(self._peers.values()):
-            # While this process slept, what its peers sent waited in the sockets: that was not their silence.
+            # While this process slept, its peers' frames waited in the sockets: the peers were not silent.
             connection.last_heard = min(now, connection.last_heard + slept)
             self._tell_facts(connection)
             if connection.last_heard < now - self._silence_seconds:

@@ -1,16 +1,16 @@
-"""Who refuses this node, why, and when that is the end of it.
+"""Refusals of this node by others: which ones are final, so that the process ends.
 
-A node that nobody has let in yet dials on and on, because most refusals pass: a key is mended on the other side, a
-version is updated, a connection that outlived a lost machine falls silent. Two do not pass by themselves:
+A node that no other node has admitted yet keeps dialling, because most refusals pass: an operator corrects a key or
+updates a version, or a connection that outlived a lost machine falls silent. Two refusals do not pass by themselves:
 
-1. The node's id is taken by a node that is there. One that knows says so for `patience_s`, which is longer than any
-   connection to a machine that is gone is held for alive (`peer_silence_ms`).
-2. The node is of another cluster: every address that it was given says so, for as long. One odd address among others
-   that merely do not answer proves nothing.
+1. The node's id is taken by another running node. A node that knows this refuses for the whole confirmation time, which
+   is longer than a connection to a lost machine can stay open (`peer_silence_ms`).
+2. The node is of another cluster: every address that it was given refuses it for this reason, for as long. One such
+   address among others that merely do not answer proves nothing.
 
-Such a node ends and says what to do; otherwise it would wait for ever, and its person with it. Nothing is final for a
-node that has been let in once since it was started (it serves, and one odd peer must not end it), and nothing that was
-not said by one who has proven to hold the cluster key (`hello` of `Refused`).
+Such a node ends and says what to do; otherwise it would wait for ever. No refusal is final for a node that has been
+admitted once since it was started (it serves, and one wrong peer must not end it), nor a refusal by a node that has not
+proven that it holds the cluster key (`hello` of `Refused`).
 """
 
 from collections.abc import Iterable
@@ -23,13 +23,14 @@ from penstock.node.peers.hello import RefusalCode
 
 FRESH_SECONDS = 15.0
 """A refusal that is older was not repeated: several attempts, with a connect timeout each, fit in between."""
-LEAST_PATIENCE_SECONDS = 15.0
+SHORTEST_CONFIRMATION_SECONDS = 15.0
 SILENCES = 3
-"""Of `peer_silence_ms`, in which a node that lost its machine and came back may be taken for its own double."""
+"""Multiples of `peer_silence_ms`: within this time a node that lost its machine and came back may be mistaken for a
+second node of its id."""
 
 
 class Final(msgspec.Struct, frozen=True):
-    """Why this node will not be let in, and what to do about it."""
+    """Why this node will not be admitted, and what to do about it."""
 
     reason: str
     hint: str
@@ -55,10 +56,10 @@ _HINTS = {
 
 
 class Refusals:
-    """What the dialled addresses say, until one lets this node in. Times in seconds of the caller's clock."""
+    """The refusals of the dialled addresses, until one admits this node. Times in seconds of the caller's clock."""
 
     def __init__(self, *, silence_ms: int) -> None:
-        self._patience_s = max(LEAST_PATIENCE_SECONDS, SILENCES * silence_ms / 1000)
+        self._confirmation_s = max(SHORTEST_CONFIRMATION_SECONDS, SILENCES * silence_ms / 1000)
         self._heard: dict[Address, _Heard] = {}
         self._was_let_in = False
 
@@ -89,7 +90,7 @@ class Refusals:
             for address, heard in self._heard.items()
             if heard.proven
             and now - heard.last < FRESH_SECONDS
-            and heard.last - heard.since >= self._patience_s
+            and heard.last - heard.since >= self._confirmation_s
         }
         for address, heard in lasting.items():
             if heard.code == RefusalCode.DUPLICATE_ID:
@@ -103,4 +104,4 @@ class Refusals:
 
 
 def _final(address: Address, heard: _Heard) -> Final:
-    return Final(f"{address} does not let this node in: {heard.reason}", _HINTS[RefusalCode(heard.code)])
+    return Final(f"{address} does not admit this node: {heard.reason}", _HINTS[RefusalCode(heard.code)])

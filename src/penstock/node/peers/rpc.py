@@ -20,7 +20,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, PenstockError, ProtocolViolation
-from penstock.node.peers.switchboard import Switchboard
+from penstock.node.peers.dispatcher import FrameDispatcher
 from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, Transport
 from penstock.types import NodeId
 
@@ -65,7 +65,7 @@ class _Call(NamedTuple):
 class Rpc:
     """Both sides of calls. One per node, on its event loop."""
 
-    def __init__(self, transport: Transport, switchboard: Switchboard, *, max_calls_per_peer: int) -> None:
+    def __init__(self, transport: Transport, dispatcher: FrameDispatcher, *, max_calls_per_peer: int) -> None:
         self._transport = transport
         self._most = max_calls_per_peer
         self._loop = asyncio.get_running_loop()
@@ -75,10 +75,10 @@ class Rpc:
         """How many calls to each node have not ended yet."""
         self._last_number = 0
         self._running: dict[NodeId, set[asyncio.Future[Buffer]]] = {}
-        switchboard.take(CALL, self._on_call)
-        switchboard.take(ANSWER, self._on_answer)
-        switchboard.take(FAILURE, self._on_failure)
-        switchboard.watch(down=self._on_down)
+        dispatcher.take(CALL, self._on_call)
+        dispatcher.take(ANSWER, self._on_answer)
+        dispatcher.take(FAILURE, self._on_failure)
+        dispatcher.watch(down=self._on_down)
 
     def handle(self, method: int, handler: Handler) -> None:
         assert method not in self._handlers, f"method {method} is taken"

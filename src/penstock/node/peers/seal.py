@@ -1,4 +1,4 @@
-"""The cluster key at work: who may connect, and that nobody meddles with what is sent afterwards.
+"""Authentication with the cluster key: of the nodes that connect, and of each frame that they send afterwards.
 
 The key is a secret that every node of a cluster has. It never travels. From it come, per connection:
 
@@ -10,7 +10,7 @@ The key is a secret that every node of a cluster has. It never travels. From it 
 Each frame then ends with a keyed BLAKE2b of 16 bytes over the number of the frame in its direction, its head and its
 body. A frame that was changed, left out, repeated, moved or sent back has the wrong tag, and the connection ends.
 
-This authenticates; it does not hide. Who must hide the traffic between nodes runs it through a tunnel.
+This authenticates; it does not encrypt. To encrypt the traffic between nodes, run it through a tunnel.
 """
 
 import hmac
@@ -28,7 +28,8 @@ _FRAMES = b"penstock frames "
 
 
 def proof(key: bytes, role: Role, preambles: bytes, introduction: bytes) -> bytes:
-    """What only a holder of the key can say. `preambles`: the dialler's, then the listener's; both of fixed length."""
+    """Bytes that only a holder of the key can compute. `preambles`: the dialler's, then the listener's, both of
+    fixed length."""
     return hmac.digest(key, _PROOF + role + preambles + introduction, "sha256")
 
 

@@ -1,12 +1,12 @@
-"""The seam between the node and the network. `PeerNetwork` is the real one, over TCP; the simulator brings its own.
+"""The interface between the node and the network. `PeerNetwork` is the real one, over TCP; the simulator has its own.
 
-What a transport promises, and what it does not:
+A transport's promises, and their limits:
 
 1. Frames between two nodes that are *up* arrive whole, unchanged and in the order they were sent, or not at all. Only
    kinds that the transport was told are urgent may overtake others.
 2. Between `on_up` and `on_down` of a node there may be a gap only where `send` returned False. Across a down and an up
-   anything may be missing, never repeated. Whoever sends must be ready to send again.
-3. `send` never waits. It drops and says so when there is no connection or too much waits already.
+   frames may be missing, never repeated. Senders must be ready to send again.
+3. `send` never waits. It drops the frame and returns False when there is no connection or its queue is full.
 4. All callbacks come on the event loop's thread, one after another, and `on_down` follows each `on_up` before the next.
 """
 
@@ -28,7 +28,7 @@ LAST_KIND = 255
 
 
 class TransportEvents(Protocol):
-    """What a transport tells."""
+    """The events that a transport reports."""
 
     def on_frame(self, sender: NodeId, kind: int, body: memoryview) -> None:
         """A frame has come. The body is the receiver's to keep. ProtocolViolation closes the sender's connection."""
@@ -61,13 +61,13 @@ class Transport(Protocol):
         ...
 
     def introduce(self, me: PeerHello) -> None:
-        """This node's facts are now these (it founded or joined a cluster, say): all peers are told."""
+        """Sets this node's facts (it founded or joined a cluster, say) and sends them to all peers."""
         ...
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
-        """Whom to be connected with, and where they are. An address that changed is dialled at once."""
+        """The nodes to be connected with, and their addresses. An address that changed is dialled at once."""
         ...
 
     def dial_seeds(self, addresses: Iterable[Address]) -> None:
-        """Addresses to be tried until it is known who is there, and whenever that node is not connected."""
+        """Addresses to be dialled until it is known which node is there, and whenever that node is not connected."""
         ...

@@ -1,10 +1,10 @@
-"""Queues at work: share groups on the partitions that this node leads, and where they keep what must survive.
+"""Queues: share groups on the partitions that this node leads, and their durable state.
 
-`store` keeps their state in an internal topic, on whichever node leads it; `driver` runs one queue on one partition,
-`beginning` says where it begins there, and `reading` reads the log for it;
-`exclusive` keeps all but one consumer away where that is wanted; `notes` reads what records say about their own
-delivery; `burial` copies dead letters; `admission` lets the group coordinator know of each queue; `manager` finds the
-drivers, `overview` and `desk` those on other nodes too.
+`driver` runs one queue on one partition; `start_position` says where it begins, `log_reader` reads the log for it,
+and `delivery_headers` reads what records say about their own delivery. `state_log` has the stored state of queues,
+`state_client` asks for it on whichever node leads it. `exclusive_consumer` admits one consumer at a time,
+`dead_letters` copies failed messages, `registration` tells the group coordinator of each queue. `manager` finds the
+drivers of this node, `overview` and `router` ask the leaders of all partitions.
 """
 
 from penstock.node.queues.driver import QueueDriver

@@ -1,8 +1,8 @@
 """Push: subscribers that are connected, and the places that are kept for them.
 
 `manager` knows who is attached; `attachment` serves one subscriber, by what its core (`penstock.queue.subscription`)
-decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps places as committed offsets; `desk`
-tells any node of all of it.
+decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps places as committed offsets;
+`router` describes and deletes subscriptions on any node.
 """
 
 from penstock.node.subscriptions.attachment import Attachment, place_told

@@ -2,18 +2,18 @@
 
 import pytest
 
-from penstock.node.peers import Switchboard
+from penstock.node.peers import FrameDispatcher
 from penstock.types import NodeId
 
 from .town import KIND, hello
 
 
 def test_frames_of_a_newer_version_are_dropped_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    switchboard = Switchboard()
+    dispatcher = FrameDispatcher()
     taken: list[bytes] = []
-    switchboard.take(KIND, lambda sender, body: taken.append(bytes(body)))
+    dispatcher.take(KIND, lambda sender, body: taken.append(bytes(body)))
     for kind in (KIND + 1, KIND, KIND + 1):
-        switchboard.on_frame(NodeId(7), kind, memoryview(b"x"))
+        dispatcher.on_frame(NodeId(7), kind, memoryview(b"x"))
     assert taken == [b"x"]
     assert [record.getMessage() for record in caplog.records] == [
         "node 7 sends frames of kind 21, which this version does not know"
@@ -21,15 +21,15 @@ def test_frames_of_a_newer_version_are_dropped_and_told_once(caplog: pytest.LogC
 
 
 def test_who_watched_first_hears_of_a_coming_first_and_of_a_going_last() -> None:
-    switchboard = Switchboard()
+    dispatcher = FrameDispatcher()
     told: list[str] = []
     for name in ("rpc", "raft"):
-        switchboard.watch(
+        dispatcher.watch(
             up=lambda node, name=name: told.append(f"{name} up {node}"),
             down=lambda node, name=name: told.append(f"{name} down {node}"),
             hello=lambda hello, dialled, name=name: told.append(f"{name} {hello.node}"),
         )
-    switchboard.on_hello(hello(3), None)
-    switchboard.on_up(NodeId(3))
-    switchboard.on_down(NodeId(3))
+    dispatcher.on_hello(hello(3), None)
+    dispatcher.on_up(NodeId(3))
+    dispatcher.on_down(NodeId(3))
     assert told == ["rpc 3", "raft 3", "rpc up 3", "raft up 3", "raft down 3", "rpc down 3"]

@@ -1,4 +1,4 @@
-"""One transport, many listeners: frames go by their kind, comings and goings to everybody who asked."""
+"""Passes the events of one transport to many listeners: frames by their kind, connections to all listeners."""
 
 import logging
 from collections.abc import Callable
@@ -17,20 +17,20 @@ OnHello = Callable[[PeerHello, Address | None], None]
 OnRefused = Callable[[Address, Refused], None]
 
 
-class Switchboard:
+class FrameDispatcher:
     """The TransportEvents of a node. Register everything before the transport starts."""
 
     def __init__(self) -> None:
         self._by_kind: list[OnFrame | None] = [None] * (LAST_KIND + 1)
         self._unknown: list[int] = []
-        """Kinds of a newer version, in the middle of a rolling update. Dropped, and told once."""
+        """Kinds of a newer version, during a rolling update. Such frames are dropped, and each kind is logged once."""
         self._up: list[OnNode] = []
         self._down: list[OnNode] = []
         self._hello: list[OnHello] = []
         self._refused: list[OnRefused] = []
 
     def take(self, kind: int, handler: OnFrame) -> None:
-        """Frames of this kind go to `handler`, and to nobody else."""
+        """All frames of this kind go to `handler`."""
         assert FIRST_FREE_KIND <= kind <= LAST_KIND
         assert self._by_kind[kind] is None, f"kind {kind} is taken"
         self._by_kind[kind] = handler
@@ -43,7 +43,8 @@ class Switchboard:
         hello: OnHello | None = None,
         refused: OnRefused | None = None,
     ) -> None:
-        """Told in the order of their watching when a node comes, in the reverse order when it goes."""
+        """Listeners are called in the order of their registration when a node connects, and in the reverse order when
+        it disconnects."""
         if up is not None:
             self._up.append(up)
         if down is not None:
