@@ -23,17 +23,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
-HEAVY = ("spark", "faults")
-"""Folders of tests that share a Spark session, or start clusters of processes. One worker runs all tests of a folder,
-one after the other."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start clusters of processes run in one worker, one after the other. (Tests of Spark have two groups:
+    one shares a session, the other starts JVMs.)"""
     for item in items:
-        for name in HEAVY:
-            if HERE / name in item.path.parents:
-                item.add_marker(pytest.mark.xdist_group(name))
+        if HERE / "faults" in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("faults"))
 
 
 @pytest.fixture(scope="session")

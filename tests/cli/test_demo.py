@@ -11,6 +11,7 @@ from penstock.spark.java import why_not
 from .conftest import Cli, succeeded
 
 
+@pytest.mark.xdist_group("jvms")
 def test_the_demo_tells_its_story_and_leaves_nothing(plain_cli: Cli, tmp_path: Path) -> None:
     result = succeeded(plain_cli("demo", "--messages", "5000", "--data-dir", str(tmp_path), "--json"))
     figures = json.loads(result.stdout)

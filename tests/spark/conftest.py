@@ -1,7 +1,5 @@
 """One Spark session that all of these tests share: starting a JVM takes longer than most of them."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,11 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Broker
 from penstock.spark.java import why_not
+from tests.spark.forks import Forks
 
 SETTINGS = {
     "spark.ui.enabled": "false",
     # Tests are over before the JVM's second compiler or a parallel collector has paid for itself.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(300))
-            # One worker runs all of these, where tests are spread over several: each session is a JVM.
+            # One worker runs all of these. (Those that start a JVM of their own are in the group "jvms".)
             item.add_marker(pytest.mark.xdist_group("spark"))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -41,14 +41,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
-    builder = SparkSession.builder.master("local[2]").appName("penstock-tests")
+    forks = Forks(folder)
+    # Six tasks at a time, since some tests hold those of three queries at gates.
+    builder = SparkSession.builder.master("local[6]").appName("penstock-tests")
     for name, value in {**SETTINGS, "spark.sql.warehouse.dir": str(folder)}.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(forks.command))
+        session = builder.getOrCreate()
     yield session
     session.stop()
+    forks.end()
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ def values_of(broker: Broker, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.xdist_group("jvms")
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "Java is there")
 def test_the_example_project_reads_a_topic_and_writes_one(tmp_path: Path) -> None:
     project = tmp_path / "project"

@@ -39,6 +39,7 @@ UNREACHABLE_CODES: Final = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,  # librdkafka dropped its connection while the request was under way
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
     }

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.spark.java import why_not
 from tests.spark.faults.gate import Gate
-from tests.spark.faults.processes import DriverProcess, FaultyBroker
+from tests.spark.faults.processes import CLUSTER, DriverProcess, FaultyBroker
+from tests.spark.faults.session_driver import SessionDriver
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 600
@@ -20,28 +22,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "spark" not in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-            # With the other tests of Spark: two JVMs at a time are too many for a small machine.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            # One worker starts JVMs, one after the other: they need most of a small machine.
+            item.add_marker(pytest.mark.xdist_group("jvms"))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="package")
 def one_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcess]:
-    """Six tasks at a time, since some wait at gates; four attempts for each."""
-    driver = DriverProcess(tmp_path_factory.mktemp("driver"), "local[6,4]")
+    """The driver that these tests share, as a JVM takes long to start."""
+    driver = DriverProcess(tmp_path_factory.mktemp("driver"))
     yield driver
     driver.kill()
 
 
 @pytest.fixture
 def driver(one_driver: DriverProcess) -> DriverProcess:
-    """The driver that these tests share. It runs, also if the last test has killed it or failed."""
-    if one_driver.has_failed:
-        one_driver.kill()
-    if not one_driver.runs:
-        one_driver.start()
+    """A driver on any master. It runs, also if the last test has killed it or failed."""
+    one_driver.run()
     return one_driver
+
+
+@pytest.fixture
+def cluster_driver(one_driver: DriverProcess) -> DriverProcess:
+    """A driver with executors, which are processes too."""
+    one_driver.run(CLUSTER)
+    return one_driver
+
+
+@pytest.fixture
+def session_driver(spark: SparkSession) -> Iterator[SessionDriver]:
+    driver = SessionDriver(spark)
+    yield driver
+    driver.stop()
 
 
 @pytest.fixture

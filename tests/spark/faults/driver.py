@@ -6,6 +6,7 @@ is Spark's configuration, as JSON too.
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.spark.faults.gate import failing_first, rows_through, waiting_at
 from tests.spark.faults.records import NUMBER
+from tests.spark.forks import Forks
 
 Options = dict[str, str]
 
@@ -128,6 +130,9 @@ def watch_queries(spark: SparkSession, failed: Path) -> None:
 
 
 def main(answers: Path, settings: dict[str, str]) -> None:
+    # Executors start workers of their own, so that a test finds them there.
+    forks = Forks(answers) if settings["spark.master"].startswith("local[") else None
+    os.environ["PYSPARK_PYTHON"] = str(forks.command) if forks else sys.executable
     builder = SparkSession.builder.appName("penstock-faults")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -143,6 +148,8 @@ def main(answers: Path, settings: dict[str, str]) -> None:
         unfinished.write_text(json.dumps(answer))
         unfinished.rename(answers / f"{number}.json")
     spark.stop()
+    if forks:
+        forks.end()
 
 
 if __name__ == "__main__":

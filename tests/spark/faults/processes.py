@@ -21,6 +21,13 @@ from tests.spark.conftest import SETTINGS
 PATIENCE_S = 240.0
 ROOT = Path(__file__).parents[3]
 EXECUTOR = "CoarseGrainedExecutorBackend"
+EXECUTORS = 2
+LOCAL = "local[6,4]"
+"""Six tasks at a time, since some wait at gates; four attempts for each."""
+CLUSTER = f"local-cluster[{EXECUTORS},3,1024]"
+"""Each executor has a core for one task of each of three queries, so that one blow hits all queries."""
+GATED = {"spark.sql.execution.arrow.maxRecordsPerBatch": "250"}
+"""Small Arrow batches, so that a gate between the source and the sink holds a task in its middle."""
 
 
 def until(condition: Callable[[], object], what: str, told: Callable[[], str] = str) -> None:
@@ -28,42 +35,46 @@ def until(condition: Callable[[], object], what: str, told: Callable[[], str] = 
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:.0f} s: {what}\n{told()}"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 class DriverProcess:
     """driver.py on a master. It leads a session of processes: JVMs and Python workers, which have groups of their own,
     are found by that."""
 
-    def __init__(self, folder: Path, master: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._master = master
+        self._master = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._told = 0
         self._lives = 0
         self._application = ""
 
     @property
-    def runs(self) -> bool:
-        return self._process is not None
-
-    @property
-    def has_failed(self) -> bool:
+    def _has_failed(self) -> bool:
         """Whether a query of its has: what the next one does then says nothing."""
         return (self._answers / "failed").exists()
 
-    def start(self) -> None:
+    def run(self, master: str | None = None) -> None:
+        """Starts the driver unless it runs, on that master where one is given."""
+        if self._has_failed or master not in (None, self._master):
+            self.kill()
+        if self._process is None:
+            self.start(master or LOCAL)
+
+    def start(self, master: str) -> None:
         """Returns when Spark is up."""
+        self._master = master
         self._lives += 1
         self._told = 0
         self._answers.mkdir(parents=True)
         settings = {
             **SETTINGS,
+            **GATED,
             "spark.master": self._master,
             "spark.local.dir": str(self._folder / "local"),
             "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
-            # Small Arrow batches, so that a gate between the source and the sink holds a task in its middle.
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "250",
+            "spark.python.daemon.module": "tests.spark.daemon" if master == CLUSTER else "pyspark.daemon",
         }
         command = [
             sys.executable,
@@ -79,7 +90,7 @@ class DriverProcess:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env={**os.environ, "PYTHONPATH": _path(), "SPARK_LOCAL_IP": "127.0.0.1"},
                 start_new_session=True,
             )
         self._application = self.ask("hello")
@@ -110,7 +121,7 @@ class DriverProcess:
         def holds() -> object:
             assert self._process is not None
             assert self._process.poll() is None, f"the driver ended\n{self._last_words()}"
-            assert not self.has_failed, (self._answers / "failed").read_text()
+            assert not self._has_failed, (self._answers / "failed").read_text()
             return condition()
 
         until(holds, what, self._last_words)
@@ -177,6 +188,11 @@ class FaultyBroker(BrokerProcess):
     def go_on(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
+
+
+def _path() -> str:
+    """Where Python workers find the tests, whatever folder they are started in."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def _command_of(process: psutil.Process) -> list[str]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.faults.gate import Gate
-from tests.spark.faults.processes import DriverProcess, FaultyBroker
+from tests.spark.faults.processes import FaultyBroker
 from tests.spark.faults.records import count, create, fill, numbers_in
+from tests.spark.faults.session_driver import SessionDriver
 
 PARTITIONS = 2
 ROWS = 90_000
@@ -44,7 +45,7 @@ def stands_still(broker: FaultyBroker, gate: Gate) -> None:
 
 @pytest.mark.parametrize("fault", [dies, stands_still])
 def test_a_query_goes_on_by_itself_after_a_broker(
-    fault: Fault, driver: DriverProcess, faulty_broker: FaultyBroker, gate: Gate, tmp_path: Path
+    fault: Fault, session_driver: SessionDriver, faulty_broker: FaultyBroker, gate: Gate, tmp_path: Path
 ) -> None:
     servers = faulty_broker.bootstrap_servers
     create(servers, "source", PARTITIONS)
@@ -58,11 +59,13 @@ def test_a_query_goes_on_by_itself_after_a_broker(
         "kafka.max.partition.fetch.bytes": "500000",
     }
     sink = {**kafka, "topic": "target", "checkpointLocation": str(tmp_path / "checkpoint")}
-    driver.ask("start", name="topic", source=source, sink=sink, gate=str(gate.folder), after_rows=HELD_AFTER)
-    driver.until(lambda: gate.holds(PARTITIONS), "both tasks are at the gate")
-    driver.until(lambda: count(servers, "target") >= SEEN, f"the target has {SEEN} records")
+    session_driver.ask(
+        "start", name="topic", source=source, sink=sink, gate=str(gate.folder), after_rows=HELD_AFTER
+    )
+    session_driver.until(lambda: gate.holds(PARTITIONS), "both tasks are at the gate")
+    session_driver.until(lambda: count(servers, "target") >= SEEN, f"the target has {SEEN} records")
 
     fault(faulty_broker, gate)
     fill(servers, "source", range(ROWS, ROWS + 1_000), PARTITIONS)
-    driver.ask("finish", name="topic")
+    session_driver.ask("finish", name="topic")
     assert numbers_in(servers, "target", PARTITIONS) == list(range(ROWS + 1_000))

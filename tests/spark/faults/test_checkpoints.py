@@ -16,8 +16,8 @@ import pytest
 
 from penstock import Broker
 from tests.spark.faults.gate import Gate
-from tests.spark.faults.processes import DriverProcess
 from tests.spark.faults.records import create, fill, logged, numbers_in
+from tests.spark.faults.session_driver import SessionDriver
 
 OLD = 50
 NEW = 200
@@ -31,7 +31,7 @@ Unique = Callable[[str], str]
 class Stream:
     """A query over records that came after it had asked for the end of their topic."""
 
-    def __init__(self, driver: DriverProcess, servers: str, folder: Path, topic: str, gate: Gate) -> None:
+    def __init__(self, driver: SessionDriver, servers: str, folder: Path, topic: str, gate: Gate) -> None:
         self.driver = driver
         self.servers = servers
         self.topic = topic
@@ -86,8 +86,10 @@ class Stream:
 
 
 @pytest.fixture
-def stream(driver: DriverProcess, broker: Broker, unique: Unique, gate: Gate, tmp_path: Path) -> Stream:
-    return Stream(driver, broker.bootstrap_servers, tmp_path, unique("source"), gate)
+def stream(
+    session_driver: SessionDriver, broker: Broker, unique: Unique, gate: Gate, tmp_path: Path
+) -> Stream:
+    return Stream(session_driver, broker.bootstrap_servers, tmp_path, unique("source"), gate)
 
 
 def forget(log: Path, first: int) -> None:

@@ -1,6 +1,6 @@
 """Executors and Python workers that are killed in the middle of a task: Spark runs the task again elsewhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -8,11 +8,10 @@ import pytest
 
 from penstock import Broker
 from tests.spark.faults.gate import Gate
-from tests.spark.faults.processes import DriverProcess
-from tests.spark.faults.records import create, fill, numbers_in, writers_of
+from tests.spark.faults.processes import EXECUTORS, DriverProcess
+from tests.spark.faults.records import all_have_written, create, fill, numbers_in
 
 PARTITIONS = 2
-EXECUTORS = 2
 QUERIES = 3
 """A batch to a topic, a stream to a topic, a stream to Parquet."""
 ROWS = 10_000
@@ -33,17 +32,6 @@ def strike(driver: DriverProcess, servers: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcess]:
-    """Two executors, each with a core for one task of every query, so that one blow hits all queries."""
-    driver = DriverProcess(tmp_path_factory.mktemp("driver"), f"local-cluster[{EXECUTORS},{QUERIES},1024]")
-    try:
-        driver.start()
-        yield driver
-    finally:
-        driver.kill()
-
-
-@pytest.fixture(scope="module")
 def source(broker: Broker) -> dict[str, str]:
     """The options of a topic with records."""
     servers = broker.bootstrap_servers
@@ -53,14 +41,14 @@ def source(broker: Broker) -> dict[str, str]:
 
 
 def test_queries_write_every_record_to_topics_and_once_to_parquet(
-    driver: DriverProcess,
+    cluster_driver: DriverProcess,
     broker: Broker,
     source: dict[str, str],
     make_gate: Callable[[], Gate],
     unique: Unique,
     tmp_path: Path,
 ) -> None:
-    servers = broker.bootstrap_servers
+    driver, servers = cluster_driver, broker.bootstrap_servers
     # Spark gives the tasks of a query to different executors, if there are any.
     driver.until(lambda: driver.ask("executors") == EXECUTORS, "both executors are there")
     batch, stream = (create(servers, unique(name), PARTITIONS) for name in ("batch", "stream"))
@@ -75,7 +63,7 @@ def test_queries_write_every_record_to_topics_and_once_to_parquet(
     for gate in gates:
         driver.until(partial(gate.holds, PARTITIONS), "both tasks of each query are at its gate")
     for topic in (batch, stream):
-        driver.until(partial(both_have_written, servers, topic), "both tasks have written some")
+        driver.until(partial(all_have_written, servers, topic, PARTITIONS), "both tasks have written some")
 
     strike(driver, servers)
     for gate in gates:
@@ -89,7 +77,3 @@ def test_queries_write_every_record_to_topics_and_once_to_parquet(
         assert set(found) == set(range(ROWS))
         # The fault did strike in the middle: what the first attempt had written is there too.
         assert len(found) > ROWS
-
-
-def both_have_written(servers: str, topic: str) -> bool:
-    return writers_of(servers, topic, PARTITIONS) == PARTITIONS

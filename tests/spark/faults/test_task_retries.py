@@ -5,7 +5,7 @@ from collections.abc import Callable
 from penstock import Broker
 from tests.spark.faults.gate import Gate
 from tests.spark.faults.processes import DriverProcess
-from tests.spark.faults.records import create, fill, numbers_in, writers_of
+from tests.spark.faults.records import all_have_written, create, fill, numbers_in
 
 PARTITIONS = 2
 ROWS = 10_000
@@ -27,7 +27,7 @@ def test_a_task_that_fails_in_its_middle_is_written_whole_by_the_next_attempt(
         after_rows=FAILS_AFTER,
     )
     driver.until(lambda: gate.holds(PARTITIONS), "both first attempts are at the gate")
-    driver.until(lambda: writers_of(servers, target, PARTITIONS) == PARTITIONS, "both have written some")
+    driver.until(lambda: all_have_written(servers, target, PARTITIONS), "both have written some")
     gate.open()
     driver.answer_to(copying)
     found = numbers_in(servers, target, PARTITIONS)

@@ -122,7 +122,7 @@ def test_nothing_is_lost_and_nothing_is_twice_in_parquet_when_the_driver_dies(
     for gate in gates.values():
         gate.open()
     fill(servers, queries.source, range(ROWS, ROWS + MORE), PARTITIONS)
-    driver.start()
+    driver.run()
     for start, name, total in (
         (queries.start_news, "news", news.sent),
         (queries.start_parquet, "parquet", ROWS + MORE),
