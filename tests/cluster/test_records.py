@@ -162,6 +162,15 @@ def test_a_snapshot_replaces_all_that_was_there() -> None:
     assert state.colliding_topic("old") is None
 
 
+def test_a_view_of_the_topics_shows_what_a_snapshot_restores() -> None:
+    """Parts of a node hold the mapping itself: a node that starts from a snapshot must show them its topics."""
+    source, state = ClusterState(1), ClusterState(1)
+    source.apply(TopicCreated(name="orders", topic_id=UUID(int=1), assignments=[[1]], configs={}))
+    view = state.topics
+    state.apply(source.snapshot())
+    assert list(view) == list(source.topics) != []
+
+
 def test_the_layout_on_disk_is_the_documented_one() -> None:
     record = TopicDeleted(name="a", topic_id=UUID(int=1))
     assert encode_record(record) == b"\x93\x03\xa1a\xc4\x10" + UUID(int=1).bytes

@@ -86,6 +86,7 @@ class ClusterState:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
+        """By name; always the same object, which changes with the state."""
         return self._topics
 
     @property
@@ -344,7 +345,9 @@ class ClusterState:
 
     def _restored(self, record: Snapshot) -> frozenset[str]:
         before = dict(self._topics)
-        self._topics, self._names, self._collisions = {}, {}, {}
+        # In place: other parts of the node hold `topics` itself, and would go on to see the state before the snapshot.
+        self._topics.clear()
+        self._names, self._collisions = {}, {}
         self.partition_count, self.replica_counts, self.leader_counts = 0, {}, {}
         self._nodes = {
             entry.registered.node_id: node_from(
