@@ -208,7 +208,7 @@ def test_a_topic_that_was_made_again_is_refused(shop: Shop, make_topic: Callable
     admin = AdminClient({"bootstrap.servers": shop.bootstrap_servers})
     admin.delete_topics([shop.topic])[shop.topic].result(20)
     shop.sell(0, 3)
-    with pytest.raises(ArchiveError, match="deleted and made again"):
+    with pytest.raises(ArchiveError, match="deleted and created again"):
         shop.archive()
 
 

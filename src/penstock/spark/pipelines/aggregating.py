@@ -50,7 +50,7 @@ JSON_TIMES: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZon
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregation:
-    """What is counted. Fields are of values that are JSON objects; a dot goes into an inner one."""
+    """What to count and sum. Fields are of values that are JSON objects; a dot goes into an inner one."""
 
     window: str = "5 minutes"
     slide: str | None = None
@@ -189,7 +189,7 @@ def _reads(subscription: Subscription, topic: str) -> bool:
 
 
 def _prepare(options: SourceOptions, to_topic: str | None) -> None:
-    """What is wrong with topics is said here, not by a stream that has started; the target is made if need be."""
+    """Checks the topics before the stream starts, and creates the target topic if needed."""
     planner = Planner(options)
     try:
         planner.layout(require_all=True)

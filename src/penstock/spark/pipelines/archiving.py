@@ -3,7 +3,7 @@
 Not Spark's checkpoint but the archive's own log says how far the archive goes: each change that adds files also says
 the next offset of each partition (`through`), in one atomic step. A batch drops what lies before that. So a batch that
 runs again, a checkpoint that is lost, or two that disagree, write nothing twice; and since a run begins at `through`,
-nothing is left out. The checkpoint is therefore made anew for every run, unless one is given.
+nothing is left out. The checkpoint is therefore new for every run, unless one is given.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ OURS: Final = ("assign", "startingOffsetsByTimestamp", "startingTimestamp", "col
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Archived:
-    """What a run has done."""
+    """The result of a run."""
 
     totals: Totals
     rows: int
@@ -218,7 +218,7 @@ def _check_ids(state: State, layout: Layout) -> None:
         known = state.topics.get(topic)
         if known is not None and known.topic_id != topic_id:
             raise ArchiveError(
-                f"topic {topic} was deleted and made again since it was archived (id {known.topic_id}, now "
+                f"topic {topic} was deleted and created again since it was archived (id {known.topic_id}, now "
                 f"{topic_id}), so its offsets mean other records. Archive it to another path"
             )
 
@@ -241,7 +241,7 @@ def _check_new_partitions(state: State, layout: Layout, planner: Planner, *, fai
     for tp, earliest in planner.earliest(new).items():
         if earliest > 0:
             report(
-                f"{tp} is new and begins at offset {earliest}: what was before is gone unarchived",
+                f"{tp} is new and begins at offset {earliest}: earlier records were deleted before they were archived",
                 fail=fail,
             )
 

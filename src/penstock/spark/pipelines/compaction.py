@@ -31,7 +31,7 @@ GROUPS_AT_ONCE: Final = 16
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compaction:
     target_bytes: int = 128 << 20
-    """What files are merged up to. Larger ones are left alone."""
+    """The size that merged files reach. Larger files are not merged."""
     every_batches: int = 20
 
     def validate(self) -> None:
@@ -45,7 +45,7 @@ DEFAULT_COMPACTION: Final = Compaction()
 
 
 def compact_archive(spark: SparkSession, path: str, compaction: Compaction = DEFAULT_COMPACTION) -> int:
-    """Merges all small files of an archive that nobody is writing to. Returns how many files fewer there are."""
+    """Merges all small files of an archive that no run is writing to. Returns how many files fewer there are."""
     compaction.validate()
     writer = ArchiveWriter(Files(spark, path))
     if not writer.state.sequence:
@@ -58,7 +58,7 @@ def compact_archive(spark: SparkSession, path: str, compaction: Compaction = DEF
 
 def compact(spark: SparkSession, writer: ArchiveWriter, wish: Compaction, *, everything: bool) -> int:
     """Returns how many files fewer there are."""
-    own = spark.newSession()  # settings that the merges need, and that are nobody else's business
+    own = spark.newSession()  # its settings are for the merges only
     # Spark would make one task of a union of single partitions.
     own.conf.set("spark.sql.unionOutputPartitioning", "false")
     groups = choose(

@@ -1,7 +1,7 @@
 """Files wherever Spark keeps them: Hadoop's file systems through the driver's JVM, so hdfs, s3a and plain files alike.
 
 Paths are relative to one root, with forward slashes. `create` is the one operation that decides anything: it makes a
-whole file or none, and says whether somebody was there before. Everything else may be done twice.
+whole file or none, and says whether the file existed before. Everything else may be done twice.
 """
 
 import os
@@ -44,7 +44,7 @@ class Files:
         return f"{self.root}/{path}"
 
     def names(self, folder: str) -> list[Listed]:
-        """What is in a folder, sorted; nothing if there is no such folder."""
+        """The contents of a folder, sorted; nothing if there is no such folder."""
         if not self.exists(folder):
             return []
         found = self._fs.listStatus(self._path(folder))
@@ -77,7 +77,7 @@ class Files:
     def create(self, path: str, content: bytes) -> bool:
         """The whole file or none. False: it exists, and stays as it is."""
         folder, _, name = path.rpartition("/")
-        draft = f"{folder}/.{name}.{uuid4().hex}"  # a dot: nobody takes it for a finished file
+        draft = f"{folder}/.{name}.{uuid4().hex}"  # with the dot, readers skip it
         self.write(draft, content)
         try:
             self._sync(draft)
@@ -88,7 +88,7 @@ class Files:
             self.delete(draft)
 
     def move(self, source: str, target: str) -> None:
-        """To a name that nobody else uses. Its folder must exist (`make_folder`)."""
+        """To a name that is not in use. Its folder must exist (`make_folder`)."""
         self._sync(source)
         if not self._fs.rename(self._path(source), self._path(target)):
             raise ArchiveError(f"{self.absolute(source)} cannot be moved to {self.absolute(target)}")
@@ -163,7 +163,7 @@ def _local(uri: str) -> str | None:
 
 
 def _said(problem: Py4JJavaError) -> str:
-    """What the innermost of Java's exceptions says: the outer ones often only name it."""
+    """The message of the innermost Java exception: the outer ones often only name it."""
     found = problem.java_exception
     while found.getCause() is not None:
         found = found.getCause()

@@ -1,6 +1,6 @@
 """The archive's log on a file system: reading it, and appending to it, which is what commits.
 
-Readers take the newest snapshot and the changes after it. Nobody locks anything: a change is appended by creating the
+Readers take the newest snapshot and the changes after it. There are no locks: a change is appended by creating the
 file with the next number, which fails if it exists. So of two writers one learns that it is not the only one.
 """
 
@@ -65,7 +65,7 @@ class ArchiveLog:
         )
 
     def tidy(self, state: State) -> None:
-        """Every so often, a snapshot, and an end to changes that nobody needs any more."""
+        """Writes a snapshot every so often, and deletes changes that are no longer needed."""
         if state.sequence % SNAPSHOT_EVERY:
             return
         self._files.create(_name(state.sequence, SNAPSHOT), msgspec.json.encode(state))
@@ -78,7 +78,7 @@ class ArchiveLog:
                 self._files.delete(_name(number, SNAPSHOT))
 
     def _load_once(self) -> State | None:
-        """None: a file that was just listed is gone. Somebody tidied up, and there is a newer snapshot."""
+        """None: a file that was just listed is gone. Another run has deleted it, and there is a newer snapshot."""
         changes, snapshots = self._numbers()
         state = State()
         if snapshots:

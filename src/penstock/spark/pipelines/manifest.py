@@ -1,7 +1,7 @@
-"""What an archive's log says: which files it consists of, and how far it goes.
+"""The contents of an archive's log: which files it consists of, and how far it goes.
 
     PATH/_penstock/log/00000000000000000007.json            one change: files added and removed, or a claim
-    PATH/_penstock/log/00000000000000000050.snapshot.json   all changes up to this one, so that nobody reads from 1
+    PATH/_penstock/log/00000000000000000050.snapshot.json   all changes up to this one: readers start here
 
 The numbers have no gaps. A change is there when its file is there; the files are never changed afterwards. A `claim`
 changes nothing: a writer puts it at the end when it starts, so that a writer from before finds its next number taken.
@@ -48,7 +48,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
-    """A topic that was deleted and made again has another."""
+    """A topic that was deleted and created again has another."""
     partitions: int
 
 

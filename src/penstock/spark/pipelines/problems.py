@@ -1,4 +1,4 @@
-"""What a pipeline cannot do."""
+"""The errors of pipelines."""
 
 from penstock.errors import PenstockError
 
@@ -12,4 +12,4 @@ class ArchiveError(PipelineError):
 
 
 class AnotherWriter(ArchiveError):
-    """Somebody else has taken over the archive since: this run must not go on."""
+    """Another run has taken over the archive: this one must not continue."""

@@ -1,4 +1,4 @@
-"""What a stream says about each batch, in the few figures that people want to see."""
+"""The progress of a stream, batch by batch, in a few figures."""
 
 import json
 from collections.abc import Mapping

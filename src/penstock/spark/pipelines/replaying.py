@@ -70,13 +70,13 @@ EVERYTHING: Final = Selection()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """What a replay has done."""
+    """The result of a replay."""
 
     topics: Mapping[str, str]
     """From the archive's name to the topic's."""
     created: tuple[str, ...]
     rows: int | None
-    """None with a selection: nobody has counted."""
+    """None with a selection: the number is unknown."""
 
 
 def replay(

@@ -1,4 +1,4 @@
-"""Runs a stream to its end: what is there now, or for as long as nobody stops it. Reports every batch."""
+"""Runs a stream to its end: all records that exist now, or until it is stopped. Reports every batch."""
 
 import json
 import time
@@ -149,7 +149,7 @@ def _as_dict(progress: Any) -> Mapping[str, Any]:
 
 
 def reason(problem: BaseException) -> str:
-    """What a person needs of an error that came through Spark: the last line that one of our own errors wrote."""
+    """The useful part of an error that came through Spark: the last line that one of our own errors wrote."""
     text = str(problem)
     for line in reversed(text.splitlines()):
         stripped = line.strip()

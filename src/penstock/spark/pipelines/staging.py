@@ -5,7 +5,7 @@
 
 Spark writes a folder; what is in it is read back for its ranges; a plan names every file that the change will put into
 the archive or take out of it; then files are moved, the change is appended to the log, and what was taken out is
-deleted. Whoever finds a staging folder later deletes, of the files in its plan, those that the log does not name: that
+deleted. A run that finds a staging folder deletes, of the files in its plan, those that the log does not name: that
 is right whether the change was committed or not.
 """
 
@@ -49,7 +49,7 @@ class Stage:
         writer.parquet(self._files.absolute(self._data))
 
     def found(self, spark: SparkSession) -> list[tuple[str, DataFile]]:
-        """What Spark wrote, each as (where it is, what it will be)."""
+        """The files that Spark wrote, as (present path, final path)."""
         if not any(each.is_folder for each in self._files.names(self._data)):
             return []  # no rows
         written = spark.read.schema("partition int, offset long").parquet(self._files.absolute(self._data))
@@ -64,7 +64,7 @@ class Stage:
         return [self._file(number, *key, ranges[key]) for number, key in enumerate(sorted(ranges))]
 
     def move(self, found: list[tuple[str, DataFile]], removes: tuple[str, ...]) -> None:
-        """To where the files will be. Before the log names them, nobody reads them there."""
+        """To where the files will be. Before the log names them, they are not read there."""
         plan = Plan(adds=tuple(file.path for _, file in found), removes=removes)
         self._files.write(f"{self.folder}/{PLAN}", msgspec.json.encode(plan))
         for folder in sorted({file.path.rpartition("/")[0] for _, file in found}):
@@ -92,7 +92,7 @@ class Stage:
 
 
 def clear_all(files: Files, state: State) -> None:
-    """What changes that ended early have left. For the one writer, after its claim."""
+    """Deletes the leftovers of changes that ended early. For the one writer, after its claim."""
     for each in files.names(STAGING_FOLDER):
         clear(files, f"{STAGING_FOLDER}/{each.name}", state)
 

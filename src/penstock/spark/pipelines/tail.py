@@ -71,7 +71,7 @@ def history(
 
 
 def live_ranges(state: State, names: Sequence[str], given: Mapping[str, str]) -> list[OffsetRange]:
-    """What is not archived, by partition; partitions of which all is archived are left out."""
+    """The offsets that are not archived, by partition; without partitions that are archived completely."""
     planner = Planner(source_options.parse(given, streaming=False))
     try:
         layout = planner.layout(require_all=False)
@@ -105,7 +105,7 @@ def _check_topics(state: State, names: Sequence[str], there: Mapping[str, str]) 
             )
         if known is not None and there.get(name, known.topic_id) != known.topic_id:
             raise ArchiveError(
-                f"topic {name} was deleted and made again since it was archived (id {known.topic_id}, now "
+                f"topic {name} was deleted and created again since it was archived (id {known.topic_id}, now "
                 f"{there[name]}), so offsets in the two mean different records. Read them apart: read_archive, and "
                 'format("penstock")'
             )

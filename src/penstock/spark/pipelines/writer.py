@@ -58,7 +58,7 @@ class ArchiveWriter:
         return {topic: dict(numbers) for topic, numbers in begins.items() if topic not in known}
 
     def check_alone(self) -> None:
-        """AnotherWriter if somebody has claimed the archive since."""
+        """AnotherWriter if another run has claimed the archive since."""
         now = self._log.load()
         if now.writer != self.name:
             raise self._log.taken_over(f" (writer {now.writer})")
