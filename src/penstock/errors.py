@@ -1,21 +1,21 @@
-"""Who broke it: every error that Penstock raises, and the codes that Kafka clients know.
+"""Every error that Penstock raises, by the side that caused it, and the codes that Kafka clients know.
 
 PenstockError
  ├── KafkaError          a client's mistake: answered with its code, one log line, nothing else
- │    ├── BatchError     a record batch that does not hold what it says
+ │    ├── BatchError     a record batch that does not match its header
  │    ├── NotExecuted    a node refused a request before it did anything for it
  │    └── Unanswered     another node was asked and did not answer
- ├── ProtocolViolation   a peer that does not speak the protocol: its connection is closed
- ├── ConfigError         a setting that cannot be: names the field, the value and what was expected
+ ├── ProtocolViolation   a peer's bytes are not the protocol: its connection is closed
+ ├── ConfigError         an impossible setting: names the field, the value and what was expected
  ├── StorageError        the disk refused: writes get KAFKA_STORAGE_ERROR, reads go on
- │    └── DiskFull       ... for want of space: clears by itself when space returns
- ├── CorruptLog          wrong bytes where right ones were: names file and position
+ │    └── DiskFull       ... because there is no space: writes go on when space returns
+ ├── CorruptLog          stored bytes are wrong: names file and position
  ├── UnknownFormat       a data folder written by another version of the format
  ├── DataFolderInUse     another process holds the data folder
  └── NotAdmitted         the cluster does not let this node in, and waiting would not change that
-      └── PromisesLost   ... because it no longer knows what it promised: it does not even ask
+      └── PromisesLost   ... because it lost its votes or metadata: it does not even ask
 
-A bug inside Penstock is none of these: it raises as what it is and is never swallowed.
+A bug inside Penstock is none of these: it raises a built-in exception and is never swallowed.
 """
 
 from enum import IntEnum
@@ -130,7 +130,7 @@ class PenstockError(Exception):
 
 
 class KafkaError(PenstockError):
-    """A client's mistake, with the code that Kafka's clients understand and a sentence for people."""
+    """A client's mistake, with the code that Kafka's clients understand and an explanation."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -139,7 +139,7 @@ class KafkaError(PenstockError):
 
 
 class BatchError(KafkaError):
-    """A record batch is not what it says: too short, a wrong checksum, an impossible field."""
+    """A record batch does not match its header: too short, a wrong checksum, an impossible field."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(code, message)
@@ -180,7 +180,7 @@ class DiskFull(StorageError):
 
 
 class CorruptLog(PenstockError):
-    """Bytes in the middle of a log are wrong. What finds them does not skip them: the operator must decide."""
+    """Bytes in the middle of a log are wrong. They are not skipped: the operator must decide."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path} at byte {position}: {reason}")
@@ -198,7 +198,7 @@ class DataFolderInUse(PenstockError):
 
 
 class NotAdmitted(PenstockError):
-    """The cluster does not let this node in, and waiting would not change that; `hint` says what would."""
+    """The cluster does not admit this node, and waiting would not change that; `hint` says what would."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -206,4 +206,4 @@ class NotAdmitted(PenstockError):
 
 
 class PromisesLost(NotAdmitted):
-    """The folder of a node of a cluster lacks its votes or its metadata: it could break its word and not know."""
+    """The data folder of a node of a cluster lacks its votes or its metadata: it could vote twice in a term."""

@@ -1,4 +1,4 @@
-"""The words that every room uses, as types."""
+"""Types that all packages use."""
 
 from enum import IntEnum
 from typing import NamedTuple, NewType, Protocol
@@ -7,14 +7,14 @@ from uuid import UUID
 import msgspec
 
 Offset = NewType("Offset", int)
-"""A record's place in its partition, as Kafka clients count it: from 0, consecutive."""
+"""A record's position in its partition, as Kafka clients count it: from 0, consecutive."""
 
 Term = NewType("Term", int)
-"""A leader's reign. Raft's term and Kafka's leader epoch are the same number."""
+"""The period of one leader. Raft's term and Kafka's leader epoch are the same number."""
 
 Index = NewType("Index", int)
-"""A place between two entries of a partition's log, counted in Raft's way: a batch is as wide as its offsets, a control
-entry is one wide. The end of a log of n such units is n."""
+"""A position between two entries of a partition's log, as Raft counts: a batch counts as many as it has offsets, a
+control entry counts one. The end of a log of n such units is n."""
 
 NodeId = NewType("NodeId", int)
 TimestampMs = NewType("TimestampMs", int)
@@ -150,7 +150,7 @@ class EventSink(Protocol):
 
 
 class NoEvents:
-    """Nobody listens."""
+    """Drops all events."""
 
     def tell(self, kind: str, /, **facts: object) -> None:
         return

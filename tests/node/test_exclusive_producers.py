@@ -54,8 +54,8 @@ def test_the_second_producer_is_told_who_has_the_partition_and_what_to_do() -> N
     write(holders, Writer(Line("10.0.0.1:5000"), "billing", -1))
     told = refused(holders, Writer(Line("10.0.0.2:6000"), "intruder", -1))
     assert "payments-0 takes records from one producer at a time (penstock.producer.exclusive)" in told
-    assert "'billing' at 10.0.0.1:5000 has it since 2023-11-14T22:13:20+00:00" in told
-    assert "write again when that one has closed its connection" in told
+    assert "'billing' at 10.0.0.1:5000 has held it since 2023-11-14T22:13:20+00:00" in told
+    assert "write again when that client has closed its connection" in told
 
 
 def test_the_first_goes_on_and_may_have_other_partitions_as_well() -> None:
@@ -79,7 +79,7 @@ def test_an_idempotent_producer_that_comes_back_takes_over_from_its_lost_connect
     write(holders, Writer(lost, "first", 17))
     write(holders, Writer(new, "first", 17), now_ms=NOON_MS + 60_000)
     lost.end()
-    assert "has it since 2023-11-14T22:13:20" in refused(holders, Writer(Line("c"), "second", 18))
+    assert "has held it since 2023-11-14T22:13:20" in refused(holders, Writer(Line("c"), "second", 18))
     new.end()
     write(holders, Writer(Line("c"), "second", 18))
 

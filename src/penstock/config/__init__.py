@@ -1,4 +1,4 @@
-"""Settings as frozen values: what a topic does, what a node does, and the limits on what peers may ask."""
+"""Settings as frozen values: of topics, groups and nodes, and the limits on everything that a peer controls."""
 
 from penstock.config.address import Address
 from penstock.config.broker import BrokerConfigs, broker_definition, check_dynamic, static_broker_configs

@@ -1,11 +1,11 @@
-"""Where something listens or is reached."""
+"""Host and port of a listener."""
 
 import msgspec
 
 from penstock.errors import ConfigError
 
 UNREACHABLE_HOSTS = ("0.0.0.0", "::", "")
-"""They mean `every interface` to whoever listens, and nothing to whoever wants to connect."""
+"""A listener on one of them listens on every interface; a client cannot connect to them."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -24,8 +24,10 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost is not looked up: it may be anybody's."""
-        from ipaddress import ip_address  # not everybody who has an address asks: it costs some of the start
+        """Whether only this machine can reach it. Names other than localhost are not looked up: no loopback."""
+        from ipaddress import (
+            ip_address,
+        )  # most processes never ask, and it costs start time
 
         try:
             return ip_address(self.host).is_loopback

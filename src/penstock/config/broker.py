@@ -1,11 +1,11 @@
-"""Broker configs: what DescribeConfigs tells of a node, and what may be changed while it runs.
+"""Broker configs: those that DescribeConfigs shows of a node, and those that can be changed while it runs.
 
 Kafka has hundreds; here are those that clients and tools ask for, with the values that Penstock really uses.
 Two kinds:
 
 - *defaults of topic configs* (`log.retention.ms`, `message.max.bytes` ...), made from the topic table. They
   are dynamic: set for one node, or for all nodes under the empty name, they take effect on every topic that
-  does not say otherwise.
+  does not override them.
 - *facts of the node* (`num.partitions`, `listeners` ...), read-only: they change with the config file and a restart.
 
 A value is looked for in the layers of `BrokerConfigs`, strongest first: set for this node, set for all nodes,
@@ -32,14 +32,14 @@ _FACTS = (
     _fact("advertised.listeners", words(), "The address that clients are told to connect to."),
     _fact("auto.create.topics.enable", boolean(), "Whether asking for an unknown topic creates it."),
     _fact("broker.id", integer(0), "The node's number in its cluster."),
-    _fact("connections.max.idle.ms", long(1), "How long a connection may be silent before it is closed."),
+    _fact("connections.max.idle.ms", long(1), "How long a connection may be idle before it is closed."),
     _fact(
         "default.replication.factor",
         integer(1),
-        "The replicas of a topic whose creator did not say how many.",
+        "The number of replicas of a topic that is created without one.",
     ),
     _fact("delete.topic.enable", boolean(), "Whether topics can be deleted. They always can."),
-    _fact("fetch.max.bytes", integer(1024), "The most that one Fetch answers, whatever the client asks for."),
+    _fact("fetch.max.bytes", integer(1024), "The largest Fetch response, whatever the client asks for."),
     _fact("group.initial.rebalance.delay.ms", integer(0), "How long a new group waits for more members."),
     _fact(
         "group.max.session.timeout.ms", integer(1), "The longest session timeout that a member may ask for."
@@ -58,9 +58,9 @@ _FACTS = (
     _fact("log.roll.jitter.hours", integer(0), "log.roll.jitter.ms in hours, rounded down."),
     _fact("max.connections", integer(1), "The most client connections at once."),
     _fact("node.id", integer(0), "The node's number in its cluster."),
-    _fact("num.partitions", integer(1), "The partitions of a topic whose creator did not say how many."),
+    _fact("num.partitions", integer(1), "The number of partitions of a topic that is created without one."),
     _fact("offset.metadata.max.bytes", integer(0), "The longest text that may go with a committed offset."),
-    _fact("offsets.retention.check.interval.ms", long(1), "How often expired offsets are looked for."),
+    _fact("offsets.retention.check.interval.ms", long(1), "How often expired offsets are removed."),
     _fact("offsets.retention.minutes", integer(1), "How long offsets outlive the group that committed them."),
     _fact(
         "offsets.topic.num.partitions",
@@ -72,7 +72,7 @@ _FACTS = (
         integer(1),
         "The replicas of the topic that holds committed offsets.",
     ),
-    _fact("penstock.http.url", text(), "Where the node's HTTP port is reached; empty if it has none."),
+    _fact("penstock.http.url", text(), "The address of the node's HTTP port; empty if it has none."),
     _fact("process.roles", words(), "Every Penstock node is broker and controller in one."),
     _fact("socket.request.max.bytes", integer(1024), "The largest request that a client may send."),
 )
@@ -101,7 +101,7 @@ IDENTITY = frozenset(
         "penstock.http.url",
     }
 )
-"""What a node always says of itself: these have a value that it was started with, never a default."""
+"""Facts that identify a node: their value comes from its start, never from a default."""
 
 _ROUNDED_DOWN = {
     "log.retention.hours": ("log.retention.ms", 3_600_000),
@@ -135,7 +135,7 @@ class BrokerConfigs(msgspec.Struct, frozen=True, kw_only=True):
         return self.layers(name)[0][1]
 
     def topic_defaults(self) -> dict[str, str]:
-        """What this node's topics start from, by the topic configs' names, for `resolve`."""
+        """The defaults of this node's topics, by the topic configs' names, for `resolve`."""
         defaults: dict[str, str] = {}
         for topic in TOPIC_CONFIGS.values():
             # A stronger synonym wins even from a weaker layer, as in Kafka.
@@ -175,7 +175,7 @@ def check_dynamic(name: str, value: str) -> None:
 
 
 def static_broker_configs(config: NodeConfig) -> dict[str, str]:
-    """What a node was started with, by the broker configs' names."""
+    """The settings that a node was started with, by the broker configs' names."""
     facts = _facts(config)
     configs = {name: fact for name, fact in facts.items() if name in IDENTITY or fact != _DEFAULT_FACTS[name]}
     for name, value in config.topic_defaults.items():

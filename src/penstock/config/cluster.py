@@ -1,6 +1,6 @@
-"""How nodes work together: the timing of elections, when a silent node is given up, how much replication may hold.
+"""Settings of nodes that work together: timing of elections, when an unreachable node is replaced, replication buffers.
 
-Every node of a cluster should have the same values; nothing breaks when they differ, the slower one only is slower.
+Every node of a cluster should have the same values. Nothing breaks when they differ; the slower node is only slower.
 """
 
 from typing import Annotated, get_type_hints
@@ -14,28 +14,28 @@ from penstock.config.limits import KIBIBYTE, MEBIBYTE
 from penstock.errors import ConfigError
 
 BEATS_PER_ELECTION_TIMEOUT = 3
-"""With fewer, one lost or late beat is an election: a pause of one interval is nothing unusual on a busy machine."""
+"""With fewer, one lost or late heartbeat causes an election: a pause of one interval is usual on a busy machine."""
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The table `[replication]`. `meaning(name)` says what a setting does."""
+    """The table `[replication]`. `meaning(name)` explains a setting."""
 
     heartbeat_interval_ms: Annotated[
-        int, Meta(ge=10, description="How often a leader's node tells each other node that it is there.")
+        int, Meta(ge=10, description="How often a leader's node sends a heartbeat to each other node.")
     ] = 150
     election_timeout_ms: Annotated[
         int,
         Meta(
             ge=30,
             description="How long followers wait for a silent leader before they elect another one; up to twice as "
-            "long, by chance, so that they do not all stand at once. At least three heartbeats.",
+            "long, at random, so that they do not all become candidates at once. At least three heartbeats.",
         ),
     ] = 1_500
     fence_after_ms: Annotated[
         int,
         Meta(
             ge=100,
-            description="How long a node may be silent before clients are no longer led to it. Kafka's "
+            description="How long a node may be silent before clients are no longer sent to it. Kafka's "
             "broker.session.timeout.ms is the same.",
         ),
     ] = 9_000
@@ -43,28 +43,36 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="How long a node may be away before its replicas are made anew on other nodes; 0 for never. "
-            "Long enough for a restart of the machine: copying everything is dear.",
+            description="How long a node may be unreachable before its replicas are created on other nodes; 0 for "
+            "never. Long enough for a restart of the machine, because copying all data is expensive.",
         ),
     ] = 600_000
     auto_rebalance: Annotated[
         bool,
-        Meta(description="Whether a node that joins is given its share of replicas and leaders by itself."),
+        Meta(
+            description="Whether a node that joins gets its share of replicas and leaders without a command."
+        ),
     ] = True
     max_moves: Annotated[
         int,
-        Meta(ge=1, description="Partitions that change their replicas at once: more would starve clients."),
+        Meta(
+            ge=1,
+            description="Partitions that change their replicas at once: with more, clients would have to wait.",
+        ),
     ] = 4
     max_append_bytes: Annotated[
         int,
         Meta(
             ge=KIBIBYTE,
-            description="Entries in one message to a follower; a larger batch still travels whole.",
+            description="Entries in one message to a follower; a larger batch is still sent whole.",
         ),
     ] = MEBIBYTE
     max_in_flight_messages: Annotated[
         int,
-        Meta(ge=1, description="Messages of entries that a partition sends a follower ahead of its answers."),
+        Meta(
+            ge=1,
+            description="Messages of entries that a leader may have on the way to a follower.",
+        ),
     ] = 64
     max_in_flight_bytes: Annotated[
         int, Meta(ge=KIBIBYTE, description="The same in bytes, for each partition and follower.")
@@ -73,27 +81,20 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=KIBIBYTE,
-            description="What a partition may hold that its majority does not have yet; past it, producers wait.",
+            description="Bytes of a partition that are not committed yet; past this, producers are refused.",
         ),
     ] = 64 * MEBIBYTE
-    snapshot_after_bytes: Annotated[
-        int,
-        Meta(
-            ge=64 * KIBIBYTE,
-            description="How far the log of the cluster's metadata grows before a snapshot of the state replaces it.",
-        ),
-    ] = 8 * MEBIBYTE
     peer_silence_ms: Annotated[
         int,
         Meta(
             ge=100,
-            description="A connection between nodes that has brought nothing for this long is dead, whatever TCP "
-            "says: it is closed and made anew.",
+            description="A connection between nodes that has delivered nothing for this long is closed and opened "
+            "again, whatever TCP says.",
         ),
     ] = 5_000
 
     def validate(self) -> None:
-        """Raises ConfigError for what is outside its range or does not fit together."""
+        """Raises ConfigError for a setting outside its range, or for two that contradict each other."""
         check_fields(self, "replication.")
         least = BEATS_PER_ELECTION_TIMEOUT * self.heartbeat_interval_ms
         if self.election_timeout_ms < least:
@@ -111,7 +112,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def meaning(name: str) -> str:
-    """What a setting does, for the manual and for help texts."""
+    """The explanation of a setting, for the manual and for help texts."""
     meta: Meta = get_type_hints(ClusterSettings, include_extras=True)[name].__metadata__[-1]
     return meta.description or ""
 
@@ -134,7 +135,7 @@ def check_inter_node_port(
     if key_file is None and not cluster.is_loopback:
         expected = (
             f"--cluster-key-file FILE: other machines can reach the inter-node port {cluster}, and only a key tells "
-            "nodes from strangers. Make one (`openssl rand -hex 32 > cluster.key`) and give every node a copy"
+            "nodes from other programs. Make one (`openssl rand -hex 32 > cluster.key`) and give every node a copy"
         )
         raise ConfigError("cluster_key_file", key_file, expected)
     _check_seeds(seeds)

@@ -1,9 +1,9 @@
 """Every topic config that Kafka 4.2 has, and ours: `dedup.window.ms` and those that begin with `penstock.`.
 
-Each is honoured or refused; none is ignored in silence. A definition with a `refused` sentence accepts only
-its default, because setting the default asks for nothing that Penstock does not do; any other value is
-answered with INVALID_CONFIG and that sentence. Ranges and defaults are Kafka's. The docs are ours and are
-what DescribeConfigs returns to a client that asks for documentation.
+Each is honoured or refused; none is silently ignored. A definition with a `refused` sentence accepts only
+its default, because the default asks for nothing that Penstock does not do; any other value is refused with
+INVALID_CONFIG and that sentence. Ranges and defaults are Kafka's. The docs are ours; DescribeConfigs returns them to a
+client that asks for documentation.
 
 `synonyms` are the broker configs that supply a topic's default, strongest first.
 """
@@ -47,8 +47,8 @@ _DEFINITIONS = (
         default="delete",
         synonyms=("log.cleanup.policy",),
         doc="What happens to old segments: delete drops them by age and size, compact keeps the last record "
-        "of each key, acked deletes what every queue, subscription and group on the topic has acked; delete may be "
-        "combined with either of the others, and an empty list keeps everything for ever.",
+        "of each key, acked deletes records that every queue, subscription and group on the topic has acked; delete "
+        "may be combined with either of the others, and an empty list keeps everything for ever.",
     ),
     Definition(
         name="compression.gzip.level",
@@ -56,43 +56,43 @@ _DEFINITIONS = (
         kind=integer(-1, 9, but_not=0),
         default="-1",
         synonyms=("compression.gzip.level",),
-        doc="How hard gzip works when compression.type is gzip and a batch has to be compressed anew.",
+        doc="The level of gzip when compression.type is gzip and a batch has to be compressed again.",
     ),
     Definition(
         name="compression.lz4.level",
         kind=integer(1, 17),
         default="9",
         synonyms=("compression.lz4.level",),
-        doc="How hard lz4 works when compression.type is lz4 and a batch has to be compressed anew.",
+        doc="The level of lz4 when compression.type is lz4 and a batch has to be compressed again.",
     ),
     Definition(
         name="compression.type",
         kind=choice("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         default="producer",
         synonyms=("compression.type",),
-        doc="How batches are stored: producer keeps them as they came; any other value compresses anew what "
-        "came differently, at the cost of the broker's CPU.",
+        doc="How batches are stored: producer keeps them as they came; with any other value the broker "
+        "compresses batches with another codec again, at the cost of its CPU.",
     ),
     Definition(
         name="compression.zstd.level",
         kind=integer(-131072, 22),
         default="3",
         synonyms=("compression.zstd.level",),
-        doc="How hard zstd works when compression.type is zstd and a batch has to be compressed anew.",
+        doc="The level of zstd when compression.type is zstd and a batch has to be compressed again.",
     ),
     Definition(
         name="dedup.window.ms",
         kind=long(0),
         default="0",
         doc="For how long a record's penstock-message-id header is remembered in its partition: a record with the "
-        "same id is not stored again, and its producer is told where the first one is. 0 for not at all.",
+        "same id is not stored again, and its producer gets the offset of the first one. 0 for no deduplication.",
     ),
     Definition(
         name="delete.retention.ms",
         kind=long(0),
         default="86400000",
         synonyms=("log.cleaner.delete.retention.ms",),
-        doc="How long compaction keeps a tombstone, so that a reader who started before it still learns of "
+        doc="How long compaction keeps a tombstone, so that a reader that started before it still learns of "
         "the deletion.",
     ),
     Definition(
@@ -100,8 +100,8 @@ _DEFINITIONS = (
         kind=long(0),
         default="60000",
         synonyms=("log.segment.delete.delay.ms",),
-        doc="How long a dropped segment's file may stay. It goes within seconds whatever the value: who has it open "
-        "can read on, and only for their sake does Kafka wait.",
+        doc="How long the file of a dropped segment may stay. Penstock deletes it within seconds whatever the value: a "
+        "reader that has it open can go on reading, and Kafka waits only for such readers.",
     ),
     Definition(
         name="flush.messages",
@@ -152,7 +152,7 @@ _DEFINITIONS = (
         kind=long(-2),
         default="-2",
         refused=_NO_REMOTE_STORAGE,
-        doc="What tiered storage keeps on the local disk by size. Only -2, which means retention.bytes, is "
+        doc="The size that tiered storage keeps on the local disk. Only -2, which means retention.bytes, is "
         "accepted.",
     ),
     Definition(
@@ -160,7 +160,7 @@ _DEFINITIONS = (
         kind=long(-2),
         default="-2",
         refused=_NO_REMOTE_STORAGE,
-        doc="What tiered storage keeps on the local disk by age. Only -2, which means retention.ms, is "
+        doc="The age that tiered storage keeps on the local disk. Only -2, which means retention.ms, is "
         "accepted.",
     ),
     Definition(
@@ -198,7 +198,7 @@ _DEFINITIONS = (
         kind=choice("CreateTime", "LogAppendTime"),
         default="CreateTime",
         synonyms=("log.message.timestamp.type",),
-        doc="Whose clock stamps the records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        doc="The clock of the records' timestamps: the producer's (CreateTime) or the broker's (LogAppendTime).",
     ),
     Definition(
         name="min.cleanable.dirty.ratio",
@@ -227,20 +227,20 @@ _DEFINITIONS = (
         kind=long(0),
         default="60000",
         doc="How old a record must be, by its timestamp, before cleanup.policy=acked deletes it, however soon "
-        "everybody has acked it.",
+        "all of its readers have acked it.",
     ),
     Definition(
         name="penstock.producer.exclusive",
         kind=boolean(),
         default="false",
-        doc="Whether a partition takes records from one producer at a time: the first to write has it until its "
-        "connection ends, and others are refused meanwhile.",
+        doc="Whether a partition takes records from one producer at a time: the first one that writes holds it until "
+        "its connection ends, and others are refused meanwhile.",
     ),
     Definition(
         name="penstock.storage",
         kind=choice("disk", "memory"),
         default="disk",
-        doc="Where the topic lives: on disk, or in memory only, which is fast and gone when the node stops. "
+        doc="Where the topic is stored: on disk, or only in memory, which is fast and lost when the node stops. "
         "Fixed when the topic is created.",
     ),
     Definition(
@@ -264,7 +264,7 @@ _DEFINITIONS = (
         kind=boolean(),
         default="false",
         refused=_NO_REMOTE_STORAGE,
-        doc="Whether tiered data goes when tiering is switched off. Only false is accepted.",
+        doc="Whether tiered data is deleted when tiering is switched off. Only false is accepted.",
     ),
     Definition(
         name="remote.storage.enable",
@@ -292,14 +292,14 @@ _DEFINITIONS = (
         kind=integer(MEBIBYTE),
         default="1073741824",
         synonyms=("log.segment.bytes",),
-        doc="How large a segment's file grows before the next one is begun. Retention drops whole segments.",
+        doc="The size at which a segment's file is closed and the next one is created. Retention drops whole segments.",
     ),
     Definition(
         name="segment.index.bytes",
         kind=integer(4),
         default="10485760",
         synonyms=("log.index.size.max.bytes",),
-        doc="How large a segment's offset index may grow before the next segment is begun.",
+        doc="The size of a segment's offset index at which the next segment is created.",
     ),
     Definition(
         name="segment.jitter.ms",
@@ -313,7 +313,7 @@ _DEFINITIONS = (
         kind=long(1),
         default="604800000",
         synonyms=("log.roll.ms",),
-        doc="How long records go into one segment before the next one is begun, even if it is not full.",
+        doc="How long records go into one segment before the next one is created, even if it is not full.",
     ),
     Definition(
         name="unclean.leader.election.enable",
@@ -322,7 +322,7 @@ _DEFINITIONS = (
         synonyms=("unclean.leader.election.enable",),
         refused="a leader that lacks acknowledged records would lose them, and Penstock loses nothing that "
         "it acknowledged. Leave this config out",
-        doc="Whether a replica that misses acknowledged records may lead. Only false is accepted.",
+        doc="Whether a replica that lacks acknowledged records may lead. Only false is accepted.",
     ),
 )
 
@@ -334,4 +334,4 @@ FORMER_CONFIGS: dict[str, str] = {
     "message.timestamp.difference.max.ms": "Kafka 4 removed it; use message.timestamp.before.max.ms and "
     "message.timestamp.after.max.ms",
 }
-"""Names that older Kafkas had. Still unknown, but a person who meets the refusal learns what to do."""
+"""Names that older versions of Kafka had. They are refused with a sentence that says what to use instead."""

@@ -1,4 +1,4 @@
-"""What DescribeConfigs answers: each config's value, where it comes from, and what it would be otherwise."""
+"""The rows of DescribeConfigs: each config's value, where it comes from, and its values in the weaker layers."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -32,7 +32,7 @@ class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_default(self) -> bool:
-        """What DescribeConfigs v0 asks instead of the source."""
+        """DescribeConfigs v0 has this instead of the source."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -54,7 +54,7 @@ def describe_broker(broker: BrokerConfigs, names: Collection[str] | None = None)
 
 
 def describe_all_nodes(broker: BrokerConfigs, names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """The configs that were set for all nodes (the broker resource with an empty name): only what was set."""
+    """The configs that were set for all nodes (the broker resource with an empty name), and no others."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
         _entry(BROKER_CONFIGS[name], (ConfigSynonym(name=name, value=value, source=source),), read_only=False)

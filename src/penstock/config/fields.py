@@ -1,4 +1,4 @@
-"""Reading one field of a settings struct, so that what is wrong is said of that field and in words."""
+"""Reads and checks one field of a settings struct, so that an error names the field and what was expected."""
 
 from typing import Any, get_type_hints
 
@@ -30,5 +30,5 @@ def check_fields(settings: msgspec.Struct, prefix: str = "") -> None:
 
 
 def _expected(problem: msgspec.ValidationError) -> str:
-    """The part of msgspec's sentence that says what would have been right."""
+    """The part of msgspec's sentence that says what was expected."""
     return str(problem).removeprefix("Expected ").split(", got ")[0].split(" - at ")[0].replace("`", "")

@@ -1,7 +1,7 @@
-"""Group configs: what a queue (a share group) is told to do, by the names that Kafka's tools use.
+"""Group configs: the settings of a queue (a share group), by the names that Kafka's tools use.
 
 They are cluster metadata under the group's name (config resource type 32, GROUP), and may be set before the group
-exists. `share.*` are Kafka's, with wider ranges where Kafka's would only be in the way; `penstock.*` are ours. The
+exists. `share.*` are Kafka's, with wider ranges where there is no reason for Kafka's; `penstock.*` are ours. The
 defaults are the same on every node, so they come from here and from nowhere else.
 
 Kafka has `consumer.*` and `streams.*` group configs too. They are refused by name: the classic protocol, which consumer
@@ -55,7 +55,7 @@ class ShareGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff_factor: float = 2.0
 
     def dead_letter_topic_of(self, topic: str) -> str:
-        """Where a topic's dead letters go."""
+        """The topic that gets a topic's dead letters."""
         return self.dead_letter_topic or f"{topic}.dlq"
 
 
@@ -111,21 +111,21 @@ _DEFINITIONS = (
         name=DEAD_LETTER_TOPIC,
         kind=_topic_or_empty(),
         default="",
-        doc="Where dead letters go; not the topic that they come from, and not an internal one. Empty: the former with "
-        ".dlq behind its name.",
+        doc="The topic for dead letters; not the topic that they come from, and not an internal one. Empty: the name "
+        "of the topic that they come from, with .dlq appended.",
     ),
     Definition(
         name="penstock.queue.exclusive",
         kind=boolean(),
         default="false",
-        doc="Whether only one consumer at a time gets records, in strict order; the others stand by.",
+        doc="Whether only one consumer at a time gets records, in strict order; the others wait to take over.",
     ),
     Definition(
         name="penstock.queue.order",
         kind=choice("none", "key"),
         default="none",
         doc="key: the next record of a key is delivered only when the one before it is done. none: records go to "
-        "whoever has room.",
+        "any consumer that asks for more.",
     ),
     Definition(
         name="penstock.retry.backoff.factor",
@@ -144,28 +144,28 @@ _DEFINITIONS = (
         name="penstock.retry.backoff.ms",
         kind=integer(0, 7 * DAY_MS),
         default="0",
-        doc="How long a record that was released for the first time waits for its next delivery; 0: not at all, as in "
-        "Kafka.",
+        doc="How long a record that was released for the first time waits for its next delivery; 0: it does not wait, "
+        "as in Kafka.",
     ),
     Definition(
         name="share.auto.offset.reset",
         kind=_reset(),
         default="latest",
-        doc="Where a queue begins on a partition that it has not read before: at the end, at the beginning, or at what "
-        "is at most so old (by_duration:PT1H).",
+        doc="Where a queue begins on a partition that it has not read before: at the end, at the beginning, or at "
+        "records of at most this age (by_duration:PT1H).",
     ),
     Definition(
         name="share.delivery.count.limit",
         # The queue counts deliveries in one byte.
         kind=integer(0, 255),
         default="5",
-        doc="How often a record is delivered at most before it is given up; 0: without limit.",
+        doc="How often a record is delivered at most before it is dead; 0: without limit.",
     ),
     Definition(
         name="share.heartbeat.interval.ms",
         kind=integer(100, 600_000),
         default="5000",
-        doc="How often the members of a queue are told to report.",
+        doc="How often the members of a queue send heartbeats.",
     ),
     Definition(
         name="share.isolation.level",
@@ -177,19 +177,19 @@ _DEFINITIONS = (
         name="share.partition.max.record.locks",
         kind=integer(1, 1_000_000),
         default="100000",
-        doc="How many records of one partition may be with consumers at once.",
+        doc="How many records of one partition consumers may hold at once.",
     ),
     Definition(
         name="share.record.lock.duration.ms",
         kind=integer(1_000, 3_600_000),
         default="30000",
-        doc="How long a consumer has for a record before it is given to another one.",
+        doc="How long a consumer may hold a record before another one may get it.",
     ),
     Definition(
         name="share.session.timeout.ms",
         kind=integer(1_000, 1_800_000),
         default="45000",
-        doc="How long a member of a queue may be silent before it counts as gone.",
+        doc="How long a member of a queue may be silent before it is removed.",
     ),
 )
 
@@ -199,7 +199,7 @@ NOT_OFFERED: dict[str, str] = {
     "consumer.": "consumer groups take their times from their clients (session.timeout.ms, heartbeat.interval.ms)",
     "streams.": "there is no streams group protocol here; Kafka Streams uses the classic one",
 }
-"""What other configs of Kafka's begin with, and why they are not here."""
+"""Prefixes of Kafka's other group configs, and why they are refused."""
 
 _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "penstock.dead.letter.enable": lambda on: {"dead_letters": on},
@@ -223,7 +223,7 @@ _FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def group_definition(name: str) -> Definition:
-    """The definition of a group config; KafkaError(INVALID_CONFIG) says why there is none, or which is meant."""
+    """The definition of a group config; KafkaError(INVALID_CONFIG) says why there is none, or suggests the nearest."""
     definition = GROUP_CONFIGS.get(name)
     if definition is not None:
         return definition
@@ -234,7 +234,7 @@ def group_definition(name: str) -> Definition:
 
 
 def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """A group's own configs, each known and valid, and good together. KafkaError(INVALID_CONFIG) says what is not."""
+    """A group's own configs, each known and valid, and consistent. KafkaError(INVALID_CONFIG) names what is not."""
     checked: dict[str, str] = {}
     for name, value in overrides.items():
         definition = group_definition(name)
@@ -249,8 +249,8 @@ def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
 def resolve_group(overrides: Mapping[str, str]) -> ShareGroupConfig:
     """A group's complete settings: its own configs, which were checked when they were set, over the defaults.
 
-    A config that this version does not know, or a value that it no longer takes, was set by another version: the
-    default holds instead, because metadata that is committed must always apply.
+    A config that this version does not know, or a value that it no longer accepts, was set by another version: the
+    default holds instead, because committed metadata must always apply.
     """
     fields: dict[str, Any] = {}
     for name, value in overrides.items():
@@ -276,7 +276,7 @@ def _check_together(config: ShareGroupConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise _invalid(
             f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) is not below share.session.timeout.ms "
-            f"({config.session_timeout_ms}): members would be gone before they report"
+            f"({config.session_timeout_ms}): members would be removed before their next heartbeat"
         )
     if config.retry_backoff_ms > config.retry_backoff_max_ms:
         raise _invalid(

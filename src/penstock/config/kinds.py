@@ -1,4 +1,4 @@
-"""What a setting's value may be: how its text is read, and how its rule is said to a person.
+"""Kinds of values: how a setting's text is parsed, and how its rule is explained in an error.
 
 Kafka sends every config as a string. A `Kind` turns that string into a value or raises `ValueError`; the
 caller knows the setting's name and makes the error that the client sees. The numbers of `ConfigType` and
@@ -97,7 +97,7 @@ def choice(*values: str) -> Kind:
 
 
 def choices(*values: str) -> Kind:
-    """A list, each of whose parts is one of `values`, none twice. An empty list is a list."""
+    """A list of some of `values`, none of them twice. It may be empty."""
 
     def parse(text: str) -> tuple[str, ...]:
         parts = tuple(_known(part, values) for part in split_list(text))
@@ -110,7 +110,7 @@ def choices(*values: str) -> Kind:
 
 
 def words() -> Kind:
-    """A list of anything."""
+    """A list of any strings."""
     return Kind(type=ConfigType.LIST, expected="a comma-separated list", parse=split_list)
 
 
@@ -124,7 +124,7 @@ def split_list(value: str) -> tuple[str, ...]:
 
 
 def _whole(text: str, minimum: int, maximum: int, but_not: int | None) -> int:
-    # int() reads more than Java does: underscores and other scripts' digits are no numbers to Kafka.
+    # int() accepts more than Java does: Kafka refuses underscores and digits of other scripts.
     if not text.isascii() or "_" in text or len(text) > LONGEST_NUMBER:
         raise ValueError(text)
     value = int(text)

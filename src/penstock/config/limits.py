@@ -32,20 +32,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 20_000
     max_in_flight_requests_per_connection: Annotated[
         int,
-        Meta(ge=1, description="Requests read ahead of their answers; clients themselves stop at 5 to 100."),
+        Meta(
+            ge=1,
+            description="Requests read before the first one is answered; clients themselves stop at 5 to 100.",
+        ),
     ] = 128
     fetch_max_bytes: Annotated[
         int,
         Meta(
             ge=KIBIBYTE,
-            description="One Fetch answer, whatever the client asks for; Kafka's default is 55 MiB.",
+            description="One Fetch response, whatever the client asks for; Kafka's default is 55 MiB.",
         ),
     ] = 55 * MEBIBYTE
     max_client_memory_bytes: Annotated[
         int,
         Meta(
             ge=MEBIBYTE,
-            description="Requests and answers of all clients together; past it those that hold most are closed.",
+            description="Requests and responses of all clients together; past it those that hold most are closed.",
         ),
     ] = 1024 * MEBIBYTE
     idle_timeout_ms: Annotated[
@@ -56,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="A client, or a WebSocket, that reads nothing of what it is sent for this long is ended.",
+            description="A client or WebSocket that has not read its responses for this long is disconnected.",
         ),
     ] = 60_000
     max_client_id_bytes: Annotated[
@@ -107,10 +110,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Assignors that one member may offer; clients offer one to four.")
     ] = 100
     max_member_metadata_bytes: Annotated[
-        int, Meta(ge=1, description="What one member says of itself, all its protocols together.")
+        int, Meta(ge=1, description="The metadata of one member, all its protocols together.")
     ] = MEBIBYTE
     max_group_metadata_bytes: Annotated[
-        int, Meta(ge=1, description="The same for all members of a group: the leader gets it in one answer.")
+        int,
+        Meta(ge=1, description="The same for all members of a group: the leader gets it in one response."),
     ] = 32 * MEBIBYTE
     max_group_assignment_bytes: Annotated[
         int, Meta(ge=1, description="One generation's assignments: they are one record in the offsets topic.")
@@ -133,18 +137,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Consumers of queues that one node knows; Kafka's group.share.max.share.sessions.",
+            description="Sessions of share consumers on one node; Kafka's group.share.max.share.sessions.",
         ),
     ] = 10_000
     max_partitions_per_session: Annotated[
         int,
-        Meta(ge=1, description="Partitions that a consumer of queues names once and is then served from."),
+        Meta(ge=1, description="Partitions in the session of one share consumer."),
     ] = 10_000
     max_group_configs: Annotated[
         int,
         Meta(
             ge=1,
-            description="Groups with configs of their own: every node keeps them, and every metadata snapshot has all.",
+            description="Groups with configs of their own: every node and every metadata snapshot holds them all.",
         ),
     ] = 10_000
     max_offset_metadata_bytes: Annotated[
@@ -166,7 +170,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=MEBIBYTE,
-            description="What waits for one other node; past it messages are dropped, and sent again later.",
+            description="Bytes that wait to be sent to one other node; past it messages are dropped and sent later.",
         ),
     ] = 128 * MEBIBYTE
     max_peers: Annotated[
@@ -176,14 +180,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Connections on the inter-node port that are still strangers; past it the oldest goes.",
+            description="Connections on the inter-node port without a handshake yet; past it the oldest is closed.",
         ),
     ] = 64
     peer_handshake_timeout_ms: Annotated[
-        int, Meta(ge=1, description="A stranger must have said who it is by then; nodes need a few ms.")
+        int,
+        Meta(
+            ge=1, description="How long the handshake on the inter-node port may take; nodes need a few ms."
+        ),
     ] = 5_000
     max_peer_calls: Annotated[
-        int, Meta(ge=1, description="Questions of one node that another has not answered yet.")
+        int, Meta(ge=1, description="Calls from one node to another that are not answered yet.")
     ] = 1_024
 
     max_http_connections: Annotated[
@@ -197,7 +204,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="An HTTP connection without a request is closed; behind a proxy, let it be longer than there.",
+            description="An HTTP connection without a request is closed; behind a proxy, set it longer than there.",
         ),
     ] = 10_000
     max_http_body_bytes: Annotated[
@@ -209,13 +216,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 8 * MEBIBYTE
     http_body_timeout_ms: Annotated[
-        int, Meta(ge=1, description="A body must have come by then: 8 MiB in that time are 2 Mbit a second.")
+        int,
+        Meta(ge=1, description="How long a body may take to arrive: 8 MiB in that time are 2 Mbit a second."),
     ] = 30_000
     max_http_memory_bytes: Annotated[
         int,
         Meta(
             ge=MEBIBYTE,
-            description="Bodies and answers of all HTTP callers together; past it they are told to come back.",
+            description="Bodies and responses of all HTTP clients together; past it requests are refused with 503.",
         ),
     ] = 256 * MEBIBYTE
 
@@ -224,16 +232,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000,
-            description="Messages that a push subscriber or worker may hold, whatever it asks for; each is remembered.",
+            description="Messages that a push subscriber or worker may hold, whatever it asks for; each costs memory.",
         ),
     ] = 100_000
     max_partitions_per_subscription: Annotated[
         int,
-        Meta(ge=1, description="Of one push subscriber: each costs a long poll and a few kilobytes."),
+        Meta(
+            ge=1, description="Partitions of one push subscriber: each costs a long poll and a few kilobytes."
+        ),
     ] = 2_000
 
     def validate(self) -> None:
-        """Raises ConfigError for a limit outside its range, or for two that do not go together."""
+        """Raises ConfigError for a limit outside its range, or for two that contradict each other."""
         check_fields(self, "limits.")
         if self.max_peer_queue_bytes < self.max_peer_frame_bytes:
             expected = f"at least limits.max_peer_frame_bytes ({self.max_peer_frame_bytes})"

@@ -1,14 +1,14 @@
-"""One NodeConfig out of four layers: defaults < TOML file < environment < command line.
+"""Makes one NodeConfig of four layers: defaults < TOML file < environment < command line.
 
-All layers speak of the same settings. In the file they are TOML keys, with the tables `[groups]`, `[replication]`,
+All layers have the same settings. In the file they are TOML keys, with the tables `[groups]`, `[replication]`,
 `[limits]` and `[topic_defaults]`; in the environment `PENSTOCK_` and the key in capitals, with the table's name in
 front (`PENSTOCK_NUM_PARTITIONS`, `PENSTOCK_LIMITS_MAX_CONNECTIONS`, `PENSTOCK_TOPIC_DEFAULTS_RETENTION_MS`). A name
-that is not known is an error that suggests the nearest one: a misspelt setting must not be silently without effect.
+that is not known is an error that suggests the nearest one, because a misspelt setting would silently have no effect.
 
-One file can serve a whole cluster: what stands under `[nodes.2]` is node 2's alone and wins over the rest of the file.
+One file can serve a whole cluster: settings under `[nodes.2]` are for node 2 alone and win over the rest of the file.
 The addresses of the nodes' inter-node ports are then also the seeds, unless the file names others.
 
-Nothing is read here: the caller hands over the file's text and the environment.
+This module reads no file: the caller passes the file's text and the environment.
 """
 
 import re
@@ -29,8 +29,8 @@ ENVIRONMENT_PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = frozenset(
     {"PENSTOCK_BOOTSTRAP", "PENSTOCK_CONFIG", "PENSTOCK_HTTP_URL", "PENSTOCK_PURE_PYTHON"}
 )
-"""No settings of a node: the broker that commands talk to, by Kafka and by HTTP; the config file's own path; a switch
-of the build."""
+"""Variables that are no settings of a node: the broker that commands talk to, by Kafka and by HTTP; the path of the
+config file; a switch of the build."""
 
 # Kubernetes gives every pod variables for each service, and a service may well be called penstock or penstock-kafka.
 SERVICE_LINK = re.compile(
@@ -45,7 +45,7 @@ _OFF = ("off", "none", "")
 
 
 class UnknownSetting(ConfigError):
-    """A name that is no setting's; says so instead of what was expected of the value."""
+    """No setting has this name. The message says that, instead of what was expected of the value."""
 
     def __init__(self, field: str, value: object, hint: str) -> None:
         super().__init__(field, value, f"a known setting{hint}")
@@ -135,7 +135,7 @@ def _node_tables(value: object, name: str) -> dict[int, dict[str, _Setting]]:
 def _of_this_node(
     nodes: dict[int, dict[str, _Setting]], others: Mapping[str, _Setting], name: str
 ) -> dict[str, _Setting]:
-    """What the file says of the node that is to start, whose id comes from any other layer."""
+    """The file's settings for the node that starts; its id comes from any other layer."""
     if not nodes:
         return {}
     listed = ", ".join(str(node) for node in sorted(nodes))
@@ -224,7 +224,7 @@ def _read(path: str, setting: _Setting, hint: Any) -> Any:
 
 
 def _read_seeds(origin: str, value: object) -> tuple[Address, ...]:
-    """A list in TOML, words with commas elsewhere."""
+    """A list in TOML, a comma-separated string elsewhere."""
     parts = value if isinstance(value, list) else str(value).split(",")
     return tuple(Address.parse(origin, str(part).strip()) for part in parts if str(part).strip())
 

@@ -1,7 +1,7 @@
-"""What one node is told: where it listens, where it keeps its data, how topics and groups behave by default.
+"""The settings of one node: its listeners, its data folder, and the defaults of topics and groups.
 
 `loading.py` fills a NodeConfig from the defaults here, a TOML file, the environment and the command line.
-Embedders build one by hand; `validate()` is the one place that decides whether it can work.
+Programs that embed a broker build one by hand; `validate()` is the one place that decides whether it can work.
 """
 
 from typing import Annotated, Literal
@@ -24,22 +24,22 @@ USUAL_REPLICAS = 3
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How consumer groups behave. The defaults are Kafka's where nothing else is said."""
+    """Settings of consumer groups. The defaults are Kafka's unless a comment says otherwise."""
 
     min_session_timeout_ms: Annotated[int, Meta(ge=1)] = 6_000
     max_session_timeout_ms: Annotated[int, Meta(ge=1)] = 1_800_000
     initial_rebalance_delay_ms: Annotated[int, Meta(ge=0)] = 0
-    """How long an empty group's first rebalance waits for more members. 0, as in the settings file that Kafka ships:
-    nobody likes to wait. 3000 spares a large group some rebalances when all its members start at once."""
+    """How long an empty group's first rebalance waits for more members. 0, as in the settings file that Kafka ships,
+    so that consumers start at once. 3000 saves a large group some rebalances when all its members start together."""
     new_member_join_timeout_ms: Annotated[int, Meta(ge=1)] = 300_000
-    """How long a new member may wait for its first generation before it is given up."""
+    """How long a new member may wait for its first generation before it is removed."""
     offsets_retention_minutes: Annotated[int, Meta(ge=1)] = 7 * 24 * 60
     """How long offsets outlive the group that committed them."""
     offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1)] = 600_000
     offsets_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 50
     """Fixed once the offsets topic exists: it decides which partition a group's offsets are in."""
     state_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 8
-    """The same for the topic in which queues keep what was acknowledged."""
+    """The same for the topic that stores the state of queues."""
 
     @property
     def offsets_retention_ms(self) -> int:
@@ -53,7 +53,7 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a node is told when it starts."""
+    """All settings of a node."""
 
     node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1
     data_dir: str = "penstock-data"
@@ -74,7 +74,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Inter-node addresses of the nodes that found the cluster together, or of some that are in it, to join it. None:
     an empty node founds a cluster of its own, which others can join."""
     rack: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
-    """What fails together: replicas of one partition are spread over racks."""
+    """Nodes of one rack may fail together: replicas of one partition are spread over racks."""
     cluster_key_file: str | None = None
     """The secret that nodes of a cluster share. Optional when `cluster` is a loopback address, needed otherwise."""
     log_level: LogLevel = "info"
@@ -100,7 +100,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usual_replication_factor(self) -> int:
-        """What new topics get if there are nodes enough."""
+        """The number of replicas of new topics if there are enough nodes."""
         return self.default_replication_factor or (1 if self.cluster is None else USUAL_REPLICAS)
 
     @property
@@ -109,7 +109,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return "memory" if self.memory else self.data_dir
 
     def validate(self) -> "NodeConfig":
-        """Itself, when it can work; else ConfigError that names the field."""
+        """Returns itself, or raises ConfigError that names the first wrong field."""
         check_fields(self)
         self.groups.validate()
         self.replication.validate()

@@ -1,4 +1,4 @@
-"""From the strings that clients send to a topic's settings: checked one by one, then together."""
+"""Turns the strings that clients send into a topic's settings: checked one by one, then together."""
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -84,12 +84,12 @@ def _check_together(config: TopicConfig) -> None:
     if config.cleanup_acked and config.cleanup_compact:
         raise _invalid(
             "cleanup.policy cannot have acked and compact together: compact keeps the last record of each key for "
-            "those who come later, acked deletes it once those who are there have it; use one of them"
+            "later readers, acked deletes it once all present readers have it; use one of them"
         )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise _invalid(
             f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is above max.compaction.lag.ms "
-            f"({config.max_compaction_lag_ms}); a record cannot wait longer at least than at most"
+            f"({config.max_compaction_lag_ms}); the minimum must not be above the maximum"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a topic is configured to do. `definitions.py` maps Kafka's names and rules onto these fields."""
+"""A topic's settings. `definitions.py` maps Kafka's names and rules onto these fields."""
 
 import msgspec
 
@@ -7,9 +7,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's settings, complete and valid. The defaults are Kafka's; -1 means without limit."""
 
     acked_min_age_ms: int = 60_000
-    """How old a record is at least before `cleanup_acked` deletes it."""
+    """The age that a record must have before `cleanup_acked` deletes it."""
     cleanup_acked: bool = False
-    """What everybody has acked is deleted (see `penstock.queue.acked`)."""
+    """Records that all readers have acked are deleted (see `penstock.queue.acked`)."""
     cleanup_compact: bool = False
     cleanup_delete: bool = True
     compression_type: str = "producer"
@@ -17,7 +17,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     dedup_window_ms: int = 0
-    """For how long a message id is remembered (see `penstock.node.dedup.index`); 0: ids are not looked at."""
+    """For how long a message id is remembered (see `penstock.node.dedup.index`); 0: no deduplication."""
     delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = 2**63 - 1
@@ -40,4 +40,4 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     exclusive_producer: bool = False
     """One producer at a time (`penstock.producer.exclusive`)."""
     memory: bool = False
-    """Kept in memory only (`penstock.storage=memory`): fast, and gone when the node stops."""
+    """Stored only in memory (`penstock.storage=memory`): fast, and lost when the node stops."""

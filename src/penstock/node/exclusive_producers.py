@@ -1,8 +1,8 @@
-"""Partitions that take records from one producer at a time (`penstock.producer.exclusive`), and who has them.
+"""Partitions that take records from one producer at a time (`penstock.producer.exclusive`), and their holders.
 
-The first producer that has written has the partition until its connection ends. An idempotent producer that comes back
-under its id takes its place over from the connection that it lost, which this node may not have noticed yet. Holding a
-partition is nothing that outlives the leader: under the next one, in another term, the first to write has it.
+The first producer that writes holds the partition until its connection ends. An idempotent producer that reconnects
+under its producer id takes over from its lost connection, whose end this node may not have noticed yet. A holder does
+not survive the leader: in the next term the first producer that writes holds the partition.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from penstock.types import GroupId, Term, TopicPartition
 NO_PRODUCER_ID = -1
 
 
-class Line(Protocol):
-    """A connection."""
+class Connection(Protocol):
+    """A client's connection."""
 
     peer: str
 
@@ -24,9 +24,9 @@ class Line(Protocol):
 
 
 class Writer(NamedTuple):
-    """Who writes."""
+    """A producer on its connection."""
 
-    line: Line
+    connection: Connection
     client_id: str
     producer_id: int
 
@@ -38,18 +38,18 @@ class _Holder(NamedTuple):
 
 
 class ExclusiveProducers:
-    """Who has which partition. Owned by the event loop."""
+    """The holder of each partition. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._holders: dict[GroupId, _Holder] = {}
-        self._held: dict[Line, dict[GroupId, None]] = {}
-        """What each connection has. One that is in here will be heard of when it ends."""
+        self._held: dict[Connection, dict[GroupId, None]] = {}
+        """The partitions that each connection holds. `when_closed` was called for each connection in here."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def check(self, name: TopicPartition, group: GroupId, term: Term, writer: Writer) -> None:
-        """KafkaError(POLICY_VIOLATION) says who else has the partition."""
+        """KafkaError(POLICY_VIOLATION) names the producer that holds the partition."""
         holder = self._holders.get(group)
         if holder is None or holder.term != term or _is_same(holder.writer, writer):
             return
@@ -57,33 +57,33 @@ class ExclusiveProducers:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"{name} takes records from one producer at a time (penstock.producer.exclusive): client "
-            f"{holder.writer.client_id!r} at {holder.writer.line.peer} has it since {since}; write again when that one "
-            "has closed its connection",
+            f"{holder.writer.client_id!r} at {holder.writer.connection.peer} has held it since {since}; write again "
+            "when that client has closed its connection",
         )
 
     def take(self, group: GroupId, term: Term, writer: Writer, now_ms: int) -> None:
-        """It has written, after `check`."""
+        """The producer has written, after `check`."""
         holder = self._holders.get(group)
         if holder is not None and holder.term == term:
             if holder.writer == writer:
                 return
             now_ms = holder.since_ms
         if holder is not None:
-            self._held.get(holder.writer.line, {}).pop(group, None)
+            self._held.get(holder.writer.connection, {}).pop(group, None)
         self._holders[group] = _Holder(writer, term, now_ms)
-        line = writer.line
-        held = self._held.get(line)
+        connection = writer.connection
+        held = self._held.get(connection)
         if held is None:
-            held = self._held[line] = {}
-            line.when_closed(lambda: self._ended(line))
+            held = self._held[connection] = {}
+            connection.when_closed(lambda: self._ended(connection))
         held[group] = None
 
-    def _ended(self, line: Line) -> None:
-        for group in self._held.pop(line, {}):
+    def _ended(self, connection: Connection) -> None:
+        for group in self._held.pop(connection, {}):
             del self._holders[group]
 
 
 def _is_same(holder: Writer, writer: Writer) -> bool:
-    if holder.line is writer.line:
+    if holder.connection is writer.connection:
         return True
     return writer.producer_id != NO_PRODUCER_ID and holder.producer_id == writer.producer_id

@@ -98,7 +98,7 @@ def test_only_leaders_remember(trio: Trio, once: str) -> None:
         told(client, once, "a")
     trio.hand_over(once, others(trio, leader)[0])
     trio.eventually(lambda: not trio.replica(leader, once).leads)
-    trio.eventually(lambda: trio.replica(leader, once) not in trio.node(leader).dedup._memories)
+    trio.eventually(lambda: trio.replica(leader, once) not in trio.node(leader).dedup._partitions)
 
 
 def test_what_was_cut_away_with_its_leader_is_not_remembered(trio: Trio, once: str) -> None:

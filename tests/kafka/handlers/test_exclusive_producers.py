@@ -30,7 +30,7 @@ def test_who_writes_first_has_the_partition_until_its_connection_ends(broker: Br
             refused = write(second, topic)
             assert refused.error_code == ErrorCode.POLICY_VIOLATION
             host, port = first.socket.getsockname()
-            assert f"client 'raw' at {host}:{port} has it since" in (refused.error_message or "")
+            assert f"client 'raw' at {host}:{port} has held it since" in (refused.error_message or "")
             assert write(first, topic).base_offset == 1
         while (answer := write(second, topic)).error_code == ErrorCode.POLICY_VIOLATION:
             pass  # until the broker has noticed that the first has gone

@@ -249,7 +249,7 @@ def test_partitions_do_not_know_each_other_s_ids() -> None:
     async def scene(act: Scene) -> None:
         await act.node.controller.create_topic("other")
         await act.send("a")
-        assert act.node.leader("other", 0) not in act.node.dedup._memories
+        assert act.node.leader("other", 0) not in act.node.dedup._partitions
 
     play(scene)
 
@@ -637,7 +637,7 @@ def test_a_second_producer_is_refused_until_the_first_one_s_connection_has_ended
         await act.answer(act.ask("a", line=first))
         row = await act.answer(act.ask("b", line=second))
         assert row.error_code == ErrorCode.POLICY_VIOLATION
-        assert "client 'tester' at 10.0.0.1:5000 has it since 2023-11-14" in (row.error_message or "")
+        assert "client 'tester' at 10.0.0.1:5000 has held it since 2023-11-14" in (row.error_message or "")
         assert len(act.stored()) == 1
         first.callbacks[0]()
         assert (await act.answer(act.ask("b", line=second))).error_code == ErrorCode.NONE

@@ -1,1 +1,1 @@
-"""What each Kafka API does: one file per family, translating between wire messages and the node."""
+"""The handlers of Kafka's APIs, one file per family: they translate between wire messages and the node."""

@@ -1,4 +1,4 @@
-"""ApiVersions: what a client asks first, to learn which versions both sides speak."""
+"""ApiVersions: the first request of a client, to learn which versions both sides have."""
 
 from penstock.errors import ErrorCode
 from penstock.kafka.handlers.context import RequestContext
@@ -35,7 +35,7 @@ async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> 
 
 
 def unsupported_version(code: ErrorCode) -> ApiVersionsResponse:
-    """The answer to a version of ApiVersions that is unknown here: its own range, so that the client asks again."""
+    """The response to an unknown version of ApiVersions: the range of known ones, so that the client asks again."""
     own = [row for row in advertised() if row.api_key == ApiKey.API_VERSIONS]
     return ApiVersionsResponse(error_code=code, api_keys=_rows(own))
 

@@ -190,7 +190,7 @@ async def alter_configs(
 
 
 async def _change(node: Node, make: Callable[[], Decision], validate_only: bool) -> KafkaError | None:
-    """Carries out one resource's change, or says why not."""
+    """Makes one resource's change, or returns the error."""
     try:
         decide = make()
         await node.metadata.change(partial(_decide_only, decide) if validate_only else decide)
@@ -220,7 +220,7 @@ def _alteration(context: RequestContext, resource: incremental.AlterConfigsResou
     changes = [
         change
         for change in map(_config_change, resource.configs)
-        # What is unknown here cannot be set, so it is deleted already: Kafka's tools clean up throttles that way.
+        # An unknown config cannot be set, so it counts as deleted: Kafka's tools clean up throttles that way.
         if change.operation is not AlterOperation.DELETE or change.name in known
     ]
     if resource.resource_type == TOPIC:

@@ -1,4 +1,4 @@
-"""What a handler knows about a request beside its fields, and how it finds the resources that the request names."""
+"""The context of a request: its API, its caller and connection, and lookups of the resources that it names."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol

@@ -1,7 +1,7 @@
-"""Fetch: stored batches to readers, at once when there are enough, or when enough have been committed.
+"""Fetch: sends stored batches to readers, at once when there are enough, or when enough have been committed.
 
-Incremental fetch sessions are declined the way the protocol foresees: every answer carries session id 0, which tells
-the client to go on with full requests.
+Incremental fetch sessions are declined as the protocol provides: every response has session id 0, which tells the
+client to go on with full requests.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ def _replica_id(request: FetchRequest) -> int:
 
 
 def _refuse_replica(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Nodes replicate over their own port. Whoever fetches as a replica must not believe that it has become one: acks
-    would wait for it, and what it reads might never be committed."""
+    """Nodes replicate over their own port. A client that fetches as a replica must not believe that it is one: acks
+    would wait for it, and records that it reads might never be committed."""
     peer, replica_id = context.connection.peer, _replica_id(request)
     log.info("%s fetches as replica %d, and only consumers may fetch here", peer, replica_id)
     return FetchResponse(
@@ -100,7 +100,7 @@ class _Attempt:
         self._hints = Hints(context) if context.api_version >= HINTS_SINCE_VERSION else None
         self._partitions: list[Partition] = []
         self._ends: list[Offset] = []
-        self._room = 0
+        self._bytes_left = 0
         self.response = FetchResponse(error_code=ErrorCode.NONE, session_id=NO_SESSION, responses=[])
         self.bytes = 0
         self._failed = False
@@ -112,7 +112,7 @@ class _Attempt:
 
     @property
     def outdated(self) -> bool:
-        """Whether a partition has moved on, or was closed, since it was read: whoever waits now may wait in vain."""
+        """Whether a partition has new records, or was closed, since it was read: a wait would miss that."""
         return any(
             partition.end_for(self._isolation) != seen or partition.closed
             for partition, seen in zip(self._partitions, self._ends, strict=True)
@@ -121,7 +121,7 @@ class _Attempt:
     def read(self) -> None:
         self._partitions = []
         self._ends = []
-        self._room = min(self._request.max_bytes, self._context.node.config.limits.fetch_max_bytes)
+        self._bytes_left = min(self._request.max_bytes, self._context.node.config.limits.fetch_max_bytes)
         self.bytes = 0
         self.response.responses = [
             FetchableTopicResponse(
@@ -140,7 +140,7 @@ class _Attempt:
             ]
 
     async def wait(self) -> None:
-        """Until the missing bytes are committed, or the client's patience ends."""
+        """Until the missing bytes are committed, or the request's max_wait_ms ends."""
         loop = asyncio.get_running_loop()
         waiter = FetchWaiter(self._request.min_bytes - self.bytes, loop.create_future())
         timer = loop.call_later(self._request.max_wait_ms / 1000, waiter.wake)
@@ -164,7 +164,7 @@ class _Attempt:
         except KafkaError as mistake:
             code = mistake.code
             if code == ErrorCode.OFFSET_NOT_AVAILABLE:
-                # Kafka says so to ListOffsets only, and not all clients know what to make of it here.
+                # Kafka has this error in ListOffsets only, and not all clients know it here.
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         except (StorageError, CorruptLog) as trouble:
             log.error("fetch: %s", trouble)
@@ -177,15 +177,15 @@ class _Attempt:
         return answer
 
     def _read_partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
-        max_bytes = min(self._room, wanted.partition_max_bytes)
+        max_bytes = min(self._bytes_left, wanted.partition_max_bytes)
         end = partition.end_for(self._isolation)
         records = b""
         if max_bytes > 0 or self.bytes == 0:
-            first = self.bytes == 0  # one batch is always given, however little was asked for
+            first = self.bytes == 0  # one batch is always returned, however small the limit
             records = partition.read(
                 Offset(wanted.fetch_offset), max(max_bytes, 1), end=end, at_least_one=first
             )
-        self._room -= len(records)
+        self._bytes_left -= len(records)
         self.bytes += len(records)
         self._partitions.append(partition)
         self._ends.append(end)

@@ -1,6 +1,6 @@
 """FindCoordinator and the group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-What the answers mean is decided in the `groups` room; here they are only translated.
+The `groups` package decides; this module translates requests and responses.
 """
 
 from uuid import uuid4
@@ -85,10 +85,10 @@ def _refusal(context: RequestContext, group_id: str) -> ErrorCode:
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     if refused := _refusal(context, request.group_id):
         return JoinGroupResponse(error_code=refused, generation_id=-1, protocol_name="", members=[])
-    # A static member's id names the instance, a dynamic one's the client, as in Kafka: people read them in tools.
+    # As in Kafka, the id of a static member begins with its instance, of a dynamic one with its client: tools show it.
     caller = context.caller
     prefix = request.group_instance_id or caller.client_id
-    wish = JoinRequest(
+    join = JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         new_member_id=f"{prefix}-{uuid4()}",
@@ -102,7 +102,7 @@ async def join_group(context: RequestContext, request: JoinGroupRequest) -> Join
         requires_known_member_id=context.api_version >= MEMBER_ID_REQUIRED_SINCE_VERSION,
         supports_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_SINCE_VERSION,
     )
-    result = await context.node.groups.join(wish)
+    result = await context.node.groups.join(join)
     return _joined(result, context.api_version)
 
 
@@ -131,7 +131,7 @@ def _joined(result: JoinResult, api_version: int) -> JoinGroupResponse:
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     if refused := _refusal(context, request.group_id):
         return SyncGroupResponse(error_code=refused, assignment=b"")
-    wish = SyncRequest(
+    sync = SyncRequest(
         group_id=request.group_id,
         generation=request.generation_id,
         member_id=request.member_id,
@@ -140,7 +140,7 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Sync
         protocol_name=request.protocol_name,
         assignments={row.member_id: bytes(row.assignment) for row in request.assignments},
     )
-    result = await context.node.groups.sync(wish)
+    result = await context.node.groups.sync(sync)
     return SyncGroupResponse(
         error_code=result.error,
         protocol_type=result.protocol_type,

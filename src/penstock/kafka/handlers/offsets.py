@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where in a log a time, an end or a leader's reign lies."""
+"""ListOffsets and OffsetForLeaderEpoch: the offsets of a time, of the log's ends, or of the end of a leader epoch."""
 
 import logging
 
@@ -26,7 +26,7 @@ log = logging.getLogger("penstock.kafka")
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 UNKNOWN = -1
 OFFSET_NOT_AVAILABLE_SINCE_VERSION = 5
-"""Older clients do not know the word, and are told that there is no leader yet."""
+"""Older clients do not know this error and get LEADER_NOT_AVAILABLE."""
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:

@@ -1,9 +1,7 @@
-"""Where replicas are and who leads them: ElectLeaders, Alter- and ListPartitionReassignments, AlterReplicaLogDirs,
-DescribeQuorum.
+"""Replicas and leaders: ElectLeaders, Alter- and ListPartitionReassignments, AlterReplicaLogDirs, DescribeQuorum.
 
-What may happen is decided in the `cluster` room. With one node each of these has only one possible outcome: the node
-leads all it holds, in its only folder, and nothing is ever on its way elsewhere. Tools ask nevertheless, and get that
-outcome.
+The `cluster` package decides. A lone node leads all partitions, in its only folder, and moves none; tools that ask it
+get just that.
 """
 
 import asyncio
@@ -66,7 +64,8 @@ def _topic_of(state: ClusterState, name: str, index: int) -> Topic:
 
 
 async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Null asks for all partitions that are not led by the preferred leader; of an unclean election, by nobody."""
+    """Null asks for all partitions that their preferred leader does not lead; an unclean election, for all without a
+    leader."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     node, unclean = context.node, request.election_type == UNCLEAN
@@ -145,7 +144,7 @@ async def _elected(
             break
         if loop.time() > deadline:
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-            answer.error_message = f"node {to} was sent ahead and does not lead yet"
+            answer.error_message = f"node {to} was asked to take over and does not lead yet"
             break
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
     return answer

@@ -1,6 +1,6 @@
-"""Produce and InitProducerId: batches into logs.
+"""Produce and InitProducerId: appends batches to logs.
 
-A batch is never opened here, unless its topic has rules on what is in it (topic_rules.py) or wants each message once
+Batches are not opened here, unless their topic has rules on their content (topic_rules.py) or stores each message once
 (`dedup.window.ms`, see `penstock.node.dedup.deduplication`).
 """
 
@@ -293,7 +293,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
     except KafkaError as mistake:
         code = mistake.code
         if code == ErrorCode.NOT_CONTROLLER:
-            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what Kafka says then, and clients wait for
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # as in Kafka: clients wait and try again
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     except StorageError:
         return InitProducerIdResponse(

@@ -1,7 +1,7 @@
-"""ShareFetch and ShareAcknowledge: records leased to consumers of a queue, and what became of them.
+"""ShareFetch and ShareAcknowledge: records leased to the consumers of a queue, and their acknowledgements.
 
-Who gets what is decided in the `queue` room, per partition; here sessions are kept and answers put together. An answer
-to acknowledgements is given when they are durable.
+The `queue` package decides, per partition, which consumer gets which records; this module keeps sessions and builds
+responses. Acknowledgements are answered when they are durable.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = logging.getLogger("penstock.kafka")
 
 RECORD_LIMIT_MODE = 1
 MAX_RECORDS = 100_000
-"""At most this many are handed out at once, whatever the consumer asks for."""
+"""At most this many are leased at once, whatever the consumer asks for."""
 MAX_WAIT_MS = 300_000
 LAST_KIND = 4
 """Gap, accept, release, reject, renew."""
@@ -162,7 +162,7 @@ def _session(
 async def _acknowledge_all(
     context: RequestContext, group_id: str, member_id: str, batches: Batches
 ) -> dict[Place, KafkaError | None]:
-    """What became of the acknowledgements of each partition, once that is certain."""
+    """The result of each partition's acknowledgements, when they are durable."""
     waiting: dict[Place, asyncio.Future[None] | KafkaError] = {}
     for place, rows in batches.items():
         try:
@@ -220,7 +220,7 @@ async def _driver(context: RequestContext, group_id: str, place: Place, *, begin
 
 
 class _Attempt:
-    """One ShareFetch: looks at the session's partitions, waits, and looks again."""
+    """One ShareFetch: reads the session's partitions, waits, and reads again."""
 
     def __init__(self, context: RequestContext, request: ShareFetchRequest, session: ShareSession) -> None:
         self._context = context
@@ -231,15 +231,15 @@ class _Attempt:
         self._rows: dict[Place, PartitionData] = {}
         self._drivers: list[QueueDriver] = []
         limit = self._node.config.limits.fetch_max_bytes
-        self._room = min(request.max_bytes, limit)
+        self._bytes_left = min(request.max_bytes, limit)
         self._records_left = max(1, min(request.max_records or MAX_RECORDS, MAX_RECORDS))
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._request.max_wait_ms, MAX_WAIT_MS) / 1000
         await self._look()
-        if self._room <= 0:
-            return  # whoever cannot take anything must not be woken in the place of those who can
+        if self._bytes_left <= 0:
+            return  # a consumer that cannot take anything must not be woken instead of one that can
         while not self._rows and not self._session.closed:
             consumer = Consumer()
             for driver in self._drivers:
@@ -255,13 +255,13 @@ class _Attempt:
             await self._look()
 
     async def _look(self) -> None:
-        """Takes what each partition has for this consumer. Errors end the wait: the client must hear of them."""
+        """Takes records for this consumer from each partition. Errors end the wait: the client gets them at once."""
         self._drivers = []
         for place in list(self._session.places):
             try:
                 driver = await _driver(self._context, self._session.group_id, place, begin=True)
                 self._drivers.append(driver)
-                if self._room > 0 and self._records_left > 0 and not self._session.closed:
+                if self._bytes_left > 0 and self._records_left > 0 and not self._session.closed:
                     self._take(place, driver)
             except KafkaError as mistake:
                 self._refuse(place, mistake)
@@ -274,14 +274,14 @@ class _Attempt:
         delivery = driver.deliver(
             self._session.member_id,
             self._records_left,
-            self._room,
+            self._bytes_left,
             whole_batches=self._request.share_acquire_mode != RECORD_LIMIT_MODE,
             opened=False,
             who=self._who,
         )
         if not delivery.acquired:
             return
-        self._room -= len(delivery.records)
+        self._bytes_left -= len(delivery.records)
         self._records_left -= sum(one.last - one.first + 1 for one in delivery.acquired)
         self._rows[place] = PartitionData(
             partition_index=place[1],

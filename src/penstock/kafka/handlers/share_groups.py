@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat and ShareGroupDescribe.
 
-What the answers mean is decided in the `groups` room; here they are only translated.
+The `groups` package decides; this module translates requests and responses.
 """
 
 from collections.abc import Iterable

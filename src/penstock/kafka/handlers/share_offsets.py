@@ -1,6 +1,6 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: where queues begin.
 
-They are asked of the group's coordinator, which knows whether the group is empty; what is stored may be elsewhere.
+Clients ask the group's coordinator, which knows whether the group is empty; other nodes may hold the stored state.
 """
 
 from uuid import UUID

@@ -1,6 +1,6 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-A request may name many topics; each stands or falls by itself, and all that stand are committed together.
+A request may name many topics; each succeeds or fails by itself, and all that succeed are committed together.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class _Change:
 
     def _decide_all(self, state: ClusterState) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
-        # On a copy, where each new_topic sees what those before it have led to: limits used up, names that collide.
+        # On a copy, where each decision sees the results of those before it: used limits, names that collide.
         trial = state.copy()
         for index, decide in self._wanted:
             try:
@@ -86,7 +86,7 @@ class _Change:
 
 
 def _twice(names: Iterable[str]) -> set[str]:
-    """Names that a request mentions more than once: which of the wishes counts would be a guess."""
+    """Names that a request has more than once: which of them counts would be a guess."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 
@@ -232,7 +232,7 @@ def _grown(topic: CreatePartitionsTopic, error: KafkaError | None) -> CreatePart
 
 
 async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Answers when the replicas know as well: no reader should see deleted records again because the leader changed."""
+    """Answers when the replicas know too: no reader should see deleted records again after a change of leader."""
     wanted = [(topic.name, row) for topic in request.topics for row in topic.partitions]
     results = await asyncio.gather(
         *(_delete_before(context, name, row, request.timeout_ms) for name, row in wanted)

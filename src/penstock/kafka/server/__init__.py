@@ -1,4 +1,4 @@
-"""The Kafka port: sockets, frames, order of answers. What a request means is the handlers' business."""
+"""The Kafka listener: sockets, frames, order of responses. Handlers decide what a request means."""
 
 from penstock.kafka.server.listener import KafkaListener
 

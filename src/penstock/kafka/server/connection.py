@@ -1,12 +1,12 @@
-"""One client's connection: frames in, answers out, in the order of the requests.
+"""One client's connection: frames in, responses out, in the order of the requests.
 
-Kafka's clients expect answers in request order and rely on requests of one connection taking effect in order. So
+Kafka's clients expect responses in request order and rely on requests of one connection taking effect in order. So
 requests run one at a time, with one exception that durability needs: a Produce may start while Produces before it wait
 for their flush, so that a pipelining producer shares flush cycles instead of paying for one each. A Produce that cannot
-append yet holds those behind it (`hold`): idempotent producers number their batches.
+append yet holds back those behind it (`hold`): idempotent producers number their batches.
 
 Back pressure: at most `max_in_flight` requests are held per connection, then its socket is not read; nothing new starts
-while the client does not drain its answers, and one that never drains is closed by the listener's sweep.
+while the client does not read its responses, and one that never does is closed by the listener's sweep.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ WRITE_HIGH_WATER = 512 * 1024
 LINGER_NOT = struct.pack("ii", 1, 0)
 
 JOIN_UP_TO = 64 * 1024
-"""Answers of at most this size together are copied into one buffer: cheaper than one more buffer for the kernel."""
+"""Responses of at most this size together are copied into one buffer: cheaper than one more buffer for the kernel."""
 
 
 class _Slot(msgspec.Struct, eq=False):
@@ -68,7 +68,7 @@ class _Slot(msgspec.Struct, eq=False):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Speaks to one client. Owned by the event loop."""
+    """The protocol of one client's connection. Owned by the event loop."""
 
     __slots__ = (
         "_caller",
@@ -115,10 +115,10 @@ class Connection(asyncio.BufferedProtocol):
         """The caller of the last request. Made again only when a request comes with another client id."""
         self._client_id: str | None = ""
         self.why_closed: str | None = None
-        """Where the broker ended it because of what the client did."""
+        """The reason, if the broker closed the connection because of the client."""
         self.client_software = ""
 
-    # --- the socket's side
+    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def stuck_since(self) -> float:
-        """When the client stopped to drain its answers; 0 if it does."""
+        """Since when the client has not read its responses; 0 if it does."""
         return self._draining_since
 
     @property
@@ -176,13 +176,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this client makes the broker hold."""
+        """Memory that the broker holds for this client."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         queued = sum(len(frame) for _, frame in self._queue)
         return self._frames.waiting_bytes + queued + sum(slot.held_bytes for slot in self._slots) + unsent
 
     def close(self, reason: str) -> None:
-        """Closes because of what the client did: one log line, no more."""
+        """Closes because of a client's mistake, with one log line."""
         if not self.closed and self._transport is not None:
             log.warning("closing %s: %s", self.peer, reason)
             self.closed = True
@@ -191,14 +191,14 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def reset(self, reason: str) -> None:
-        """Closes a connection that holds memory: what waits for it in the system's buffers is dropped as well."""
+        """Closes a connection that holds memory, and drops the bytes that wait for it in the system's buffers."""
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         self.close(reason)
 
     def shut_down(self) -> None:
-        """The broker stops: what was answered is sent, then the connection ends."""
+        """The broker stops: responses that are ready are sent, then the connection is closed."""
         self.closed = True
         if self._transport is not None:
             self._transport.close()
@@ -294,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(slot, problem)
 
     def _fail(self, slot: _Slot, problem: Exception) -> None:
-        """The client broke it, or we did: either way it costs this connection and no other."""
+        """The client made a mistake, or this broker has a bug: both close this connection and no other."""
         header = slot.header
         self._listener.metrics.request_done(header.api_key, time.perf_counter() - slot.started, True)
         if isinstance(problem, ProtocolViolation):
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"API {header.api_key} v{header.api_version}: {problem}")
         else:
             log.error(
-                "a bug in answering API %s v%s of %s",
+                "a bug in the answer to API %s v%s of %s",
                 header.api_key,
                 header.api_version,
                 self.peer,
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.loop.call_soon(self._send_answers)
 
     def _send_answers(self) -> None:
-        """Once per turn of the loop: a flush that ends a hundred waits should cost one write, not a hundred."""
+        """Runs once per turn of the event loop: a flush that completes a hundred requests costs one write."""
         self._sending = False
         slots = self._slots
         out: Buffers = []

@@ -1,4 +1,4 @@
-"""The listening Kafka port: admits connections, sweeps out those that hold too much, dispatches requests."""
+"""The Kafka listener: accepts connections, closes those that are idle or hold too much, dispatches requests."""
 
 import asyncio
 import inspect
@@ -31,7 +31,7 @@ SWEEP_SECONDS = 0.5
 BACKLOG = 1024
 FILES_KEPT_FOR_LOGS = 512
 STOP_SECONDS = 2.0
-"""How long clients may take to read what they were answered when the broker stops."""
+"""How long clients may take to read their last responses when the broker stops."""
 
 Buffers = list[bytes | bytearray | memoryview]
 
@@ -71,12 +71,12 @@ class KafkaListener:
             self._server.close()
         for connection in list(self._connections):
             connection.shut_down()
-        await self._wait_for_goodbyes()
+        await self._wait_until_closed()
         if self._server is not None:
             await self._server.wait_closed()
 
-    async def _wait_for_goodbyes(self) -> None:
-        """What was answered is sent, unless its client does not take it in time."""
+    async def _wait_until_closed(self) -> None:
+        """Sends the responses that are ready, unless their clients do not read them in time."""
         if not self._connections:
             return
         self._all_gone = self.loop.create_future()
@@ -107,7 +107,8 @@ class KafkaListener:
             self._all_gone.set_result(None)
 
     def _sweep(self) -> None:
-        """Twice a second: closes idle, stuck and, when all together hold too much, the greediest connections."""
+        """Twice a second: closes connections that are idle or do not read their responses and, when all together hold
+        too much memory, those that hold the most."""
         self.now = self.loop.time()
         idle_before = self.now - self.limits.idle_timeout_ms / 1000
         stuck_before = self.now - self.limits.slow_drain_timeout_ms / 1000
@@ -116,7 +117,7 @@ class KafkaListener:
             if connection.last_active < idle_before and not connection.busy:
                 connection.close(f"idle for {self.limits.idle_timeout_ms} ms")
             elif 0 < connection.stuck_since < stuck_before:
-                connection.reset(f"does not read its answers since {self.limits.slow_drain_timeout_ms} ms")
+                connection.reset(f"has not read its responses for {self.limits.slow_drain_timeout_ms} ms")
             elif held := connection.held_bytes:
                 holding.append((held, connection))
         self._shed(holding)
@@ -137,8 +138,8 @@ class KafkaListener:
     def dispatch(
         self, connection: Connection, caller: Caller, header: RequestHeader, frame: memoryview
     ) -> Buffers | Coroutine[None, None, Message | Buffers | None] | None:
-        """Decodes and handles one request. Gives the answer, None if the client wants none, or a coroutine for the
-        response (to be encoded then) if that has to wait for something."""
+        """Decodes and handles one request. Returns the encoded response, None if the client wants none, or a coroutine
+        for the response (to be encoded then) if it has to wait for something."""
         api = find_api(header.api_key)
         version = header.api_version
         if api is None or not api.min_version <= version <= api.max_version:
@@ -148,7 +149,7 @@ class KafkaListener:
                 f"API {header.api_key} version {version} is not offered (see ApiVersions)"
             )
         if not self.node.ready and not self.node.is_alone and header.api_key != ApiKey.API_VERSIONS:
-            # It has not read its metadata: "there are no topics" would be taken for the truth. Others may know more.
+            # This node has not read its metadata: clients would believe that there are no topics. Other nodes may know.
             connection.send_away()
             return None
         context = RequestContext(
@@ -165,7 +166,7 @@ class KafkaListener:
     async def _forward(
         self, context: RequestContext, header: RequestHeader, frame: memoryview
     ) -> Message | Buffers | None:
-        """The controller answers. Without one this node does, which can only say so."""
+        """Asks the controller. Without one this node answers, with NOT_CONTROLLER."""
         try:
             response = await self.node.calls.ask(CONTROLLER, methods.FORWARD, frame, caller=context.caller)
             return [response]
@@ -176,7 +177,7 @@ class KafkaListener:
         return answer
 
     def _unsupported_api_versions(self, header: RequestHeader) -> Buffers:
-        """A newer client asks in a version that is unknown here: version 0 tells it which to use instead."""
+        """A newer client asks in a version that is unknown here: a response of version 0 tells it the known ones."""
         # As for all handlers: imported when the first client needs it.
         from penstock.kafka.handlers.api_versions import unsupported_version
 
@@ -185,7 +186,7 @@ class KafkaListener:
 
 
 def _files_for_connections() -> int:
-    """How many of the process' files connections may take: logs must always find one, or nothing could be flushed."""
+    """How many of the process' file descriptors connections may take: logs need some, or nothing could be flushed."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize

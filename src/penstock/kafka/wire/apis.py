@@ -1,4 +1,4 @@
-"""Which APIs the codec knows, in which versions. What a node *advertises* is for its handlers to say."""
+"""The APIs and versions that the codec knows. The registry of the handlers says which a node *advertises*."""
 
 from importlib import import_module
 

@@ -174,7 +174,7 @@ def _encoder(cls: type[Message], version: int) -> Encoder:
 
 
 def _framed(pieces: list[Buffer]) -> list[Buffer]:
-    """Writes the length into the room that the first piece has for it."""
+    """Writes the length into the bytes that the first piece reserves for it."""
     first = pieces[0]
     assert isinstance(first, bytearray)
     _LENGTH.pack_into(first, 0, sum(map(len, pieces)) - _LENGTH.size)

@@ -1,4 +1,4 @@
-"""What a classic group's members tell each other through the coordinator, which itself never looks inside.
+"""Messages between the members of a classic group, through the coordinator, which does not read them.
 
 A blob is an int16 version and the message in that version. A version newer than ours is read as the newest
 that we know, and bytes after the message are let be: both are how Kafka's own consumers stay compatible.

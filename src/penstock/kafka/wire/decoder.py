@@ -2,7 +2,7 @@
 
 What is checked, on every path: each length against the bytes that remain; each count against the bytes that
 its elements need at least, so that an array of a billion elements costs nothing; null only where the version
-has it; UTF-8; the size of each tagged field. What the peer can make us build is bounded by the frame's size
+has it; UTF-8; the size of each tagged field. The objects that a peer can make us build are bounded by the frame's size
 (the server's limit) and by the elements of one message (below), since the smallest struct is 3 bytes on the
 wire and 100 here. Tags need not come in order, as in Kafka's own reader; unknown ones are skipped.
 
@@ -53,7 +53,7 @@ from penstock.kafka.wire.schema import (
 from penstock.kafka.wire.source import Source, width_of
 
 MAX_ELEMENTS: Final = 100_000
-"""Array elements and tagged fields in one request: room for a fetch of every partition that a node can hold,
+"""Array elements and tagged fields in one request: enough for a fetch of every partition that a node can hold,
 and about a second of decoding at worst."""
 
 MAX_RESPONSE_ELEMENTS: Final = 10_000_000

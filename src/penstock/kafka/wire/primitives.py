@@ -1,6 +1,6 @@
-"""What a generated decoder calls on the way that is not the usual one: long varints, tags, refusals.
+"""Functions that a generated decoder calls in rare cases: long varints, tags, refusals.
 
-The usual way (a one-byte varint, no tags, lengths that fit) is written out in the generated code itself.
+The generated code itself handles the usual case (a one-byte varint, no tags, lengths that fit).
 """
 
 import struct

@@ -1,8 +1,10 @@
-"""What a Kafka message is to the codec: fields, each with the versions in which it is on the wire.
+"""A Kafka message as the codec sees it: fields, each with the versions in which it is on the wire.
 
 A message has ONE class for all versions. Its SCHEMA lists the fields in wire order; at version v the wire
 carries those with `first <= v <= last`, and a field that is not carried keeps its default on decode and is
-left out on encode. Handlers therefore never ask for the version.
+left out on encode. So handlers ask for the version only where the same fields mean something else in another version:
+an empty list of topics in Metadata v0, one group or many in OffsetFetch and FindCoordinator, errors that older clients
+do not know.
 
 Conventions that every generated class follows:
 
@@ -62,7 +64,7 @@ FIXED: Final[Mapping[str, str]] = {
 
 
 class Root(NamedTuple):
-    """What only the outermost struct of a message knows."""
+    """Facts of the outermost struct of a message."""
 
     title: str
     first: int
@@ -114,7 +116,7 @@ class Api(NamedTuple):
 
 
 def default_of(cls: type[Message], name: str) -> object:
-    """The value that a field has when nobody sets it."""
+    """The default of a field."""
     at = cls.__struct_fields__.index(name) - len(cls.__struct_fields__)
     default = cls.__struct_defaults__[at]
     factory = getattr(default, "factory", None)

@@ -26,7 +26,7 @@ class Source:
         self.fields.append(field)
 
     def new(self, prefix: str) -> str:
-        """A local variable's name that nobody else has."""
+        """A name for a local variable that no other has."""
         self._count += 1
         return f"{prefix}{self._count}"
 

@@ -1,23 +1,23 @@
-"""Deduplication by message id, at work on the partitions that this node leads.
+"""Deduplication by message id, on the partitions that this node leads.
 
-What a partition remembers (`dedup.DedupIndex`) follows from its log and belongs to one term: a new leader reads it out
-of the records, whatever is committed of them or not, so an append that was cut away with its leader is not remembered,
-and one that survived is. For as long as that takes, producers wait.
+The remembered ids of a partition (`index.DedupIndex`) follow from its log and belong to one term: a new leader reads
+them back from its records, committed or not. So an append that was truncated with its leader is not remembered, and one
+that survived is. Producers wait until the ids are read back.
 
-Which records are recent enough is told by their timestamps, which the producer's clock has made unless the topic has
-message.timestamp.type=LogAppendTime. That clock may be wrong by CLOCKS_APART_MS: records count as that much younger.
-So after a change of leader an id may be remembered for that much longer than the window, never shorter. Producers that
-set timestamps of the past themselves are beyond this; a warning says so once.
+Timestamps decide which records are recent enough to be read back. They come from the producer's clock unless the topic
+has message.timestamp.type=LogAppendTime. That clock may be wrong by CLOCKS_APART_MS, so records count as that much
+younger: after a change of leader an id may be remembered for that much longer than the window, never shorter. This does
+not cover producers that set timestamps of the past themselves; a warning says so once.
 
-Batches and duplicates. A record that is a duplicate is left out, and its batch keeps its range of offsets and sequence
-numbers. Of a batch that is nothing but duplicates, nothing is stored, unless its producer is idempotent: then an empty
-batch is, so that every later leader knows its sequence numbers as well. What the producer is told is
+Batches and duplicates. A duplicate record is left out, and its batch keeps its range of offsets and sequence numbers.
+If all records of a batch are duplicates, nothing is stored, unless its producer is idempotent: then an empty batch is
+stored, so that every later leader knows its sequence numbers too. The producer gets as base offset
 
-    the offset of the batch        if any of its records is new: these are where the producer takes them to be
-    the first record's first one   if all are duplicates: with one record that is the answer; and a whole batch that
-                                   was sent again gets all its offsets right
+    the offset of the batch             if any of its records is new: they are where the producer expects them
+    the offset of the first record's    if all are duplicates: right for a batch of one record, and for a whole batch
+    first copy                          that was sent again
 
-and never before all firsts are committed: they lie below what the producer waits for.
+and it gets the response when all first copies are committed: they lie below the offset that the response waits for.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ log = logging.getLogger("penstock.node")
 CLOCKS_APART_MS = 300_000
 """Five minutes, which is also what Kerberos forgives."""
 RECORDS_PER_TURN = 1_000
-"""How many records are read back before others get their turn of the loop: about a millisecond's work."""
+"""How many records are read back before the event loop does other work: about a millisecond."""
 READ_BYTES = 1024 * 1024
 STORED_INFLATION = 2**31 - 1
-"""A batch that was taken before the window was set may be of any size that topics take."""
+"""A batch that was stored before the window was set may have any size that topics allow."""
 
 
-class Memory:
+class PartitionIds:
     """The message ids of one partition, in one term."""
 
     def __init__(self, partition: Partition, clock: Clock, max_ids: int) -> None:
@@ -55,20 +55,20 @@ class Memory:
         self.window_ms = partition.config.dedup_window_ms
         self.index = DedupIndex(max_ids)
         self.loading: asyncio.Future[None] | None = None
-        """While ids are read back: done when that is over, however it ended."""
+        """While ids are read back: done when that has ended, with or without success."""
         self.failed: StorageError | None = None
         self._task: asyncio.Task[None] | None = None
         self._clock = clock
         self._warned: set[str] = set()
         self._next_offset: Offset | None = None
-        """All that the log holds below is known, as far as it is recent."""
+        """All recent ids in the log below this offset are known."""
         self._newest_ms = -1
-        """The latest timestamp of a record. Empty batches get none that is later: whoever looks for the latest record
-        by its time must find one."""
+        """The latest timestamp of a record. Empty batches get no later one: a search for the latest timestamp must find
+        a record."""
 
     @property
     def is_current(self) -> bool:
-        """Whether what is remembered is what this leader's log says, over the window that is wanted now."""
+        """Whether the remembered ids belong to this leader's term and cover the window that is set now."""
         partition = self.partition
         lasts = partition.leads and not partition.closed and self.failed is None
         return lasts and partition.term == self.term and partition.config.dedup_window_ms <= self.window_ms
@@ -81,8 +81,8 @@ class Memory:
         return stored.end_offset if found is None else Offset(found[1])
 
     def catch_up(self) -> None:
-        """Reads what the log has more than this knows: at once if it is little. After the first time there is something
-        only if a batch came by another way than `append`, such as a dead letter."""
+        """Reads the part of the log that is not known yet: at once if it is small. After the first time there is one
+        only if a batch was not appended through `append`, such as a dead letter."""
         if self.loading is not None or self._next_offset == self.partition.log.end_offset:
             return
         steps = self._read_back()
@@ -105,12 +105,12 @@ class Memory:
             self.stop()
 
     def _read_back(self) -> Iterator[bool]:
-        """Yields False wherever others may have their turn."""
+        """Yields False wherever the event loop may do other work."""
         stored, records = self.partition.log, 0
         try:
             offset = self._first_offset() if self._next_offset is None else self._next_offset
             while offset < stored.end_offset:
-                offset = max(offset, stored.start_offset)  # retention may have been here
+                offset = max(offset, stored.start_offset)  # retention may have deleted some
                 chunk = stored.read(offset, READ_BYTES, limit=stored.end_offset)
                 for position, header in iter_headers(chunk):
                     self._learn(memoryview(chunk)[position : position + header.size], header)
@@ -121,7 +121,7 @@ class Memory:
                         yield False
                         if not self.is_current:
                             return
-                if not chunk:  # compaction took all that was left
+                if not chunk:  # compaction removed all that was left
                     break
         except CorruptLog as rot:
             self.partition.damaged(rot)
@@ -132,7 +132,7 @@ class Memory:
         try:
             ids = read_ids(batch, header, STORED_INFLATION).ids
         except KafkaError:
-            return  # it was stored when nobody looked at ids: it has none
+            return  # it was stored before ids were checked: it has none
         newest = newest_timestamp(header)
         if header.record_count:
             self._newest_ms = max(self._newest_ms, newest)
@@ -140,7 +140,7 @@ class Memory:
         self.index.note(came_ms, self.window_ms, header.base_offset, ids)
 
     def stop(self) -> None:
-        """What waits goes on, whatever it will find."""
+        """Ends the reading; requests that wait for it go on."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         if self.loading is not None and not self.loading.done():
@@ -152,8 +152,8 @@ class Memory:
     def append(
         self, batch: memoryview, header: BatchHeader, ids: Sequence[MessageId], max_bytes: int
     ) -> Appended:
-        """Stores what is new in the batch. What is returned is what the producer is told, and has to be committed
-        before; `duplicate` if any record was not stored."""
+        """Stores the new records of the batch. The returned offsets are for the response, which waits until they are
+        committed; `duplicate` if any record was not stored."""
         partition, now_ms = self.partition, self._clock.wall_ms()
         self.window_ms = partition.config.dedup_window_ms
         self.index.expire(now_ms, self.window_ms)
@@ -176,7 +176,7 @@ class Memory:
         return appended
 
     def _all_known(self, header: BatchHeader, firsts: dict[int, int | None]) -> Appended:
-        """Every record is a duplicate. Of two in one batch the first would not be: all are in the log."""
+        """Every record is a duplicate of one in the log: of two equal ids in one batch the first would be new."""
         offsets = [Offset(offset) for offset in firsts.values() if offset is not None]
         if header.producer_id < 0:
             return Appended(offsets[0], max(offsets), NO_TIMESTAMP, True)
@@ -186,7 +186,7 @@ class Memory:
         return Appended(offsets[0], appended.last_offset, NO_TIMESTAMP, True)
 
     def _repeated(self, appended: Appended, header: BatchHeader, ids: Sequence[MessageId]) -> Appended:
-        """An idempotent producer sent a batch again, because it has not heard the answer: it gets the same one."""
+        """An idempotent producer that did not get the response sent a batch again: it gets the same response."""
         offsets = [self.index.find(digest) for _, digest in ids]
         here = range(appended.base_offset, appended.last_offset + 1)
         if len(offsets) < header.record_count or any(one is None or one in here for one in offsets):
@@ -194,7 +194,7 @@ class Memory:
         return appended._replace(base_offset=Offset(offsets[0] or 0), timestamp_ms=NO_TIMESTAMP)
 
     def _warn(self, header: BatchHeader, now_ms: int) -> None:
-        """Once each in a term: the log must not fill with them."""
+        """Logs each warning once in a term."""
         newest = newest_timestamp(header)
         stamps = self.partition.config.message_timestamp_log_append
         if self.index.limited and "limited" not in self._warned:
@@ -218,35 +218,35 @@ class Memory:
 
 
 class Deduplication(Part):
-    """All that this node remembers."""
+    """The message ids of all partitions that this node leads."""
 
     def __init__(self, clock: Clock, max_ids: int) -> None:
         self._clock = clock
         self._max_ids = max_ids
-        self._memories: dict[Partition, Memory] = {}
+        self._partitions: dict[Partition, PartitionIds] = {}
 
     def __len__(self) -> int:
-        return len(self._memories)
+        return len(self._partitions)
 
-    def of(self, partition: Partition) -> Memory:
-        """What is remembered of a partition that this node leads and that has a window. It may still be loading.
-        StorageError: what the log has cannot be read."""
-        memory = self._memories.get(partition)
-        if memory is None or not memory.is_current:
-            if memory is not None:
-                memory.stop()
-            memory = self._memories[partition] = Memory(partition, self._clock, self._max_ids)
-        memory.catch_up()
-        if memory.failed is not None:
-            raise memory.failed
-        return memory
+    def of(self, partition: Partition) -> PartitionIds:
+        """The ids of a partition that this node leads and that has a window. They may still be loading.
+        StorageError: the log cannot be read."""
+        found = self._partitions.get(partition)
+        if found is None or not found.is_current:
+            if found is not None:
+                found.stop()
+            found = self._partitions[partition] = PartitionIds(partition, self._clock, self._max_ids)
+        found.catch_up()
+        if found.failed is not None:
+            raise found.failed
+        return found
 
     def role_changed(self, partition: Partition) -> None:
-        """A new leader reads at once: producers will come."""
-        memory = self._memories.get(partition)
-        if memory is not None and not memory.is_current:
-            memory.stop()
-            del self._memories[partition]
+        """A new leader reads ids back at once, before the first producer needs them."""
+        found = self._partitions.get(partition)
+        if found is not None and not found.is_current:
+            found.stop()
+            del self._partitions[partition]
         if partition.serves and partition.config.dedup_window_ms > 0:
             try:
                 self.of(partition)
@@ -254,20 +254,20 @@ class Deduplication(Part):
                 log.error("%s", trouble)
 
     def metadata_changed(self, topics: TopicChanges) -> None:
-        """Forgets partitions that are led by others now, were deleted, or have no window any more."""
-        for partition, memory in list(self._memories.items()):
+        """Forgets partitions that other nodes lead now, that were deleted, or that have no window any more."""
+        for partition, found in list(self._partitions.items()):
             if not partition.leads or partition.closed or partition.config.dedup_window_ms == 0:
-                memory.stop()
-                del self._memories[partition]
+                found.stop()
+                del self._partitions[partition]
 
     async def stop(self) -> None:
-        for memory in self._memories.values():
-            memory.stop()
-        self._memories.clear()
+        for found in self._partitions.values():
+            found.stop()
+        self._partitions.clear()
 
 
 def _is_repeated(partition: Partition, header: BatchHeader) -> bool:
-    """Whether this very batch was stored before, or cannot be: `append` says why."""
+    """Whether this very batch was stored before, or cannot be stored: `append` says why."""
     if header.producer_id < 0:
         return False
     try:

@@ -1,9 +1,9 @@
-"""Message ids: read out of batches, and batches made anew without some of their records.
+"""Message ids: reads them from batches, and rebuilds batches without some of their records.
 
-    penstock-message-id   what a producer calls a message: any 1 to 256 bytes; of several such headers the last counts
+    penstock-message-id   the producer's id of a message: 1 to 256 bytes; of several such headers the last counts
 
-An id is kept as a digest of 16 bytes. Two ids with one digest do not happen by chance (a million of them: once in
-10**26), and not by intent either: that would take 2**64 attempts.
+An id is kept as a digest of 16 bytes. Two ids with one digest do not happen by chance (among a million ids: once in
+10**26), and making two takes 2**64 attempts.
 """
 
 from array import array
@@ -48,11 +48,11 @@ _new_id: Callable[[Iterable[object]], MessageId] = partial(tuple.__new__, Messag
 
 
 class MessageIds(NamedTuple):
-    """What a batch says."""
+    """The ids in a batch."""
 
     ids: list[MessageId]
     inflated_bytes: int
-    """What the records take unpacked."""
+    """The size of the decompressed records."""
 
 
 def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int, max_ids: int = NO_LIMIT) -> MessageIds:
@@ -90,10 +90,9 @@ def read_ids(batch: memoryview, header: BatchHeader, max_bytes: int, max_ids: in
 def without_records(
     batch: memoryview, header: BatchHeader, dropped: Collection[int], max_bytes: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch without the records at these deltas, of which others are left. It keeps its range of offsets and of
-    sequence numbers, as one that compaction has thinned: the offsets of all other records are those that its producer
-    counts on."""
-    counted_from_0 = header._replace(base_offset=0)  # a producer may have put anything there
+    """The batch without the records at these deltas; others are left. It keeps its range of offsets and of sequence
+    numbers, as after compaction: the other records keep the offsets that their producer computes."""
+    counted_from_0 = header._replace(base_offset=0)  # producers may send any value there
     rows = read_records(batch, header=counted_from_0, max_bytes=max_bytes)
     rebuilt = build_batch(
         [row for row in rows if row.offset not in dropped],
@@ -107,7 +106,7 @@ def without_records(
 
 
 def emptied(header: BatchHeader, timestamp_ms: int) -> tuple[memoryview, BatchHeader]:
-    """The batch without any of its records, but with a time: retention goes by it."""
+    """The batch without its records, but with a timestamp for retention."""
     bare = header._replace(
         base_offset=0,
         batch_length=MIN_BATCH_LENGTH,
