@@ -9,11 +9,13 @@ import msgspec
 
 from penstock.config import Address, NodeConfig
 from penstock.errors import ConfigError
-from penstock.kafka.handlers.inner_client import KafkaCalls
+from penstock.kafka.handlers.inner_client import InnerClient, KafkaCalls
+from penstock.kafka.handlers.leader_reader import LeaderReader
 from penstock.kafka.server import KafkaListener
 from penstock.log import DataFolder, Disk
 from penstock.node import Node
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.subscriptions import Subscriptions
 from penstock.types import NO_EVENTS
 from penstock.version import VERSION
 
@@ -65,6 +67,7 @@ class Service:
             if self._status_log is not None:
                 self._status_log.start(node.record_forwarder, node.wait_ready)
             KafkaCalls(node)
+            node.subscriptions.live = Subscriptions(node, LeaderReader(InnerClient(node)))
             self._listener = KafkaListener(node)
             await self._listener.start(kafka_socket)
             await self._open_http()

@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node.queues import Acknowledgement, Consumer, NotLeased, QueueDriver
 from penstock.queue import AckKind
+from penstock.types import ANONYMOUS
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.work_frames import Work
 from penstock.web.worker import UNANSWERED_MAX
@@ -225,7 +226,7 @@ def test_a_settlement_that_is_refused_in_part_is_answered_when_the_rest_is_durab
 
 def test_a_worker_that_does_not_take_its_answers_is_not_heard_any_further(trio: WebTrio, queue: str) -> None:
     async def scene() -> tuple[bool, bool]:
-        worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), "", OpenedBatches())
+        worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), ANONYMOUS, "", OpenedBatches())
         for _ in range(UNANSWERED_MAX):
             await worker.pong()
         one_more = asyncio.ensure_future(worker.pong())

@@ -1,7 +1,7 @@
 """A Snapshot as Prometheus text.
 
-Names follow Prometheus' habits: base units, `_total` for what only grows. Every scrape has a registry of its
-own, so that brokers that share a process do not share figures.
+Names follow Prometheus' conventions: base units, `_total` for counters. Every scrape has a registry of its own, so that
+brokers in one process do not share figures.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """The text that a scrape gets. Touches only the snapshot and /proc, so it may run in any thread."""
+    """The text of a scrape. Reads only the snapshot and /proc, so it may run in any thread."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
@@ -97,7 +97,7 @@ def _apis(apis: Iterable[ApiFigures]) -> Iterator[Metric]:
 
 
 def api_name(api_key: int) -> str:
-    """The API's name, or its number when a client sent one that nobody knows."""
+    """The API's name, or the number of an unknown one."""
     try:
         return ApiKey(api_key).name.lower()
     except ValueError:
@@ -160,14 +160,14 @@ def _cluster(figures: ClusterFigures) -> Iterator[Metric]:
         figures.leaderless,
     )
     yield _counter("elections_won", "How often this node became a partition's leader", figures.elections)
-    yield _gauge("is_controller", "1 when this node decides for the cluster", figures.is_controller)
+    yield _gauge("is_controller", "1 if this node is the controller", figures.is_controller)
     yield _gauge(
         "replication_lag_max",
         "Messages that the slowest follower of any partition led here is behind",
         figures.replication_lag_max,
     )
-    yield _gauge("peer_connections", "Other nodes that this one is connected with", figures.peer_connections)
-    members = GaugeMetricFamily("penstock_members", "Nodes by gossip's word", labels=["state"])
+    yield _gauge("peer_connections", "Other nodes that this node is connected to", figures.peer_connections)
+    members = GaugeMetricFamily("penstock_members", "Nodes by their state in gossip", labels=["state"])
     for state, count in sorted(figures.members.items()):
         members.add_metric([state], count)
     yield members

@@ -1,24 +1,23 @@
-"""The HTTP port of a node: uvicorn on a socket that is bound already, inside an event loop that runs already.
+"""The HTTP port of a node: uvicorn on a bound socket, inside a running event loop.
 
-Uvicorn is made for owning a process, so three of its habits are turned off: it does not take over signals, it
-does not wake up ten times a second to look whether it should stop, and it does not configure logging.
+Uvicorn is made to own a process, so it is kept from handling signals, from waking up ten times a second to check
+whether it should stop, and from configuring logging.
 
-What a caller may do to us, and the limit:
-    many connections            limits.max_http_connections, and an eighth of the process' files; the next one takes
-                                the place of the oldest that is idle, and is closed at once when all are being answered
-    a connection without a word limits.http_idle_timeout_ms, also when it drips bytes and never completes a request
-    headers that do not end     MAX_HEADER_BYTES, and what one read of the socket brings
-    a body                      read only where one is wanted, up to a size and a time (`api.bodies`, `cluster`);
-                                uvicorn stops reading from the socket at 64 KB. What is too large is thrown away for a
-                                few seconds, so that its sender gets to read why
+Limits on clients:
+    many connections            limits.max_http_connections, and an eighth of the process' files; one more closes the
+                                oldest idle connection, or is closed at once if all are being served
+    an idle connection          limits.http_idle_timeout_ms, also if it sends bytes and never completes a request
+    headers that do not end     MAX_HEADER_BYTES, and the bytes of one read of the socket
+    a body                      read only by operations that take one, up to a size and a time (`api.bodies`); uvicorn
+                                stops reading from the socket at 64 KB. The rest of a body that is too large is read and
+                                discarded for a few seconds, so that its sender reads the response
     two lengths                 refused (`app.OneLength`)
-    an answer that is not read  DRAIN_BYTES_MIN in the same time, or the connection is ended; large answers wait
-                                outside the socket's buffer, where they are counted (`api.routing`)
-    a WebSocket                 counts as a connection; for the rest see `sockets`
+    a response that is not read the client must read DRAIN_BYTES_MIN in the idle timeout, or the connection is closed;
+                                large responses wait outside the socket's buffer, where they are counted (`api.routing`)
+    a WebSocket                 counts as a connection; `sockets` has its other limits
 
-Connections are told to the status log as those of the Kafka port are. One that becomes a WebSocket ends as an HTTP
-connection: what becomes of it is told by `sockets`.
-"""
+The status log gets an event for each connection, as for those of the Kafka port. One that becomes a WebSocket ends as
+an HTTP connection; `sockets` reports on the WebSocket."""
 
 import asyncio
 import contextlib
@@ -41,13 +40,13 @@ from penstock.web import sockets
 from penstock.web.app import build_app
 
 FILES_SHARE = 8
-"""The Kafka port takes three quarters of the process' files, this one an eighth: logs must always find one."""
+"""The Kafka port may use three quarters of the process' files, this one an eighth: logs need the rest."""
 FILES_MIN = 64
 MAX_HEADER_BYTES = 16 * 1024
 DRAIN_BYTES_MIN = 64 * 1024
-"""What a caller must have taken of its answer in the time that it may be idle: less holds memory that others need."""
+"""Bytes that a client must read of its response within the idle timeout: a slower one takes memory from others."""
 STOP_SECONDS = 2
-"""How long an answer that is under way may delay the stop."""
+"""How long a response that is being sent may delay the stop."""
 
 
 class WebPort:
@@ -76,11 +75,11 @@ class WebPort:
             timeout_keep_alive=ceil(idle_seconds),
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        self._server = _GuestServer(config)
+        self._server = _EmbeddedServer(config)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns when the port answers."""
+        """Returns when the port accepts connections."""
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener]))
         listening = asyncio.ensure_future(self._server.listening.wait())
         await asyncio.wait({self._task, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +88,7 @@ class WebPort:
             self._task.result()
 
     async def stop(self) -> None:
-        """Ends long polls, lets answers that are under way finish, then closes every connection and the socket."""
+        """Ends long polls, lets responses finish, then closes every connection and the socket."""
         self._app.state.stopping.set()
         self._server.ask_to_stop()
         if self._task is not None:
@@ -97,8 +96,8 @@ class WebPort:
         self._listener.close()
 
 
-class _GuestServer(uvicorn.Server):
-    """Uvicorn as a guest in somebody else's process."""
+class _EmbeddedServer(uvicorn.Server):
+    """Uvicorn in a process that it does not own."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -122,11 +121,11 @@ class _GuestServer(uvicorn.Server):
 
 
 _arrivals = itertools.count()
-"""Numbers connections in their order; the loop's clock is too coarse for that."""
+"""Numbers connections in their order; the event loop's clock is too coarse for that."""
 
 
 class BoundedProtocol(H11Protocol):
-    """One HTTP connection, with an end to its patience."""
+    """One HTTP connection, with limits."""
 
     def __init__(
         self, *args: Any, max_connections: int, idle_seconds: float, events: EventSink, **settings: Any
@@ -136,35 +135,35 @@ class BoundedProtocol(H11Protocol):
         self._idle_seconds = idle_seconds
         self._events = events
         self._is_told = False
-        """Whether the status log knows that it is open."""
+        """Whether the status log has its opened event."""
         self._why_closed: str | None = None
-        """Set where this node ends it."""
-        self._patience: asyncio.TimerHandle | None = None
+        """Set if this node closes it."""
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._requests_seen: object = None
         self._unsent_seen = 0
         self.arrival = next(_arrivals)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._max_connections and not self._take_a_place():
+        if len(self.connections) > self._max_connections and not self._close_an_idle_one():
             self._tell("refused", "too many connections")
             transport.abort()
         else:
             self._is_told = True
             self._tell("opened")
-            self._wait_for_a_request()
+            self._start_idle_timer()
 
     def _tell(self, what: str, reason: str | None = None) -> None:
         sockets.tell_connection(self._events, what, self.client, "http", reason)
 
-    def _take_a_place(self) -> bool:
-        """Ends the oldest idle connection: a caller who holds many silently must not shut out a probe."""
+    def _close_an_idle_one(self) -> bool:
+        """Closes the oldest idle connection: a client with many idle ones must not shut out a health probe."""
         others = (each for each in self.connections if each is not self and isinstance(each, BoundedProtocol))
         idle = [each for each in others if not (each.answering or each.transport.is_closing())]
         if not idle:
             return False
         oldest = min(idle, key=lambda each: each.arrival)
-        oldest._why_closed = "idle, and another one needs its place"
+        oldest._why_closed = "idle, and the limit of connections is reached"
         oldest.transport.abort()
         return True
 
@@ -176,47 +175,46 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
         if self._is_told:
             self._tell("closed", self._why_closed)
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection is the socket's from here on, which has a patience of its own."""
-        if self._patience is not None:
-            self._patience.cancel()
-        self._tell("closed", "it is to be a WebSocket")
+        """From here on the connection belongs to the WebSocket protocol, which has its own timeouts."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._tell("closed", "it becomes a WebSocket")
         super().handle_websocket_upgrade(event)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._drained = True
 
-    def _wait_for_a_request(self) -> None:
+    def _start_idle_timer(self) -> None:
         self._requests_seen = self.cycle
         self._unsent_seen = self.transport.get_write_buffer_size()
         self._drained = False
-        self._patience = self.loop.call_later(self._idle_seconds, self._lose_patience)
+        self._idle_timer = self.loop.call_later(self._idle_seconds, self._check_idle)
 
-    def _lose_patience(self) -> None:
-        """Closes the connection unless a request came since the last look, or one is being answered to somebody who
-        takes the answer."""
+    def _check_idle(self) -> None:
+        """Closes the connection unless a request came since the last check, or a response is being sent and read."""
         if self._is_stuck():
-            self._why_closed = "it does not take its answer"
+            self._why_closed = "the client does not read its response"
             self.transport.abort()
         elif self.answering or self.cycle is not self._requests_seen:
-            self._wait_for_a_request()
+            self._start_idle_timer()
         else:
             self._why_closed = "idle"
             self.transport.close()
 
     def _is_stuck(self) -> bool:
-        """Whether too little was taken since the last look. An answer in pieces fills the buffer again and again: that
-        it ran low in between is as good."""
+        """Whether the client has read too little since the last check. A response in pieces refills the buffer: it is
+        enough that the buffer ran low in between."""
         unsent = self.transport.get_write_buffer_size()
         taken = self._unsent_seen - unsent
         return self._unsent_seen > 0 and unsent > 0 and taken < DRAIN_BYTES_MIN and not self._drained
 
 
 def _files_for_connections() -> int:
-    """How many of the process' files connections may take."""
+    """The number of files that connections may use."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else max(FILES_MIN, soft // FILES_SHARE)

@@ -1,13 +1,13 @@
 """Push over WebSocket: GET /v1/push, and then frames of JSON. docs/push.md has the protocol.
 
-One task sends and one listens, for each subscriber. Limits, beside those of every WebSocket (`sockets`):
+For each subscriber one task sends and one receives. Limits, beside those of every WebSocket (`sockets`):
 
     no first frame              `socket_talk`.FIRST_FRAME_SECONDS
-    frames without a pause      FRAMES_PER_SECOND are read; a subscriber that sends more waits, as TCP makes it wait
-    not reading what is pushed  the subscriber's own pages and the socket's buffer fill up, nothing else; after
-                                limits.slow_drain_timeout_ms without any progress it is sent away
-    reserved a great deal        limits.max_credit, however much it asks for
-    a page of somebody else     a browser that opens a socket says which site the page is from: only this one's own
+    frames without a pause      FRAMES_PER_SECOND are read; TCP makes a subscriber wait that sends more
+    not reading messages        only the subscriber's own pages and its socket's buffer fill up; after
+                                limits.slow_drain_timeout_ms without any progress the connection is closed
+    unacked messages            limits.max_credit, however much it asks for
+    pages of other sites        a browser names the page's site in Origin: only this site's own may open a WebSocket
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.errors import KafkaError, PenstockError
-from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.node import Node
 from penstock.node.subscriptions import (
     Attachment,
@@ -28,14 +27,12 @@ from penstock.node.subscriptions import (
     Ending,
     Notice,
     Refused,
-    Subscriptions,
     place_told,
 )
 from penstock.queue.subscription import Ack
 from penstock.types import TopicPartition
 from penstock.web.api.problems import Problem
 from penstock.web.push_frames import (
-    ENCODERS,
     FRAMES,
     AckFrame,
     AnyFrame,
@@ -44,14 +41,19 @@ from penstock.web.push_frames import (
     Subscribe,
     Unsubscribe,
 )
-from penstock.web.push_reader import InnerReader
-from penstock.web.socket_talk import FrameReceiver, endpoint_url, refuse_socket, upgrade_required
-from penstock.web.sockets import PATIENCE, READY, text_frame
+from penstock.web.socket_talk import (
+    FrameReceiver,
+    check_may_read,
+    endpoint_url,
+    refuse_socket,
+    upgrade_required,
+)
+from penstock.web.sockets import READY, SEND_TIMEOUT, text_frame
 
 PATH = "/v1/push"
 FRAMES_PER_SECOND = 2_000
-"""Some tenth of the event loop. An ack is for all that was pushed before it, so nobody needs as many."""
-FAREWELL_SECONDS = 2.0
+"""About a tenth of the event loop. An ack is for all messages before it, so no subscriber needs more."""
+CLOSE_SECONDS = 2.0
 
 CLOSE_CODES = {
     "closed": 1000,
@@ -66,7 +68,7 @@ CLOSE_CODES = {
     "unknown_topic": 4404,
 }
 UNSAID = ("closed", "too_slow")
-"""Whoever has gone, or does not read, is not told why."""
+"""A client that has disconnected, or does not read, gets no reason."""
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
 
@@ -78,16 +80,6 @@ class PushEndpoint:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._subscriptions: Subscriptions | None = None
-
-    @property
-    def subscriptions(self) -> Subscriptions:
-        """Made with the first subscriber: a node that is starting has nothing to read from."""
-        if self._subscriptions is None:
-            reader = InnerReader(InnerClient(self._node))
-            self._subscriptions = Subscriptions(self._node, reader, ENCODERS)
-            self._node.subscriptions.live = self._subscriptions
-        return self._subscriptions
 
     async def explain(self, request: Request) -> Response:
         return upgrade_required(PATH, "docs/push.md")
@@ -99,10 +91,10 @@ class PushEndpoint:
             return
         await socket.accept()
         with suppress(WebSocketDisconnect):
-            await _Connection(self._node, self.subscriptions, socket).serve()
+            await _Connection(self._node, socket).serve()
 
     def _refusal(self, socket: WebSocket) -> Response | None:
-        """What is to be said before the upgrade: not now, not for you, or not here."""
+        """The response instead of the upgrade, if it is refused or redirected to the coordinator's node."""
         refusal = refuse_socket(self._node, socket)
         if refusal is not None:
             return refusal
@@ -115,19 +107,18 @@ class PushEndpoint:
 
     def _home(self, name: str) -> int | None:
         try:
-            return self.subscriptions.home_of(name)
+            return self._node.view.coordinator(name).node_id
         except KafkaError:
-            return (
-                None  # nobody has subscribed so far, or an election is under way: the first frame will tell
-            )
+            return None  # the cluster has no group yet, or an election is under way: attaching will find out
 
 
 class _Connection:
     """One subscriber, from its first frame to its end."""
 
-    def __init__(self, node: Node, subscriptions: Subscriptions, socket: WebSocket) -> None:
+    def __init__(self, node: Node, socket: WebSocket) -> None:
+        assert node.subscriptions.live is not None
         self._node = node
-        self._subscriptions = subscriptions
+        self._subscriptions = node.subscriptions.live
         self._socket = socket
         self._frames: FrameReceiver[AnyFrame] = FrameReceiver(socket, FRAMES, FRAMES_PER_SECOND)
         self._slow_seconds = node.config.limits.slow_drain_timeout_ms / 1000
@@ -136,6 +127,7 @@ class _Connection:
     async def serve(self) -> None:
         try:
             wish = (await self._first_frame()).wish
+            check_may_read(self._node, self._socket, wish.name, wish.topics)
             attachment, resumed = await self._subscriptions.attach(wish)
         except Problem as problem:
             await self._end(problem.code, problem.message)
@@ -164,31 +156,31 @@ class _Connection:
             }
         )
         attachment.set_credit(min(attachment.wish.settings.credit, self._max_credit))
-        pump = asyncio.ensure_future(attachment.run(self._send))
-        ears = asyncio.ensure_future(self._listen(attachment))
+        sending = asyncio.ensure_future(attachment.run(self._send))
+        receiving = asyncio.ensure_future(self._listen(attachment))
         told = asyncio.ensure_future(attachment.told_to_end())
         try:
-            await asyncio.wait({pump, ears, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, receiving, told}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._part(attachment, pump, ears, told)
+            await self._finish(attachment, sending, receiving, told)
 
-    async def _part(
+    async def _finish(
         self, attachment: Attachment, *tasks: "asyncio.Task[object] | asyncio.Future[object]"
     ) -> None:
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         if any(_is_too_slow(outcome) for outcome in outcomes):
-            attachment.end(Ending("too_slow", f"it took nothing for {self._slow_seconds:g} seconds"))
-        ending = await self._let_go(attachment)
+            attachment.end(Ending("too_slow", f"it read nothing for {self._slow_seconds:g} seconds"))
+        ending = await self._detach(attachment)
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
                 raise outcome
         if ending is not None and ending.code not in UNSAID:
             await self._end(ending.code, ending.message)
 
-    async def _let_go(self, attachment: Attachment) -> Ending | None:
-        """Why it ended; None if the connection did."""
+    async def _detach(self, attachment: Attachment) -> Ending | None:
+        """Why the subscription ended; None if only the connection did."""
         ending = attachment.ending
         if ending is None or ending.code != "unsubscribed":
             await self._subscriptions.detach(attachment)
@@ -199,19 +191,19 @@ class _Connection:
             return Ending("unavailable", f"{trouble}: it may not be forgotten")
         return ending
 
-    # --- what it says
+    # --- frames of the subscriber
 
     async def _listen(self, attachment: Attachment) -> None:
-        """Returns when the subscriber has gone, or is to go."""
+        """Returns when the subscriber has disconnected, or must be disconnected."""
         try:
             while attachment.ending is None:
-                self._hear(attachment, await self._frames.next())
+                self._handle(attachment, await self._frames.next())
         except Problem as problem:
             attachment.end(Ending(problem.code, problem.message))
         except WebSocketDisconnect:
             attachment.end(Ending("closed", "the connection has ended"))
 
-    def _hear(self, attachment: Attachment, frame: AnyFrame) -> None:
+    def _handle(self, attachment: Attachment, frame: AnyFrame) -> None:
         match frame:
             case AckFrame(topic=topic, partition=partition, offset=offset):
                 if attachment.ack(TopicPartition(topic, partition), offset) is Ack.NOT_SENT:
@@ -228,36 +220,36 @@ class _Connection:
                     400, "already_subscribed", "one connection has one subscription: open another one"
                 )
 
-    # --- what it is told
+    # --- frames to the subscriber
 
     async def _send(self, what: bytes | Notice) -> None:
-        """WebSocketDisconnect if the subscriber has gone, or does not read."""
+        """WebSocketDisconnect if the subscriber has disconnected, or does not read."""
         frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
-        await self._socket.send({"type": "websocket.send", READY: frame, PATIENCE: self._slow_seconds})
+        await self._socket.send({"type": "websocket.send", READY: frame, SEND_TIMEOUT: self._slow_seconds})
 
     async def _send_to(self, node_id: int, name: str) -> None:
         url = endpoint_url(self._node, node_id, PATH)
         if url is None:
-            message = f"node {node_id} is at home for this subscription, and has no HTTP port (serve --http)"
+            message = f"node {node_id} coordinates this subscription, and has no HTTP port (serve --http)"
             await self._end("unavailable", message)
         else:
             notice: Notice = {"type": "elsewhere", "url": _named(url, name), "node_id": node_id}
             await self._end("elsewhere", "", notice)
 
     async def _end(self, code: str, message: str, notice: Notice | None = None) -> None:
-        """Says why, and closes. Not waited for long: whoever does not read does not want to know."""
+        """Sends the reason and closes the connection, within CLOSE_SECONDS: the client may not read."""
         if notice is None and code == "inactive":
             notice = {"type": "inactive", "reason": "ack_timeout", "message": message}
         elif notice is None and code == "unsubscribed":
             notice = {"type": "unsubscribed"}
         with suppress(TimeoutError, WebSocketDisconnect):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._send(notice or {"type": "error", "code": code, "message": message})
                 await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)
 
 
 def _is_too_slow(outcome: object) -> bool:
-    """Whether sending was given up: to whom it was sent, ASGI tells like any lost connection."""
+    """Whether sending timed out: ASGI reports that like any lost connection."""
     return isinstance(outcome, WebSocketDisconnect) and isinstance(outcome.__context__, TimeoutError)
 
 

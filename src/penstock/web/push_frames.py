@@ -1,4 +1,4 @@
-"""The frames of push: what subscribers say, and messages as they get them. See docs/push.md."""
+"""The frames of push, from subscribers and with messages for them. See docs/push.md."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -30,7 +30,7 @@ Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """Something that a subscriber says."""
+    """A frame of a subscriber."""
 
 
 class Subscribe(Frame, frozen=True, kw_only=True, tag="subscribe"):
@@ -50,7 +50,7 @@ class Subscribe(Frame, frozen=True, kw_only=True, tag="subscribe"):
             topics=tuple(self.topics),
             read_old=self.read_old,
             take_over=self.take_over,
-            encoding=self.encoding,
+            encoder=ENCODERS[self.encoding],
             ttl_ms=self.ttl_ms,
             settings=SubscriberSettings(credit=self.credit, ack_timeout_ms=self.ack_timeout_ms),
         )
@@ -101,13 +101,13 @@ class TextEncoder:
 
 
 class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the batches of a binary frame."""
+    """The head of a binary frame, before the batches."""
 
     type: Literal["messages"] = "messages"
     topic: str
     partition: int
     offsets: list[tuple[int, int]]
-    """First and last, of what is sent: the batches may hold more."""
+    """First and last of the messages that are sent: the batches may hold more."""
 
 
 class BatchEncoder:
@@ -116,7 +116,7 @@ class BatchEncoder:
     keeps_batches = True
 
     def body(self, key: TopicPartition, record: Record) -> bytes:
-        raise AssertionError("batches are not taken apart")
+        raise AssertionError("batches are sent as they are")
 
     def frame(self, page: Rows, rows: Sequence[int]) -> bytes:
         offsets = [page.offsets[row] for row in rows]
@@ -145,7 +145,7 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _covering(data: bytes, first: int, last: int) -> bytes:
-    """The batches that hold something of these offsets."""
+    """The batches that hold some of these offsets."""
     held = [
         (position, position + header.size)
         for position, header in iter_headers(data)

@@ -1,7 +1,7 @@
 """Queues and push as Prometheus' metrics: a part of `metrics`.
 
-Queues are shown by name up to a limit (`node.queues.stats`); those beyond it together, with both labels empty, which
-Prometheus takes for no labels at all.
+Queues have their name as a label up to a limit (`node.queues.stats`); those beyond it are one series with empty labels,
+which Prometheus treats as no labels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ from penstock.node.subscriptions.stats import PushFigures
 LABELS = ("queue", "topic")
 
 BACKLOG = {
-    "available": "Messages that could be handed out now",
-    "leased": "Messages in the hands of consumers",
-    "deferred": "Messages that are not due yet, or rest after a retry",
+    "available": "Messages that can be delivered now",
+    "leased": "Messages that consumers lease",
+    "deferred": "Messages that are not due yet, or wait for their next retry",
     "waiting": "Messages behind another one of their key, or of a queue in strict order",
-    "dying": "Messages on their way to the dead letters",
+    "dying": "Messages that are being copied to the dead letters",
 }
 COUNTERS = {
-    "deliveries": ("delivered", "Messages handed out, as often as each was"),
-    "redeliveries": ("redelivered", "Messages handed out that had been before"),
-    "returns": ("returned", "Messages given back that nobody had begun, which do not count as delivered"),
-    "expired_leases": ("expired", "Messages whose lease ran out"),
-    "dead_letters": ("dead", "Messages that were given up: rejected, or delivered too often"),
+    "deliveries": ("delivered", "Deliveries of messages"),
+    "redeliveries": ("redelivered", "Deliveries of messages that had been delivered before"),
+    "returns": ("returned", "Messages returned unbegun, which do not count as deliveries"),
+    "expired_leases": ("expired", "Messages whose lease expired"),
+    "dead_letters": ("dead", "Messages that were rejected, or delivered too often"),
 }
 
 
@@ -72,12 +72,14 @@ def push_metrics(push: PushFigures) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "penstock_push_subscribers", "Subscribers attached to this node", push.subscribers
     )
-    yield CounterMetricFamily("penstock_push_messages", "Messages pushed, as often as each was", push.pushed)
     yield CounterMetricFamily(
-        "penstock_push_acks", "Acks of subscribers; one may stand for many messages", push.acks
+        "penstock_push_messages", "Messages pushed, once for each subscriber", push.pushed
+    )
+    yield CounterMetricFamily(
+        "penstock_push_acks", "Acks of subscribers; one may be for many messages", push.acks
     )
     ended = CounterMetricFamily(
-        "penstock_push_ended", "Subscribers that have gone, by reason", labels=["reason"]
+        "penstock_push_ended", "Subscribers that were detached, by reason", labels=["reason"]
     )
     for reason, count in push.ended.items():
         ended.add_metric([reason], count)

@@ -1,7 +1,8 @@
-"""What push and work have in common: who may open a WebSocket, where other nodes have theirs, and how callers are
-heard. They say what they want in frames of JSON, the first of which must come within FIRST_FRAME_SECONDS."""
+"""Shared by push and work: who may open a WebSocket, the addresses of other nodes' WebSockets, and frames of JSON from
+clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -11,9 +12,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.config import Address
 from penstock.config.address import UNREACHABLE_HOSTS
+from penstock.errors import KafkaError
 from penstock.node import Node
-from penstock.web.api.problems import Problem, as_field_problem
-from penstock.web.api.routing import error_response, not_ready
+from penstock.types import Caller, Operation, ResourceType
+from penstock.web.api.problems import Problem, as_field_problem, as_problem
+from penstock.web.api.routing import caller_of, error_response, not_ready
 
 FIRST_FRAME_SECONDS = 10.0
 
@@ -22,40 +25,52 @@ First = TypeVar("First")
 
 
 def refuse_socket(node: Node, socket: WebSocket) -> Response | None:
-    """What is to be said before the upgrade of any WebSocket: not now, or not for you."""
+    """The response instead of the upgrade, if the node is not ready or the page is of another site."""
     if not node.ready:
         return error_response(not_ready())
     origin = socket.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != socket.headers.get("host"):
-        message = f"a page of {origin} may not open a WebSocket here: let it ask its own server, or put both behind one"
+        message = f"a page of {origin} may not open a WebSocket here: serve both from one host"
         return error_response(Problem(403, "foreign_origin", message))
     return None
 
 
 async def refuse_path(socket: WebSocket) -> None:
-    """There is no WebSocket at this path; without this word the answer would be 403."""
+    """Refuses a WebSocket at any other path; Starlette's own response would be 403."""
     message = f"there is no WebSocket at {socket.url.path}: there are /v1/push and /v1/work"
     await socket.send_denial_response(error_response(Problem(404, "not_found", message)))
 
 
 def upgrade_required(path: str, page: str) -> Response:
-    """To whoever asks for it as a page."""
+    """The response to a plain GET."""
     problem = Problem(426, "upgrade_required", f"{path} is for WebSockets: see {page}")
     return error_response(problem, {"upgrade": "websocket", "connection": "upgrade"})
 
 
+def check_may_read(node: Node, socket: WebSocket, group: str, topics: Iterable[str]) -> Caller:
+    """The caller of a WebSocket, which may read these topics as this group, or a Problem."""
+    caller = caller_of(socket)
+    try:
+        node.resources.check_group(caller, group, Operation.READ)
+        for name in topics:
+            node.resources.check(caller, Operation.READ, ResourceType.TOPIC, name)
+    except KafkaError as refusal:
+        raise as_problem(refusal) from None
+    return caller
+
+
 def endpoint_url(node: Node, node_id: int, path: str) -> str | None:
-    """Where another node's endpoint is, if it has an HTTP port."""
+    """The address of another node's WebSocket, if it has an HTTP port."""
     known = node.metadata.state.nodes.get(node_id)
     if known is None or known.http is None:
         return None
-    # A port that is open on all addresses is reached where clients reach the node.
+    # A port that listens on all addresses is reached at the host of the Kafka port.
     host = known.kafka.host if known.http.host in UNREACHABLE_HOSTS else known.http.host
     return f"ws://{Address(host, known.http.port)}{path}"
 
 
 class RateLimit:
-    """Lets through so much in a second, and makes wait what comes beyond it."""
+    """Lets so many frames through per second, and delays the others."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -63,7 +78,7 @@ class RateLimit:
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time()
 
-    async def keep(self) -> None:
+    async def wait(self) -> None:
         now = self._loop.time()
         self._left = min(self._per_second, self._left + (now - self._at) * self._per_second) - 1
         self._at = now
@@ -72,15 +87,16 @@ class RateLimit:
 
 
 class FrameReceiver(Generic[F]):
-    """What one caller says, frame by frame. Problem says what is wrong with one; WebSocketDisconnect: it has gone."""
+    """The frames of one client. Problem says what is wrong with one; WebSocketDisconnect: the client has
+    disconnected."""
 
     def __init__(self, socket: WebSocket, frames: "Frames[F]", per_second: int) -> None:
         self._socket = socket
         self._frames = frames
-        self._pace = RateLimit(per_second)
+        self._rate = RateLimit(per_second)
 
     async def first(self, kind: type[First], otherwise: str) -> First:
-        """The first frame, which must be of this kind. `otherwise` is the code of another one's refusal."""
+        """The first frame, which must be of this kind; `otherwise` is the code of the refusal if it is not."""
         try:
             async with asyncio.timeout(FIRST_FRAME_SECONDS):
                 frame = self._frames.decode(await self._receive())
@@ -93,7 +109,7 @@ class FrameReceiver(Generic[F]):
 
     async def next(self) -> F:
         text = await self._receive()
-        await self._pace.keep()
+        await self._rate.wait()
         return self._frames.decode(text)
 
     async def _receive(self) -> str | None:

@@ -1,19 +1,17 @@
-"""One WebSocket connection of the HTTP port: uvicorn's, made lean, and with an end to its patience.
+"""One WebSocket connection of the HTTP port: uvicorn's, with less overhead and with limits and timeouts.
 
-What a caller may do to us, and the limit:
     a message without an end    MAX_MESSAGE_BYTES, all of its fragments together, and MAX_FRAGMENTS of them
-    messages faster than ours   one is read at a time: the socket is not read further until it has been dealt with
-    pings that are not awaited  answered only while PONG_BACKLOG_BYTES or less wait to be sent: the last one counts
-    not a word, not even a pong PING_SECONDS, then as much again, then the connection is ended
-    a closing that never ends   END_SECONDS, then what is unsent is dropped
+    messages without a pause    one is read at a time: the socket is not read until the message has been handled
+    pings without a pause       answered only while PONG_BACKLOG_BYTES or less are unsent: the last one counts
+    no message and no pong      PING_SECONDS, then as much again, then the connection is closed
+    a close that never ends     END_SECONDS, then unsent bytes are dropped
 
-Messages are not compressed. Deflating costs more than sending, for each subscriber anew, and a quarter of a megabyte
+Messages are not compressed: deflating costs more than sending, once for each subscriber, and a quarter of a megabyte
 for each connection.
 
-Whoever sends the same message to many may make its frame once (`text_frame`) and send it ready-made: an ASGI event of
-type websocket.send with READY instead of text or bytes. What one connection may have unsent is bounded by `send`, which
-waits while the transport's buffer is full.
-"""
+A message for many subscribers is encoded once (`text_frame`) and sent as bytes: an ASGI event of type websocket.send
+with READY instead of text or bytes. `send` waits while the transport's buffer is full, which bounds the unsent bytes
+of a connection."""
 
 import asyncio
 import logging
@@ -27,15 +25,15 @@ from websockets.frames import Frame, Opcode
 from penstock.types import EventSink
 
 READY = "penstock.frame"
-"""The key of a frame that is made already, in an event for `send`."""
-PATIENCE = "penstock.patience"
-"""Beside it: how many seconds the frame may have to wait. Past them it is not sent, and TimeoutError, which ASGI takes
-for the end of the connection."""
+"""The key of an encoded frame, in an event for `send`."""
+SEND_TIMEOUT = "penstock.timeout"
+"""Beside it: how many seconds the frame may wait. Then it is not sent, and TimeoutError, which ASGI takes for the end
+of the connection."""
 
 MAX_MESSAGE_BYTES = 1024 * 1024
-"""What callers send are a few words; the longest are lists of what was done."""
+"""Clients send short frames; the longest are lists of settled ranges."""
 MAX_FRAGMENTS = 1024
-"""A message in pieces of nothing would be counted by no limit on bytes."""
+"""Empty fragments are not counted by the limit on bytes."""
 PONG_BACKLOG_BYTES = 64 * 1024
 PING_SECONDS = 20.0
 END_SECONDS = 5.0
@@ -53,13 +51,13 @@ SETTINGS: dict[str, Any] = {
 
 
 class BoundedSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that nobody can hold open, or fill up, for ever."""
+    """A WebSocket with limits."""
 
     def __init__(self, *args: Any, events: EventSink, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._events = events
         self._told = ""
-        """What the status log knows of it: nothing, that it is open, or that it was refused."""
+        """The event that the status log has of it: none, opened or refused."""
         self.logger = log
         self._ending: asyncio.TimerHandle | None = None
 
@@ -69,17 +67,19 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             await super().send(message)
             self._tell_beginning(message)
             if self.initial_response is not None and self.close_sent:
-                self.handshake_complete = True  # by a refusal, which uvicorn would take for a mistake of ours
+                self.handshake_complete = (
+                    True  # by a refusal, which uvicorn would take for an error of the application
+                )
             return
         if not self.writable.is_set():
-            async with asyncio.timeout(message.get(PATIENCE)):
+            async with asyncio.timeout(message.get(SEND_TIMEOUT)):
                 await self.writable.wait()
         if self.disconnected or self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
         self.transport.write(frame)
 
     def _tell_beginning(self, message: Any) -> None:
-        """Whether it may be a WebSocket; what is said later has nothing to do with that."""
+        """Tells whether the upgrade was accepted; later events are about the open WebSocket."""
         if self._told:
             return
         if message["type"] == "websocket.accept":
@@ -106,9 +106,9 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self.transport.get_write_buffer_size() <= PONG_BACKLOG_BYTES:
             super().handle_ping()
         else:
-            self.conn.data_to_send()  # forgotten: the next ping is answered as well
+            self.conn.data_to_send()  # dropped: the next ping is answered
 
-    # --- the end
+    # --- closing
 
     async def run_asgi(self) -> None:
         try:
@@ -125,7 +125,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         self._end_soon()
 
     def _end_soon(self) -> None:
-        """Whoever does not read keeps a closing transport open: it waits for what is unsent."""
+        """A client that does not read would keep a closing transport open, which waits for unsent bytes."""
         if self._ending is None and not self.disconnected:
             self._ending = self.loop.call_later(END_SECONDS, self.transport.abort)
 
@@ -151,7 +151,7 @@ def tell_connection(
 
 
 def text_frame(text: bytes) -> bytes:
-    """A whole text message, as it goes over the wire to a client."""
+    """A text message as bytes for a client's socket."""
     return Frame(Opcode.TEXT, text).serialize(mask=False)
 
 

@@ -1,16 +1,14 @@
 """Queues over WebSocket: GET /v1/work, and then frames of JSON. docs/queues.md has the protocol.
 
-A worker gets what the partitions have that this node leads, and is told where the others are. One task hands out and
-tells, one listens. What a worker holds is bounded by its credit; what it may do to us, beside the limits of every
-WebSocket (`sockets`):
+A worker gets jobs of the partitions that this node leads, and the addresses of the nodes that lead the others. One task
+sends, one receives; `worker` decides what is sent. Limits, beside those of every WebSocket (`sockets`):
 
+    leased jobs                 the worker's credit
     no first frame              `socket_talk`.FIRST_FRAME_SECONDS
-    frames without a pause      FRAMES_PER_SECOND are read; a worker that sends more waits, as TCP makes it wait
-    settling without reading    UNANSWERED_MAX frames; then no more are read until answers have been sent
-    not reading its jobs        limits.slow_drain_timeout_ms, then it is sent away and what it held goes to others
-    a page of somebody else     as for push: only this site's own
-
-What a worker is handed is decided in `worker`.
+    frames without a pause      FRAMES_PER_SECOND are read; TCP makes a worker wait that sends more
+    settling without reading    UNANSWERED_MAX frames; then no more are read until responses have been sent
+    not reading its jobs        limits.slow_drain_timeout_ms, then the connection is closed, and others get its jobs
+    pages of other sites        refused, as for push
 """
 
 import asyncio
@@ -25,14 +23,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
-from penstock.web.socket_talk import FrameReceiver, refuse_socket, upgrade_required
+from penstock.web.socket_talk import FrameReceiver, check_may_read, refuse_socket, upgrade_required
 from penstock.web.sockets import READY, text_frame
 from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, Ping, Settle, Work
 from penstock.web.worker import PATH, Ended, Worker
 
 FRAMES_PER_SECOND = 5_000
-"""Some quarter of the event loop. A frame settles whole ranges, so a worker that needs more does something wrong."""
-FAREWELL_SECONDS = 2.0
+"""About a quarter of the event loop. A frame settles whole ranges, so no worker needs more."""
+CLOSE_SECONDS = 2.0
 CLOSE_CODES = {"unknown_topic": 4404, "held": 4409, "refused": 4409}
 MISTAKE = 4400
 """All other refusals. The close frame's reason is the refusal's code."""
@@ -71,25 +69,26 @@ class _Connection:
 
     async def serve(self) -> None:
         try:
-            wish = await self._frames.first(Work, "not_working")
+            request = await self._frames.first(Work, "not_working")
+            caller = check_may_read(self._node, self._socket, request.queue, request.topics)
         except Problem as problem:
             await self._end(problem.code, problem.message)
             return
         client = self._socket.client
         peer = f"{client.host}:{client.port}" if client is not None else ""
-        worker = Worker(self._node, wish, peer, self._batches)
-        hands = asyncio.ensure_future(worker.run(self._send))
-        ears = asyncio.ensure_future(self._listen(worker))
+        worker = Worker(self._node, request, caller, peer, self._batches)
+        sending = asyncio.ensure_future(worker.run(self._send))
+        receiving = asyncio.ensure_future(self._listen(worker))
         try:
-            await asyncio.wait({hands, ears}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (hands, ears):
+            for task in (sending, receiving):
                 task.cancel()
-            outcomes = await asyncio.gather(hands, ears, return_exceptions=True)
+            outcomes = await asyncio.gather(sending, receiving, return_exceptions=True)
             worker.leave()
-        await self._part(outcomes)
+        await self._finish(outcomes)
 
-    async def _part(self, outcomes: Sequence[object]) -> None:
+    async def _finish(self, outcomes: Sequence[object]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Ended):
                 await self._end(outcome.code, outcome.message)
@@ -98,7 +97,7 @@ class _Connection:
                 raise outcome
 
     async def _listen(self, worker: "Worker") -> None:
-        """Hears the worker until it goes, or says something that cannot be meant."""
+        """Receives frames until the worker disconnects, or sends a frame that is wrong."""
         try:
             while True:
                 match await self._frames.next():
@@ -123,9 +122,9 @@ class _Connection:
             raise WebSocketDisconnect(1006, "too slow") from None
 
     async def _end(self, code: str, message: str) -> None:
-        """Says why, and closes. Not waited for long: whoever does not read does not want to know."""
+        """Sends the reason and closes the connection, within CLOSE_SECONDS: the client may not read."""
         notice = {"type": "error", "code": code, "message": message}
         with suppress(TimeoutError, WebSocketDisconnect):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._send(text_frame(msgspec.json.encode(notice)))
                 await self._socket.close(CLOSE_CODES.get(code, MISTAKE), code)

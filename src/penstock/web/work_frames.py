@@ -1,5 +1,4 @@
-"""What workers of a queue and the broker say to each other over a WebSocket, as structs: docs/queues.md has the
-protocol."""
+"""The frames between workers of a queue and the broker, as structs: docs/queues.md has the protocol."""
 
 from struct import Struct
 from typing import Annotated, Literal
@@ -32,7 +31,7 @@ Ranges = Annotated[list[tuple[Number, Number]], Meta(max_length=MAX_RANGES)]
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """Something that a worker says."""
+    """A frame of a worker."""
 
 
 class Work(Frame, frozen=True, kw_only=True, tag="work"):
@@ -61,7 +60,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
 
     @property
     def final(self) -> list[tuple[int, int]]:
-        """What is the worker's no longer."""
+        """Ranges that the worker does not lease any more."""
         return [*self.accept, *self.retry, *self.reject, *self.unbegun]
 
     @property
@@ -69,7 +68,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
         return sum(last - first + 1 for first, last in self.final)
 
     def acknowledgements(self) -> list[Acknowledgement]:
-        """Problem if a range is none."""
+        """Problem if a range is invalid."""
         kinds = (
             (AckKind.ACCEPT, self.accept),
             (AckKind.RELEASE, self.retry),
@@ -83,7 +82,7 @@ class Settle(Frame, frozen=True, kw_only=True, tag="settle"):
         ]
 
     def returned(self) -> list[tuple[int, int]]:
-        """What nobody has begun. Problem if a range is none."""
+        """Ranges that the worker has not begun. Problem if one is invalid."""
         return [_checked(one) for one in self.unbegun]
 
 
@@ -111,13 +110,13 @@ def _checked(given: tuple[int, int]) -> tuple[int, int]:
 
 
 class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the batches of a binary frame."""
+    """The head of a binary frame, before the batches."""
 
     type: Literal["jobs"] = "jobs"
     topic: str
     partition: int
     acquired: list[Handed]
-    """First, last, deliveries: the batches may hold more than is this worker's."""
+    """First, last, deliveries: the batches may hold records of other workers, too."""
 
 
 def batch_frame(key: TopicPartition, data: bytes, acquired: list[Handed]) -> bytes:

@@ -97,7 +97,7 @@ def test_a_websocket_ends_as_http_and_is_told_as_what_it_became(watched: Broker)
         ("opened", "websocket"),
         ("closed", "websocket"),
     ]
-    assert about[1]["reason"] == "it is to be a WebSocket"
+    assert about[1]["reason"] == "it becomes a WebSocket"
 
 
 def test_a_websocket_of_a_foreign_page_is_told_as_refused(watched: Broker) -> None:
@@ -154,7 +154,7 @@ def test_who_has_to_make_room_is_told_with_the_reason() -> None:
         ask_once(broker)
         events_until(
             broker.bootstrap_servers,
-            has("connection.closed", client=name, reason="idle, and another one needs its place"),
+            has("connection.closed", client=name, reason="idle, and the limit of connections is reached"),
         )
 
 

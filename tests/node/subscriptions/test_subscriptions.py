@@ -92,11 +92,11 @@ class Stage:
         self.reader = FakeReader()
         self.encoder = PlainEncoder()
         self.topic_id: UUID | None = TOPIC_ID
-        self.feeds = Feeds(self.reader, {"plain": self.encoder}, lambda _: self.topic_id, cache_bytes)
+        self.feeds = Feeds(self.reader, lambda _: self.topic_id, cache_bytes)
 
     async def page(self, offset: int) -> Page | Outcome:
         future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
-        self.feeds.want(Spot(SOURCE, "plain", offset), future.set_result)
+        self.feeds.want(Spot(SOURCE, self.encoder, offset), future.set_result)
         return await asyncio.wait_for(future, 10)
 
     async def until(self, question: Callable[[], bool]) -> None:
@@ -116,7 +116,7 @@ def test_a_thousand_who_wait_for_the_same_place_cost_one_read_and_one_decoding()
     async def scenario(stage: Stage) -> None:
         came: list[Page | Outcome] = []
         for _ in range(1000):
-            stage.feeds.want(Spot(SOURCE, "plain", 0), came.append)
+            stage.feeds.want(Spot(SOURCE, stage.encoder, 0), came.append)
         await stage.until(lambda: stage.reader.waiting == 1)
         stage.reader.append(b"a", b"b")
         await stage.until(lambda: len(came) == 1000)
@@ -133,8 +133,8 @@ def test_a_page_is_at_hand_for_those_who_come_a_little_later() -> None:
     async def scenario(stage: Stage) -> None:
         stage.reader.append(b"a")
         page = await stage.page(0)
-        assert stage.feeds.get(Spot(SOURCE, "plain", 0)) is page
-        assert stage.feeds.get(Spot(SOURCE, "plain", 1)) is None
+        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 0)) is page
+        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 1)) is None
 
     on_stage(scenario)
 
@@ -145,10 +145,10 @@ def test_the_cache_forgets_what_was_not_used_for_longest_and_never_holds_more_th
             stage.reader.append(bytes(40_000))
         for offset in range(4):
             await stage.page(offset)
-            stage.feeds.get(Spot(SOURCE, "plain", 0))
+            stage.feeds.get(Spot(SOURCE, stage.encoder, 0))
             assert stage.feeds.cached_bytes <= 100_000
-        assert stage.feeds.get(Spot(SOURCE, "plain", 0)) is not None
-        assert stage.feeds.get(Spot(SOURCE, "plain", 1)) is None
+        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 0)) is not None
+        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 1)) is None
 
     on_stage(scenario, cache_bytes=100_000)
 
@@ -158,12 +158,12 @@ def test_single_messages_of_one_batch_are_found_in_the_page_that_was_made_for_th
         stage.reader.append(*[b"%d" % number for number in range(500)])
         stage.reader.append(b"another batch")
         future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
-        stage.feeds.want(Spot(SOURCE, "plain", 250, alone=True), future.set_result)
+        stage.feeds.want(Spot(SOURCE, stage.encoder, 250, alone=True), future.set_result)
         page = await future
         for offset in (0, 250, 499):
-            assert stage.feeds.get(Spot(SOURCE, "plain", offset, alone=True)) is page
-        assert stage.feeds.get(Spot(SOURCE, "plain", 500, alone=True)) is None
-        assert stage.feeds.get(Spot(Source(KEY, UUID(int=9)), "plain", 250, alone=True)) is None
+            assert stage.feeds.get(Spot(SOURCE, stage.encoder, offset, alone=True)) is page
+        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 500, alone=True)) is None
+        assert stage.feeds.get(Spot(Source(KEY, UUID(int=9)), stage.encoder, 250, alone=True)) is None
         assert stage.encoder.bodies_made == 500
 
     on_stage(scenario)
@@ -171,7 +171,7 @@ def test_single_messages_of_one_batch_are_found_in_the_page_that_was_made_for_th
 
 def test_when_nobody_waits_any_more_nobody_reads() -> None:
     async def scenario(stage: Stage) -> None:
-        wants = [stage.feeds.want(Spot(SOURCE, "plain", 0), lambda _: None) for _ in range(2)]
+        wants = [stage.feeds.want(Spot(SOURCE, stage.encoder, 0), lambda _: None) for _ in range(2)]
         await stage.until(lambda: stage.reader.waiting == 1)
         wants[0].cancel()
         assert len(asyncio.all_tasks()) == 2  # this one and the reading one
@@ -203,7 +203,7 @@ def test_what_was_deleted_is_told_with_the_place_where_the_log_begins_now() -> N
 
 def test_a_bug_in_reading_is_told_to_those_who_wait(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(stage: Stage) -> None:
-        stage.feeds = Feeds(stage.reader, {"plain": BrokenEncoder()}, lambda _: TOPIC_ID)
+        stage.encoder = BrokenEncoder()
         stage.reader.append(b"a")
         assert await stage.page(0) is FAILED
 

@@ -20,7 +20,7 @@ from penstock.node.subscriptions.feeds import Feeds, Source, Spot, Want
 from penstock.node.subscriptions.pages import Page
 from penstock.node.subscriptions.stats import PushCounts
 from penstock.node.subscriptions.store import SubscriptionStore
-from penstock.node.subscriptions.values import FAILED, Encoder, Ending, Notice, Outcome, Refused, Send, Wish
+from penstock.node.subscriptions.values import FAILED, Ending, Notice, Outcome, Refused, Send, Wish
 from penstock.queue.subscription import ANY_TIME, Ack, Place, Subscriber
 from penstock.types import NO_TERM, TopicPartition
 
@@ -56,7 +56,6 @@ class Attachment:
         *,
         terms: dict[TopicPartition, int],
         feeds: Feeds,
-        encoder: Encoder,
         store: SubscriptionStore,
         now_ms: Callable[[], int],
         counts: PushCounts,
@@ -71,7 +70,6 @@ class Attachment:
         self.keep_ms = wish.ttl_ms + 2 * self.touch_ms + SLACK_MS
         """While it is attached. Should the node die, the TTL is longer by that; it is never shorter."""
         self._feeds = feeds
-        self._encoder = encoder
         self._store = store
         self._now_ms = now_ms
         self._counts = counts
@@ -220,7 +218,7 @@ class Attachment:
                 self._ready.append(key)
             if rows:
                 self._counts.pushed += len(rows)
-                return page.frame(self._encoder, rows)
+                return page.frame(self.wish.encoder, rows)
         self._feed()
         return None
 
@@ -249,7 +247,7 @@ class Attachment:
             position = self.core.position(key)
             if position is None:
                 continue
-            spot = Spot(self._source(key), self.wish.encoding, position)
+            spot = Spot(self._source(key), self.wish.encoder, position)
             page = self._feeds.get(spot)
             if page is not None:
                 self._hold(key, page)
@@ -315,7 +313,7 @@ class Attachment:
             if found is None:
                 return
             key, offset = found
-            spot = Spot(self._source(key), self.wish.encoding, offset, alone=True)
+            spot = Spot(self._source(key), self.wish.encoder, offset, alone=True)
             page = self._feeds.get(spot)
             if page is not None:
                 self._due.append((key, offset, page))
@@ -342,7 +340,7 @@ class Attachment:
                 self.core.skip(key, offset)
             elif self.core.send_due(self._now_ms(), key, offset):
                 self._counts.pushed += 1
-                return page.frame(self._encoder, [row])
+                return page.frame(self.wish.encoder, [row])
         return None
 
     def _set_due_timer(self) -> None:

@@ -8,7 +8,7 @@ stay for a while, in a cache of bounded size, for those who are only a little be
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -50,7 +50,7 @@ class Spot(NamedTuple):
     """What is wanted. `alone`: only the message at that offset, with the batch that it is in."""
 
     source: Source
-    encoding: str
+    encoder: Encoder
     offset: int
     alone: bool = False
 
@@ -94,12 +94,10 @@ class Feeds:
     def __init__(
         self,
         reader: Reader,
-        encoders: Mapping[str, Encoder],
         topic_id: Callable[[str], UUID | None],
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self._reader = reader
-        self._encoders = encoders
         self._topic_id = topic_id
         self._cache_bytes = cache_bytes
         self._pages: OrderedDict[Spot, _Kept] = OrderedDict()
@@ -197,7 +195,7 @@ class Feeds:
 
     async def _opened(self, spot: Spot, data: bytes) -> Page | Outcome | None:
         first = next(iter_headers(data))[1].base_offset if spot.alone else spot.offset
-        work = (spot.source.key, data, first, self._encoders[spot.encoding])
+        work = (spot.source.key, data, first, spot.encoder)
         if unpacked_total(data) < ASIDE_FROM_BYTES:
             opened = open_page(*work)
         else:

@@ -22,7 +22,7 @@ from penstock.node.subscriptions.attachment import INACTIVE, MOVED, Attachment
 from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.stats import PushCounts, PushFigures
 from penstock.node.subscriptions.store import SubscriptionStore
-from penstock.node.subscriptions.values import Bounds, Elsewhere, Encoder, Ending, Reader, Refused, Wish
+from penstock.node.subscriptions.values import Bounds, Elsewhere, Ending, Reader, Refused, Wish
 from penstock.queue.subscription import Place
 from penstock.types import TopicPartition
 
@@ -41,11 +41,10 @@ log = logging.getLogger("penstock.subscriptions")
 class Subscriptions:
     """All subscribers that are connected to one node. Lives on its event loop."""
 
-    def __init__(self, node: "Node", reader: Reader, encoders: Mapping[str, Encoder]) -> None:
+    def __init__(self, node: "Node", reader: Reader) -> None:
         self._node = node
         self._reader = reader
-        self._encoders = encoders
-        self.feeds = Feeds(reader, encoders, self._topic_id)
+        self.feeds = Feeds(reader, self._topic_id)
         self.store = SubscriptionStore(node.groups, node.clock, node.config.limits)
         self._attached: dict[str, Attachment] = {}
         self._counts = PushCounts()
@@ -107,7 +106,6 @@ class Subscriptions:
             topic_ids,
             terms=terms,
             feeds=self.feeds,
-            encoder=self._encoders[wish.encoding],
             store=self.store,
             now_ms=self.now_ms,
             counts=self._counts,

@@ -48,7 +48,7 @@ class SubscriptionRouter:
         self._events = events
         self._calls = calls
         self.live: Subscriptions | None = None
-        """The attached subscribers of this node. None before the first one."""
+        """The attached subscribers of this node. None while the node has no ports, and so no subscribers."""
         calls.serve(methods.LIST_SUBSCRIPTIONS, self._list)
         calls.serve(methods.DESCRIBE_SUBSCRIPTION, self._describe)
         calls.serve(methods.DELETE_SUBSCRIPTION, self._delete)

@@ -11,19 +11,6 @@ from penstock.queue.subscription import SubscriberSettings, Times
 from penstock.types import TopicPartition
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber asks for."""
-
-    name: str
-    topics: tuple[str, ...]
-    read_old: bool = False
-    """Where it begins in a topic that it has not subscribed to before: at the log's beginning, or at its end."""
-    take_over: bool = False
-    encoding: str = "json"
-    ttl_ms: int = 604_800_000
-    settings: SubscriberSettings = SubscriberSettings()
-
-
 class Refused(PenstockError):
     """A subscriber that cannot be served, here or at all. `code` is for programs."""
 
@@ -84,6 +71,19 @@ class Encoder(Protocol):
     def frame(self, page: "Rows", rows: Sequence[int]) -> bytes:
         """Some messages, ready to be sent."""
         ...
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subscriber asks for."""
+
+    name: str
+    topics: tuple[str, ...]
+    read_old: bool = False
+    """Where it begins in a topic that it has not subscribed to before: at the log's beginning, or at its end."""
+    take_over: bool = False
+    encoder: Encoder
+    ttl_ms: int = 604_800_000
+    settings: SubscriberSettings = SubscriberSettings()
 
 
 class Rows(Protocol):

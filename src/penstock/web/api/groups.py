@@ -15,6 +15,7 @@ from msgspec import Meta
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -39,7 +40,6 @@ from penstock.kafka.wire.messages.offset_fetch import (
 from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
 from penstock.types import Operation, TopicPartition
-from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
 from penstock.web.api.problems import as_problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams
 from penstock.web.api.topics import TopicName, find_topic

@@ -14,6 +14,7 @@ from penstock.cluster import OFFSETS_TOPIC, Topic
 from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import LATEST, find_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from penstock.kafka.wire.messages.incremental_alter_configs import (
@@ -36,7 +37,6 @@ from penstock.types import Caller, GroupId, Operation, ResourceType
 from penstock.web.api.dead_letters import HANDLED_QUEUE, QueueParams
 from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
-from penstock.web.api.offsets import LATEST, find_offsets
 from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
 from penstock.web.api.queue_shapes import (

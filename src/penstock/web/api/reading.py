@@ -16,6 +16,7 @@ from starlette.requests import Request
 from penstock.batch import BatchHeader, Record, iter_headers, read_records
 from penstock.errors import BatchError, ErrorCode
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import (
     FetchPartition,
@@ -27,7 +28,6 @@ from penstock.kafka.wire.messages.fetch import (
 from penstock.node import Node
 from penstock.types import Operation
 from penstock.web.api.expected import EXPECTED
-from penstock.web.api.offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
 from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded

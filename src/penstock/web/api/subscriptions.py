@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import find_ranges
 from penstock.node import Node
 from penstock.node.calls.messages.subscriptions import PlacePicture, SubscriptionPicture
 from penstock.types import ResourceType, TopicPartition
-from penstock.web.api.offsets import find_ranges
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
 

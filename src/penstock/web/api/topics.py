@@ -12,6 +12,7 @@ from penstock.config import TOPIC_CONFIGS
 from penstock.config.overrides import nearest
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, find_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -51,7 +52,6 @@ from penstock.kafka.wire.messages.metadata import (
 from penstock.node import Node
 from penstock.types import Caller, Operation
 from penstock.web.api.expected import EXPECTED
-from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
 from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import Call, NoParams
 

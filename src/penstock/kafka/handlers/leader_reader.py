@@ -1,9 +1,10 @@
-"""Reading for subscribers, by the same requests that Kafka's consumers send: whoever leads a partition is asked."""
+"""Reading for subscribers, by the requests that Kafka's consumers send to the leaders of partitions."""
 
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, find_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.kafka.wire.messages.offset_for_leader_epoch import (
@@ -14,11 +15,10 @@ from penstock.kafka.wire.messages.offset_for_leader_epoch import (
 )
 from penstock.node.subscriptions import Bounds
 from penstock.types import TopicPartition
-from penstock.web.api.offsets import EARLIEST, LATEST, find_offsets
 
 
-class InnerReader:
-    """Asks on behalf of one node."""
+class LeaderReader:
+    """Reads for all subscribers of one node."""
 
     def __init__(self, client: InnerClient) -> None:
         self._client = client
