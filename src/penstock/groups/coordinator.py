@@ -109,9 +109,10 @@ class Coordinator:
         *,
         require_stable: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group committed: of these partitions, or (None) all. What is missing was never committed.
+        """The offsets that the group committed: of these partitions, or (None) of all. A partition that is missing in
+        the result has no committed offset.
 
-        `require_stable` asks to wait for offsets of open transactions, of which there are none here yet.
+        `require_stable` asks to wait for offsets of open transactions, which do not exist yet.
         """
         return self._offsets.fetch(group_id, partitions)
 
@@ -122,7 +123,7 @@ class Coordinator:
         return self._shared.outbox.take()
 
     def topics_deleted(self, now_ms: int, topics: Collection[str]) -> list[Effect]:
-        """The topics that had these names are no more. There may already be others that have them."""
+        """The topics that had these names were deleted. Other topics may already have the names."""
         self._offsets.topics_deleted(topics)
         return self._shared.outbox.take()
 
@@ -133,17 +134,15 @@ class Coordinator:
         return None if group is None else _describe(group)
 
     def wanted_topics(self, group_id: str) -> frozenset[str]:
-        """What a group's members read, or will as soon as they have agreed on who reads what."""
+        """The topics that a group's members read, or will read after the rebalance that is under way."""
         group = self._shared.find(group_id)
         return frozenset() if group is None else group.wanted_topics()
 
     def list_groups(
         self, states: Collection[str] = (), group_types: Collection[str] = ()
     ) -> list[GroupListing]:
-        """Groups in one of these states and of one of these types; none given means any.
-
-        Case does not matter.
-        """
+        """Groups in one of these states and of one of these types; an empty collection means any. Case does not
+        matter."""
         wanted = {state.lower() for state in states}
         shares = list(self._share_groups.list_groups(states, group_types))
         if group_types and CLASSIC not in {each.lower() for each in group_types}:
@@ -165,12 +164,12 @@ class Coordinator:
         return self._shared.outbox.take()
 
     def begin_share_group(self, now_ms: int, token: object, group_id: str) -> list[Effect]:
-        """It is there from now on, without members if it has none. The reply is a ShareHeartbeatResult."""
+        """The group exists from now on, with or without members. The reply is a ShareHeartbeatResult."""
         self._share_groups.begin(token, group_id)
         return self._shared.outbox.take()
 
     def topics_changed(self, names: Collection[str]) -> None:
-        """Topics came, went or grew: members of share groups hear of it when they next report."""
+        """Topics were created, deleted or extended: members of share groups learn of it with their next heartbeat."""
         self._share_groups.topics_changed(names)
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescription | None:
@@ -221,7 +220,7 @@ class Coordinator:
     # Start
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of the offsets topic, in order. UnknownFormat if it is none that this version writes."""
+        """One record of the offsets topic, in order. UnknownFormat if this version does not know its format."""
         share_group = decode_share_group_key(key)
         if share_group is not None:
             self._share_groups.replay(share_group, value)

@@ -1,4 +1,4 @@
-"""One group: who is in it, what they agreed on, and what they committed.
+"""One group: its members, their protocol and assignments, and its committed offsets.
 
 It decides nothing about time or answers.
 
@@ -45,11 +45,11 @@ class Member:
         self.join_token: object | None = None
         self.sync_token: object | None = None
         self.is_new = True
-        """Not part of any generation yet: its session has not begun."""
+        """The member is not part of any generation yet: its session has not begun."""
         self.take_over(request)
 
     def take_over(self, request: JoinRequest) -> None:
-        """What a JoinGroup says of the member holds from here on."""
+        """Takes over what a JoinGroup says about the member."""
         self.client_id = request.client_id
         self.client_host = request.client_host
         self.protocols = request.protocols
@@ -71,14 +71,14 @@ class Member:
         return {protocol.name for protocol in self.protocols}
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member says of itself for one protocol."""
+        """The member's metadata for one protocol."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         return b""
 
     def vote(self, candidates: list[str]) -> str:
-        """The member's favourite among protocols that all members know."""
+        """The protocol that the member prefers among those that all members support."""
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
 
 
@@ -91,13 +91,13 @@ class Group:
         self.state_timestamp_ms = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
-        """Stays after the last member has gone. None: only ever used for its offsets."""
+        """Kept after the last member has left. None: the group was only ever used for its offsets."""
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.metadata_bytes = 0
-        """What all members say of themselves, together. Counted along, like the next two: a rebalance of n
-        members must not cost n squared."""
+        """The size of all members' metadata. It is kept up to date like the next two fields: a rebalance of n members
+        must not cost n squared."""
         self.waiting_to_join = 0
         self._protocol_counts: Counter[str] = Counter()
         self.static: dict[str, str] = {}
@@ -106,7 +106,7 @@ class Group:
         self.pending_sync: set[str] = set()
         """Members of this generation whose SyncGroup has not come yet."""
         self.initial_remaining_ms: int | None = None
-        """While an empty group's first rebalance waits for more members: how much longer it may be put off."""
+        """How much longer the first rebalance of an empty group may be delayed for more members."""
         self.new_member_added = False
         self.assignment_in_flight = False
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is here, nothing is kept and nothing is under way."""
+        """There are no members, no offsets, and no writes under way."""
         return self.state is GroupState.EMPTY and not (self.offsets or self.offsets_in_flight or self.pending)
 
     # Members
@@ -159,14 +159,15 @@ class Group:
         self.waiting_to_join += 1
 
     def end_join(self, member: Member) -> object:
-        """The token of the member's open JoinGroup, which is open no more."""
+        """Removes and returns the token of the member's open JoinGroup."""
         assert member.join_token is not None
         token, member.join_token = member.join_token, None
         self.waiting_to_join -= 1
         return token
 
     def rename(self, member: Member, new_id: str) -> None:
-        """A static member came back under another id: it keeps its place, its assignment and its office."""
+        """A static member came back under another id: it keeps its position, its assignment and, if it was the leader,
+        its leadership."""
         assert member.instance_id is not None
         old_id, member.member_id = member.member_id, new_id
         # Rebuilt rather than popped and added, so that the members keep their order.
@@ -187,7 +188,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader is one of those who joined. False if nobody did."""
+        """Makes sure that the leader is one of the members that joined. False if no member joined."""
         if self.leader is not None and self.members[self.leader].join_token is not None:
             return True
         joined = (member.member_id for member in self.members.values() if member.join_token is not None)
@@ -209,7 +210,7 @@ class Group:
         )
 
     def choose_protocol(self) -> str:
-        """The protocol with most votes; with equal votes, the one that the leader likes better."""
+        """The protocol with most votes; with equal votes, the one that the leader prefers."""
         assert self.leader is not None
         common = self._common_protocols()
         votes = [member.vote(common) for member in self.members.values()]
@@ -217,7 +218,8 @@ class Group:
         return max(common, key=lambda name: (votes.count(name), -order.index(name)))
 
     def _common_protocols(self) -> list[str]:
-        """What every member knows. Never empty: whoever shares nothing with the others is not let in."""
+        """The protocols that every member supports. Never empty: a member that shares no protocol with the others is
+        refused."""
         return [name for name, count in self._protocol_counts.items() if count == len(self.members)]
 
     def _count(self, member: Member, sign: int) -> None:
@@ -238,7 +240,7 @@ class Group:
         )
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members read, if they are consumers and say so understandably."""
+        """The topics that the members read, if they are consumers with readable metadata."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         topics: set[str] = set()
@@ -250,8 +252,8 @@ class Group:
         return frozenset(topics)
 
     def wanted_topics(self) -> frozenset[str]:
-        """All topics that any member says it reads, by any protocol that it offers: known before one is chosen, and
-        so in a rebalance, too."""
+        """All topics that any member names, in any protocol that it offers. They are known before a protocol is chosen,
+        and so also during a rebalance."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return frozenset()
         offers = (protocol.metadata for member in self.members.values() for protocol in member.protocols)
@@ -285,7 +287,7 @@ class Group:
             )
 
     def restore(self, stored: StoredGroup) -> None:
-        """Becomes the group that was stored; offsets stay."""
+        """Takes over the stored generation; offsets stay."""
         self.protocol_type = stored.protocol_type or None
         self.generation = stored.generation
         self.protocol_name = stored.protocol_name

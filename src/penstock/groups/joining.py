@@ -1,12 +1,12 @@
-"""JoinGroup: who is let in, under which id, and whether that costs the others a rebalance.
+"""JoinGroup: which members are admitted, under which id, and whether that costs the others a rebalance.
 
 - A *new dynamic member* is told its id first (clients since JoinGroup v4) and then joins with it.
-- A *known member* that joins again with nothing new, while nobody rebalances, is told the generation it is in:
-  it has only lost an answer. A leader that joins again wants a rebalance, because it saw something change.
-- A *static member* (one with an instance id) that comes back with no member id gets a new one and takes its
-  old place, and the old id is fenced off. In a stable group this needs no rebalance, so that a restart is
-  invisible to the others; but the new id must be durable before it is told, or a crash of ours would fence
-  off the wrong one.
+- A *known member* that joins again with unchanged metadata, outside a rebalance, is told its generation: it has only
+  lost an answer. A leader that joins again requests a rebalance, because it saw something change.
+- A *static member* (one with an instance id) that comes back without a member id gets a new one and takes its old
+  position, and the old id is fenced off. In a stable group this needs no rebalance, so that the other members do not
+  notice a restart. The new id must be durable before the client learns it: otherwise a crash of this node would fence
+  off the wrong id.
 """
 
 from msgspec.structs import replace
@@ -67,7 +67,7 @@ class Joining:
         return known_group(self._shared, request.group_id)
 
     def _check_size(self, now_ms: int, group: Group, request: JoinRequest) -> None:
-        """As in Kafka, a place counts once it is taken: while members join, by those who have joined."""
+        """As in Kafka, during a rebalance only members that have joined count towards the maximum."""
         limit = self._shared.limits.max_group_members
         member = group.members.get(request.member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -165,7 +165,8 @@ class Joining:
         self._rebalancing.begin_or_complete(now_ms, group)
 
     def _wait(self, group: Group, member: Member, token: object) -> None:
-        """The member waits with its newest request; an older one was surely given up: answered and forgotten."""
+        """The member waits with its newest request. The client has given up an older one: it is answered and
+        forgotten."""
         if member.join_token is not None:
             older = JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
             self._shared.outbox.reply(group.end_join(member), older)
@@ -191,7 +192,7 @@ class Joining:
             self._rebalancing.begin_or_complete(now_ms, group)
 
     def _fence(self, group: Group, member: Member) -> None:
-        """The client that holds the old id hears that another one has taken its place."""
+        """Tells the client that holds the old id that another client has replaced it."""
         self._shared.timers.cancel(session_timer(group, member.member_id))
         error = ErrorCode.FENCED_INSTANCE_ID
         if member.join_token is not None:
@@ -203,8 +204,8 @@ class Joining:
     def _reads_the_same(self, group: Group, member: Member, request: JoinRequest) -> bool:
         """Whether the assignment still fits.
 
-        Only the topics are compared: assignors put more into the metadata, such as the partitions owned,
-        which a restart always changes.
+        Only the topics are compared: assignors put more into the metadata, such as the partitions owned, which a
+        restart always changes.
         """
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return True
@@ -221,8 +222,8 @@ class Joining:
         if result.members and request.supports_skip_assignment:
             result = replace(result, skip_assignment=True)
         elif result.members:
-            # An older client that finds itself leader would assign, and nobody would take its assignment.
-            # Told the id that it had before, it takes itself for a follower.
+            # An older client that finds itself leader would compute an assignment, and the group would ignore it. Told
+            # the leader id that it had before, it behaves as a follower.
             result = replace(result, leader=old_leader or NO_MEMBER, members=())
 
         def stored(_now_ms: int, ok: bool) -> None:
@@ -244,7 +245,7 @@ def check_group_id(group_id: str, max_bytes: int) -> None:
 
 
 def known_group(shared: SharedState, group_id: str) -> Group:
-    """The group of somebody who claims to be a member."""
+    """The group of a client that claims to be a member."""
     group = shared.find(group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")

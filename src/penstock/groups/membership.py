@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup: what members do between joining and leaving."""
+"""SyncGroup, Heartbeat and LeaveGroup: the requests of members between joining and leaving."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ class Membership:
             self._rebalancing.touch(now_ms, group, member)
             self._shared.outbox.reply(token, sync_result(group, member))
             return
-        # An older request of the same member was surely given up: it is answered and forgotten.
+        # The client has given up an older request of the same member: it is answered and forgotten.
         self._rebalancing.end_member_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_token = token
         if member.member_id == group.leader and not group.assignment_in_flight:
@@ -71,7 +71,8 @@ class Membership:
             self._shared.timers.cancel(sync_timer(group))
 
     def _store_assignments(self, group: Group, request: SyncRequest) -> None:
-        """Nobody learns its assignment before it is durable: after a crash the group must find itself as it was."""
+        """No member learns its assignment before it is durable: after a crash the next coordinator must find the same
+        generation."""
         assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
         generation = group.generation
         group.assignment_in_flight = True
@@ -143,7 +144,7 @@ class Membership:
         return LeftMember(member_id=leaving.member_id, instance_id=leaving.instance_id, error=error)
 
     def _leaver(self, group: Group, leaving: LeavingMember) -> Member:
-        """An operator may send an instance away without knowing which member id it has."""
+        """An operator may remove an instance without knowing its member id."""
         if leaving.member_id == NO_MEMBER and leaving.instance_id in group.static:
             return group.members[group.static[leaving.instance_id]]
         return known_member(group, leaving.member_id, leaving.instance_id)

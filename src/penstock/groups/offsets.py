@@ -1,19 +1,19 @@
-"""Committed offsets: taken in, given out, deleted, expired.
+"""Committed offsets: commit, fetch, delete, expire.
 
-An offset counts from the moment it is durable, in the order of the writes: commits of one partition that are
-under way at the same time end up as the log has them, and a deletion takes only what was written before it.
+An offset counts from the moment it is durable, in the order of the writes: concurrent commits of one partition take
+effect in the order of the log, and a deletion removes only offsets that were written before it.
 
-What expires, and when (the retention runs from the later of ...):
+Retention runs from the later of these times:
 
-- no members, but there were: the commit and the moment when the last member left;
-- never any members (consumers that assign partitions themselves): the commit;
-- consumers, stable: the commit, and only in topics that none of them reads;
-- anything else, such as a rebalance: nothing.
+- a group without members that had members: the commit, and the moment when the last member left;
+- a group that never had members (consumers that assign partitions themselves): the commit;
+- a stable group of consumers: the commit, and only in topics that no member reads;
+- any other group, for example in a rebalance: nothing expires.
 
-What was committed for a topic that is gone is not there for anybody, whatever its age: `topics.py`.
+Offsets of a topic that was deleted do not count, whatever their age: `topics.py`.
 
-An offset whose client set an expiry of its own goes at that time, under the same conditions. A group that is
-empty and has no offsets left is forgotten.
+An offset whose client set an expiry of its own expires at that time, under the same conditions. A group that is empty
+and has no offsets left is deleted.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -74,7 +74,7 @@ class Offsets:
         return self._shared.open_group(now_ms, request.group_id, full=ErrorCode.POLICY_VIOLATION)
 
     def _check_committer(self, now_ms: int, group: Group, request: CommitRequest) -> None:
-        """Members commit in their generation; anybody may while there are no members."""
+        """Members commit in their generation; any client may commit while there are no members."""
         if request.generation <= NO_GENERATION and group.state is GroupState.EMPTY:
             return
         anonymous = request.member_id == NO_MEMBER and request.instance_id is None
@@ -86,7 +86,7 @@ class Offsets:
             message = f"{group.group_id} is in generation {group.generation}, not {request.generation}"
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, message)
         if group.state is GroupState.COMPLETING_REBALANCE:
-            # Its partitions may already be another's in the new generation.
+            # Its partitions may already belong to another member in the new generation.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{group.group_id} is rebalancing")
         self._rebalancing.touch(now_ms, group, member)
 
@@ -125,7 +125,7 @@ class Offsets:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         topic_id = self._shared.topics.id_of(offset.topic)
         if topic_id is None or offset.topic_id not in (None, topic_id):
-            # Deleted, or even made anew, since the request came (2).
+            # The topic was deleted, or deleted and created again, since the request came (2).
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE if has_room else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
@@ -245,10 +245,8 @@ class Offsets:
         del self._shared.groups[group.group_id]
 
     def _put_back(self, now_ms: int, group: Group) -> None:
-        """The deletion was not written, so the log still has the group.
-
-        What came up in its place meanwhile is newer.
-        """
+        """The deletion was not written, so the log still has the group. A group that was created in its place meanwhile
+        is newer."""
         current = self._shared.find(group.group_id)
         if current is None:
             self._shared.keep(now_ms, group)
@@ -259,8 +257,8 @@ class Offsets:
     # Topics that are gone
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """What was committed for topics that are gone means nothing for later topics of the same name. Unsigned
-        offsets go as well: they are older than the news."""
+        """Offsets of deleted topics must not count for later topics of the same name. Offsets without a topic id are
+        removed as well: they are older than the deletion."""
         names = frozenset(topics)
         for group in list(self._shared.groups.values()):
             partitions = group.offsets.keys() | group.offsets_in_flight.keys()
@@ -274,7 +272,7 @@ class Offsets:
         if self._shared.topics.id_of(partition.topic) is None:
             return True
         if partition in group.offsets_in_flight:
-            return False  # it may be the new topic's (3); if it is not, nobody will see it
+            return False  # it may be the new topic's (3); if it is not, it never counts
         return self._judge(group, partition) is not Verdict.COUNTS
 
     def tidy(self) -> None:
@@ -284,7 +282,7 @@ class Offsets:
             self._remove(group, [each for each in at_rest if self._judge(group, each) is Verdict.GONE])
 
     def _sign(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
-        """From here on these offsets are known to be of the topics that have their names now."""
+        """Stores the ids of the topics that have these names now."""
         topics = self._shared.topics
         ids = {partition: topics.id_of(partition.topic) for partition in partitions}
         signed = {
@@ -298,7 +296,7 @@ class Offsets:
     # Expiry
 
     def expire(self, now_ms: int) -> None:
-        """Lets go of what has expired, and looks again after a while."""
+        """Removes expired offsets, and sets the timer for the next check."""
         self.tidy()
         for group in list(self._shared.groups.values()):
             expired = [each for each in _may_expire(group) if self._has_expired(now_ms, group, each)]
@@ -322,7 +320,7 @@ class Offsets:
         return now_ms - since_ms >= self._shared.settings.offsets_retention_ms
 
     def _remove(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
-        """Writes deletions and, once they are durable, lets go; then perhaps of the group, too."""
+        """Writes deletions; once they are durable, removes the offsets, and then the group if nothing is left of it."""
         if not partitions:
             return
 
@@ -335,10 +333,8 @@ class Offsets:
         self._shared.outbox.persist(_tombstones(group, partitions), removed)
 
     def _end(self, now_ms: int, group: Group) -> None:
-        """An empty group with nothing to keep is forgotten.
-
-        If the write is lost, it is found and ended again.
-        """
+        """An empty group without offsets is removed. If the write is lost, the next coordinator finds the group and
+        removes it again."""
         self._forget(group)
         group.move_to(GroupState.DEAD, now_ms)
         self._shared.events.tell("group.forgotten", group=group.group_id)
@@ -347,7 +343,7 @@ class Offsets:
 
 
 def _may_expire(group: Group) -> Iterator[TopicPartition]:
-    """The offsets whose time counts at all."""
+    """The offsets to which retention applies."""
     if group.state is GroupState.EMPTY:
         kept: frozenset[str] | None = frozenset()
     elif group.state is GroupState.STABLE:
@@ -355,7 +351,7 @@ def _may_expire(group: Group) -> Iterator[TopicPartition]:
     else:
         kept = None
     if kept is not None:
-        # A commit under way makes the offset young again, so its partition is left alone until then.
+        # A commit that is being written renews the offset, so its partition is skipped until then.
         yield from (
             each for each in group.offsets if each.topic not in kept and each not in group.offsets_in_flight
         )

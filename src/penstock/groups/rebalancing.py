@@ -1,13 +1,12 @@
 """How a group gets from one generation to the next.
 
-A rebalance *begins* when a member comes, goes or changes. Members that are in learn of it from their
-heartbeats and join again. It *completes* when all have joined, or when the longest rebalance timeout has
-passed: whoever has not joined by then is out, except static members, who keep their place until their session
-ends. Then the leader has the same time again to bring the assignments.
+A rebalance *begins* when a member joins, leaves or changes. Members learn of it from their heartbeats and join again.
+It *completes* when all have joined, or when the longest rebalance timeout has passed: members that have not joined by
+then are removed, except static members, which stay until their session ends. Then the leader has the same time again to
+send the assignments.
 
-The first rebalance of an empty group waits a little longer than it must (`initial_rebalance_delay_ms`, again
-for each new member up to the rebalance timeout): consumers usually start in numbers, and one generation is
-better than ten.
+The first rebalance of an empty group waits a little longer than necessary (`initial_rebalance_delay_ms`, again for each
+new member up to the rebalance timeout): consumers usually start in numbers, and one generation is better than ten.
 """
 
 from penstock.errors import ErrorCode
@@ -21,13 +20,13 @@ LEFT = "it left"
 
 
 class Rebalancing:
-    """The moves of a group between its states."""
+    """The transitions of a group between its states."""
 
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
 
     def begin_or_complete(self, now_ms: int, group: Group) -> None:
-        """Somebody came, went or changed: a rebalance begins, or the one under way may have waited for this."""
+        """A member joined, left or changed: a rebalance begins, or the one that is under way may now complete."""
         if group.can_move_to(GroupState.PREPARING_REBALANCE):
             self.begin(now_ms, group)
         else:
@@ -50,7 +49,7 @@ class Rebalancing:
             self._complete(now_ms, group)
 
     def join_timed_out(self, now_ms: int, group: Group) -> None:
-        """The time for joining is over. An empty group's first rebalance gets more if members still come."""
+        """The time for joining is over. An empty group's first rebalance gets more time while members still join."""
         remaining_ms = group.initial_remaining_ms
         if not remaining_ms or not group.new_member_added:
             self._complete(now_ms, group)
@@ -61,7 +60,7 @@ class Rebalancing:
         self._shared.timers.set(join_timer(group), now_ms + delay_ms)
 
     def sync_timed_out(self, now_ms: int, group: Group) -> None:
-        """The time for syncing is over: members that did not ask for their assignment are gone."""
+        """The time for syncing is over: members that did not ask for their assignment are removed."""
         late = [group.members[member_id] for member_id in sorted(group.pending_sync)]
         for member in late:
             self.dismiss(group, member, "it did not ask for its assignment in time")
@@ -69,10 +68,8 @@ class Rebalancing:
             self.begin(now_ms, group)
 
     def session_timed_out(self, now_ms: int, group: Group, member: Member) -> None:
-        """A member was not heard of.
-
-        One that waits for our answer is not silent, unless it never was in the group.
-        """
+        """No request of the member came in time. A member that waits for an answer is not silent, unless it never was
+        in the group."""
         if member.is_waiting and not member.is_new:
             self.touch(now_ms, group, member)
             return
@@ -80,16 +77,14 @@ class Rebalancing:
         self.begin_or_complete(now_ms, group)
 
     def pending_timed_out(self, now_ms: int, group: Group, member_id: str) -> None:
-        """An id was given out and never used."""
+        """A member id was assigned and never used."""
         group.pending.discard(member_id)
         self.complete_if_all_joined(now_ms, group)
         self._shared.drop_if_never_used(now_ms, group)
 
     def dismiss(self, group: Group, member: Member, reason: str) -> None:
-        """Takes a member out, because it wants to leave (LEFT) or for another reason.
-
-        What it waits for is answered, so that a client that is still there joins anew.
-        """
+        """Removes a member, because it leaves (LEFT) or for another reason. Its open requests are answered, so that a
+        client that still runs joins again."""
         error = ErrorCode.UNKNOWN_MEMBER_ID
         if member.join_token is not None:
             self._shared.outbox.reply(
@@ -105,10 +100,8 @@ class Rebalancing:
             self._shared.events.tell("group.member_expired", **who, reason=reason)
 
     def touch(self, now_ms: int, group: Group, member: Member) -> None:
-        """A sign of life: the session begins again.
-
-        A new member's has not begun; it may wait longer to be let in.
-        """
+        """A request came from the member: its session begins again. A new member's session has not begun; it may wait
+        longer to be admitted."""
         settings = self._shared.settings
         timeout_ms = settings.new_member_join_timeout_ms if member.is_new else member.session_timeout_ms
         self._shared.timers.set(session_timer(group, member.member_id), now_ms + timeout_ms)
@@ -133,7 +126,7 @@ class Rebalancing:
                 self.touch(now_ms, group, member)
 
     def assignment_lost(self, now_ms: int, group: Group) -> None:
-        """The leader's assignments could not be stored: nobody gets one, and the group tries again."""
+        """The assignments of the leader could not be stored: no member gets one, and the group tries again."""
         self._end_sync(now_ms, group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.begin(now_ms, group)
 
@@ -147,15 +140,15 @@ class Rebalancing:
         self._shared.timers.set(join_timer(group), now_ms + delay_ms)
 
     def _complete(self, now_ms: int, group: Group) -> None:
-        """All who will join have joined."""
+        """All members that will join have joined."""
         self._shared.timers.cancel(join_timer(group))
         for member in list(group.members.values()):
             if member.join_token is None and not member.is_static:
                 self.dismiss(group, member, "it did not join again in time")
         if group.members and not group.elect_joined_leader():
-            # Only static members are left and none of them is back. They have their sessions to come back in,
-            # and a generation without anybody to lead it would be of no use to them. (A client may ask for a
-            # rebalance timeout of 0, hence the second bound.)
+            # Only static members are left and none of them is back. They have their sessions to come back in, and a
+            # generation without a leader would be of no use to them. (A client may ask for a rebalance timeout of 0,
+            # hence the second bound.)
             wait_ms = max(group.rebalance_timeout_ms, self._shared.settings.min_session_timeout_ms)
             self._shared.timers.set(join_timer(group), now_ms + wait_ms)
             return
@@ -181,25 +174,25 @@ class Rebalancing:
         group.protocol_name = None
         group.move_to(GroupState.EMPTY, now_ms)
         self._shared.events.tell("group.empty", group=group.group_id, generation=group.generation)
-        # Nobody waits for this write. If it is lost, the members of the last generation are found again at
-        # the next start, and their sessions end.
+        # No request waits for this write. If it is lost, the next coordinator finds the members of the last generation,
+        # and their sessions end.
         record = (encode_group_key(group.group_id), encode_group(group.stored()))
         self._shared.outbox.persist((record,), lambda now_ms, ok: None)
 
     def _end_sync(self, now_ms: int, group: Group, error: ErrorCode) -> None:
-        """Whoever waits for an assignment of this generation waits in vain."""
+        """Requests that wait for an assignment of this generation are refused."""
         self._shared.timers.cancel(sync_timer(group))
         group.pending_sync.clear()
         group.assignment_in_flight = False
         for member in group.members.values():
             if member.sync_token is not None:
-                # It was not silent, it waited for us: its session begins again with the answer.
+                # It was not silent, it waited for an answer: its session begins again with the answer.
                 self.touch(now_ms, group, member)
                 self.end_member_sync(member, error)
 
 
 def join_result(group: Group, member: Member) -> JoinResult:
-    """What a member learns of its generation; the leader also learns who the others are."""
+    """A member's view of its generation; the leader also learns who the others are."""
     assert group.leader is not None
     return JoinResult(
         member_id=member.member_id,

@@ -1,12 +1,12 @@
-"""One share group: who is in it and what they read. It decides nothing about time, answers or the disk.
+"""One share group: its members and what they read. It decides nothing about time, answers or the disk.
 
 Invariants, cited in the tests:
 
 1. The epoch never goes back, and is higher after every change of members, of subscriptions, or of the topics that
    they name. A member's epoch is never above its group's.
-2. `durable_epoch` is in the log, and no client was told a higher one: what a client has heard is never said again of
-   something else, not even by the next coordinator.
-3. A plan is there as long as a member follows it; `plan.members` counts them, and `metadata_bytes` the plans' sizes.
+2. `durable_epoch` is in the log, and no client was told a higher one: an epoch that a client has heard never stands for
+   another state of the group, not even under the next coordinator.
+3. A plan exists as long as a member follows it; `plan.members` counts them, and `metadata_bytes` the plans' sizes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,16 +15,16 @@ from penstock.groups.share_values import Assignment, ShareHeartbeat, ShareHeartb
 from penstock.groups.states import GroupState
 
 Waiting = tuple[object, ShareHeartbeatResult]
-"""A token, and its answer, which holds once the epoch in it is durable."""
+"""A token, and its answer, which may be sent once the epoch in it is durable."""
 
 NAME_OVERHEAD_BYTES = 64
-"""What a name costs beside its letters: the object and its place in a tuple. A limit on letters alone would let
+"""The memory of a name beside its letters: the object and its slot in a tuple. A limit on letters alone would let
 one-letter names take fifty times the memory."""
 
 
 class Plan:
-    """What all members with one subscription read. Groups are mostly of one mind, so that thousands of members share
-    one list of topics, and a new topic is looked up once for all of them."""
+    """The topics of all members with the same subscription. Most groups have one subscription, so thousands of members
+    share one list of topics, and a new topic is looked up once for all of them."""
 
     __slots__ = ("assignment", "members", "size_bytes", "topics")
 
@@ -36,7 +36,7 @@ class Plan:
 
 
 class ShareMember:
-    """A member. `told` is the assignment of its last answer, which it works on until it hears of another."""
+    """A member. `told` is the assignment of its last answer, which it works on until it gets another."""
 
     __slots__ = ("client_host", "client_id", "epoch", "heard_epoch", "member_id", "plan", "rack_id", "told")
 
@@ -46,13 +46,14 @@ class ShareMember:
         self.describe(request)
         self.plan = plan
         self.epoch = 0
-        """The one in its last answer."""
+        """The epoch in its last answer."""
         self.heard_epoch = 0
-        """The one that it last reported: it may not have got the answer after that."""
+        """The epoch that it last reported: it may not have received the answer after that."""
         self.told: Assignment | None = None
 
     def describe(self, request: ShareHeartbeat) -> None:
-        """Who and where it is now: it may have connected anew. A rack holds until another one is told."""
+        """Client id, host and rack as of this request: the client may have reconnected. A rack holds until another one
+        is reported."""
         self.client_id = request.client_id
         self.client_host = request.client_host
         self.rack_id = request.rack_id or self.rack_id
@@ -82,21 +83,21 @@ class ShareGroup:
         return member
 
     def remove(self, member: ShareMember) -> Plan | None:
-        """The plan that nobody follows any more, if it was the last one's."""
+        """The member's plan, if no other member follows it."""
         del self.members[member.member_id]
         return self._leave(member.plan)
 
     def resubscribe(self, member: ShareMember, topics: tuple[str, ...]) -> Plan | None:
-        """The same for a member that follows another plan from here on."""
+        """The same, for a member that follows another plan from now on."""
         left, member.plan = member.plan, self._follow(topics)
         return self._leave(left)
 
     def size_with(self, topics: tuple[str, ...]) -> int:
-        """`metadata_bytes` if somebody followed this plan."""
+        """`metadata_bytes` if a member followed this plan."""
         return self.metadata_bytes + (0 if topics in self.plans else plan_size(topics))
 
     def take_waiting(self, epoch: int | None = None) -> Sequence[Waiting]:
-        """The answers up to this epoch, or all."""
+        """Removes and returns the answers up to this epoch, or all."""
         ready = [one for one in self.waiting if epoch is None or one[1].member_epoch <= epoch]
         self.waiting = [one for one in self.waiting if epoch is not None and one[1].member_epoch > epoch]
         return ready

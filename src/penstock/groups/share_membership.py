@@ -1,21 +1,22 @@
-"""Share groups (KIP-932): who may read together, and what.
+"""Share groups (KIP-932): their members, and what each member reads.
 
-There is no bargaining as in the classic protocol. Every member reads all partitions of the topics that it subscribes
-to, and the leaders of these partitions deal their records out; so all that is decided here is who is a member. One
-request does everything, by the epoch that it carries:
+There is no rebalance as in the classic protocol. Every member reads all partitions of the topics that it subscribes to,
+and the leaders of these partitions distribute the records; so this module only decides who is a member. One request
+does everything, by the epoch that it carries:
 
     0     join, or join again: the answer is complete
-    > 0   still there; perhaps with another subscription
+    > 0   heartbeat; perhaps with another subscription
     -1    leave
 
-The group's epoch rises with every change (invariant 1 of `share_group.py`), and a member takes it over with its next
-heartbeat, together with its new assignment if that is another one. A member must report the epoch of its last answer
-or, in case it never got that, the one that it reported before; any other is fenced, and its client joins again.
+The group's epoch rises with every change (invariant 1 of `share_group.py`). A member takes over the new epoch with its
+next heartbeat, together with its new assignment if that has changed. A member must report the epoch of its last answer
+or, in case it never got that answer, the one that it reported before; any other epoch is fenced, and the client joins
+again.
 
 Members live in memory only: after a failover the next coordinator knows none of them, says so, and they join again by
-themselves. That a group exists is durable, with an epoch that is at least as high as any that was told (invariant 2):
-a group without members is still listed, described and deletable, for ever, until somebody deletes it. So is one that
-never had any: `begin` makes it, for consumers that do not speak this protocol.
+themselves. The existence of a group is durable, with an epoch that is at least as high as any that a client was told
+(invariant 2): a group without members is still listed, described and deletable until an operator deletes it. So is one
+that never had any: `begin` creates it, for consumers that do not use this protocol.
 
 A name belongs to a share group or to a consumer group, never to both.
 """
@@ -43,7 +44,7 @@ SHARE = "share"
 
 
 FIRST_EPOCH = 1
-"""Of a group that is there: 0 would be one of which nothing is in the log."""
+"""Of a group that exists: 0 means that the log has no record of it."""
 
 
 class ShareMembership:
@@ -74,7 +75,7 @@ class ShareMembership:
             )
 
     def begin(self, token: object, group_id: str) -> None:
-        """The group is there, with or without members: answered once that is durable."""
+        """The group exists, with or without members: answered once that is durable."""
         try:
             self._check_text("GroupId", group_id)
             group = self._groups[group_id] = self._open(group_id)
@@ -130,7 +131,7 @@ class ShareMembership:
         return group, member
 
     def _open(self, group_id: str) -> ShareGroup:
-        """The group, made if there is none. The caller keeps it: a refusal leaves no trace."""
+        """The group, created if it does not exist. The caller stores it: a refused request leaves no trace."""
         self._check_kind(group_id)
         group = self._groups.get(group_id)
         if group is None and len(self._groups) >= self._shared.limits.max_groups:
@@ -139,7 +140,7 @@ class ShareMembership:
         return group or ShareGroup(group_id)
 
     def _known(self, request: ShareHeartbeat) -> tuple[ShareGroup, ShareMember]:
-        """The member of somebody who claims to be one. Whoever is not known joins again by itself."""
+        """The member that a client claims to be. A client that is not known joins again by itself."""
         self._check_kind(request.group_id)
         group = self._groups.get(request.group_id)
         member = group.members.get(request.member_id) if group is not None else None
@@ -178,7 +179,7 @@ class ShareMembership:
         group.epoch += 1
         self._drop_if_never_saved(group)
 
-    # What is refused
+    # Refusals
 
     def _check(self, request: ShareHeartbeat) -> None:
         self._check_text("GroupId", request.group_id)
@@ -222,7 +223,7 @@ class ShareMembership:
     # Topics
 
     def topics_changed(self, names: Collection[str]) -> None:
-        """Topics came, went or grew. Who reads them hears of it with the next heartbeat."""
+        """Topics were created, deleted or extended. Their readers learn of it with their next heartbeat."""
         affected = {group_id: None for name in names for group_id in self._readers.get(name, ())}
         for group_id in affected:
             group = self._groups[group_id]
@@ -230,7 +231,7 @@ class ShareMembership:
             group.epoch += any(changed)
 
     def _look_up(self, plan: Plan) -> bool:
-        """Whether the plan's topics are others than before."""
+        """Whether the plan's topics have changed."""
         found = (self._cluster.topic(name) for name in plan.topics)
         assignment = tuple(topic for topic in found if topic is not None)
         changed = assignment != plan.assignment
@@ -257,7 +258,7 @@ class ShareMembership:
     # The disk
 
     def _answer(self, group: ShareGroup, token: object, result: ShareHeartbeatResult) -> None:
-        """Answers once the epoch that is told is durable (2)."""
+        """Answers once the epoch in the result is durable (2)."""
         if result.member_epoch <= group.durable_epoch:
             self._shared.outbox.reply(token, result)
         else:
@@ -265,8 +266,8 @@ class ShareMembership:
             self._save(group)
 
     def _save(self, group: ShareGroup) -> None:
-        """Writes the epoch. One write at a time: what changes meanwhile goes into the next, so that a thousand members
-        that join at once cost a few writes."""
+        """Writes the epoch. One write at a time: changes that come meanwhile share the next one, so that a thousand
+        members that join at once cost a few writes."""
         if group.is_saving:
             return
         group.is_saving, epoch = True, group.epoch
@@ -318,7 +319,7 @@ class ShareMembership:
         return ShareGroupDescription(group_id=group_id, state=group.state, epoch=group.epoch, members=members)
 
     def list_groups(self, states: Collection[str], group_types: Collection[str]) -> Iterator[GroupListing]:
-        """As the coordinator's own; case does not matter."""
+        """As the coordinator's own method; case does not matter."""
         wanted = {state.lower() for state in states}
         if group_types and SHARE not in {each.lower() for each in group_types}:
             return
@@ -335,7 +336,7 @@ class ShareMembership:
         return ErrorCode.NON_EMPTY_GROUP if group.members else ErrorCode.NONE
 
     def delete(self, token: object, group_id: str) -> None:
-        """A group that is made anew while this is under way has its record behind the deletion, and stays."""
+        """A group that is created again while the deletion is written has its record after the deletion, and stays."""
         code = self.deletable(group_id)
         if code is not ErrorCode.NONE:
             self._shared.outbox.reply(token, DeleteGroupsResult(errors={group_id: code}))
@@ -360,7 +361,7 @@ def _check_epoch(member: ShareMember, epoch: int) -> None:
 
 
 def _catch_up(group: ShareGroup, member: ShareMember, request: ShareHeartbeat) -> Assignment | None:
-    """The member is where its group is from here on. The assignment that it has to be told of, if any: a full request,
+    """The member has its group's epoch from now on. Returns the assignment if the member must be told: a full request,
     or one that shows that the last answer was lost, gets it in any case."""
     is_complete = request.topics is not None or request.member_epoch != member.epoch
     member.heard_epoch = request.member_epoch

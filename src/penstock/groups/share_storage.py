@@ -1,4 +1,4 @@
-"""What the offsets topic holds of share groups, byte by byte: Kafka's own layout, as in `storage.py`.
+"""The records of share groups in the offsets topic, byte by byte: Kafka's own layout, as in `storage.py`.
 
     key     int16 11 | str group
     value   int16 0 | int32 epoch | int64 a hash of the topics that it reads | varint number of tagged fields
@@ -28,7 +28,7 @@ def encode_share_group(epoch: int) -> bytes:
 
 
 def decode_share_group_key(key: bytes) -> str | None:
-    """The group that the key names; None if it is the key of something else."""
+    """The group that the key names; None for a key of another kind."""
     if int.from_bytes(key[:2], "big", signed=True) != KEY_VERSION:
         return None
     name = key[_KEY_HEAD.size :]

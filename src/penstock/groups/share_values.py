@@ -1,4 +1,4 @@
-"""What goes into the coordinator of share groups and what comes out, and what it knows of its cluster."""
+"""Requests and results of the coordinator of share groups, and the metadata that it uses."""
 
 from typing import Protocol
 from uuid import UUID
@@ -11,7 +11,7 @@ from penstock.groups.states import GroupState
 
 JOINING = 0
 LEAVING = -1
-"""Member epochs that are wishes; all others are above 0."""
+"""Member epochs with a meaning; all others are above 0."""
 
 
 class SharedTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ Assignment = tuple[SharedTopic, ...]
 
 
 class ClusterFacts(Protocol):
-    """What the cluster's metadata says. Whoever changes a topic's answer calls `topics_changed` afterwards."""
+    """Topics and configs, from the cluster's metadata. After a topic has changed, the caller calls `topics_changed`."""
 
     def topic(self, name: str) -> SharedTopic | None:
         """None: there is no such topic."""
@@ -45,25 +45,25 @@ class _EmptyCluster:
 
 
 EMPTY_CLUSTER: ClusterFacts = _EmptyCluster()
-"""A cluster without topics, for who has nothing to do with share groups."""
+"""A cluster without topics, for coordinators without share groups."""
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member joins, says that it is still there, or leaves: by its epoch."""
+    """A member joins, reports, or leaves: by its epoch."""
 
     group_id: str
     member_id: str
-    """Made by the client, before it joins for the first time."""
+    """Chosen by the client before it joins for the first time."""
     member_epoch: int
     topics: tuple[str, ...] | None = None
-    """What it subscribes to; None: as before."""
+    """The topics that it subscribes to; None: as before."""
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
 
 
 class ShareHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a member stands. With an error nothing but `message` is told."""
+    """A member's state. With an error only `message` is set."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -71,7 +71,7 @@ class ShareHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """All that it reads; None: as it was told before."""
+    """All topics that it reads; None: as in the answer before."""
 
 
 class ShareMemberDescription(msgspec.Struct, frozen=True, kw_only=True):

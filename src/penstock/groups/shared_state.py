@@ -30,10 +30,7 @@ class SharedState:
         return self.groups.get(group_id)
 
     def open_group(self, now_ms: int, group_id: str, *, full: ErrorCode) -> Group:
-        """The group, made if there is none.
-
-        It is kept only once `keep` is called: a refusal leaves no trace.
-        """
+        """The group, created if it does not exist. It is stored only by `keep`: a refused request leaves no trace."""
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -47,7 +44,7 @@ class SharedState:
             self.timers.set(EXPIRY_TIMER, now_ms + self.settings.offsets_retention_check_interval_ms)
 
     def drop_if_never_used(self, now_ms: int, group: Group) -> None:
-        """A group without a generation or an offset leaves nothing behind, not even a deletion to write."""
+        """A group without a generation or an offset is removed without a record in the log."""
         if group.is_idle and group.generation == 0 and self.groups.get(group.group_id) is group:
             group.move_to(GroupState.DEAD, now_ms)
             del self.groups[group.group_id]

@@ -1,8 +1,8 @@
-"""The life of a classic consumer group: five states, and one table of the ways between them.
+"""The life of a classic consumer group: five states, and one table of the transitions.
 
     Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
       ▲                 ▲   │                                             │        │
-      │                 │   └── nobody is left ──▶ Empty                  │        │ the leader's assignment
+      │                 │   └── no member is left ──▶ Empty               │        │ the leader's assignment
       │                 ├───── a member comes, goes or changes ◀──────────┘        │ is durable
       │                 │                                                          ▼
       │                 └───── a member comes, goes or changes ◀──────────────── Stable
@@ -10,7 +10,7 @@
 
 - *Empty*: no members. Offsets may be kept, and may be committed by consumers that assign partitions themselves.
 - *PreparingRebalance*: members are collected. Each waits for the answer to its JoinGroup.
-- *CompletingRebalance*: the generation has begun; members wait in SyncGroup for the leader to say who gets what.
+- *CompletingRebalance*: the generation has begun; members wait in SyncGroup for the assignments of the leader.
 - *Stable*: every member has its assignment or can fetch it with SyncGroup.
 - *Dead*: removed. Nothing refers to it but answers that are still under way.
 """
@@ -39,4 +39,4 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
     GroupState.DEAD: frozenset(),
 }
-"""Where a group may go from each state. `Group.move_to` asserts it: any other move is a bug of ours."""
+"""The states that may follow each state. `Group.move_to` asserts it: any other transition is a bug."""

@@ -1,4 +1,4 @@
-"""What the offsets topic holds, byte by byte: Kafka's own layout, so that tools which read that topic
+"""The records of the offsets topic, byte by byte: Kafka's own layout, so that tools which read that topic
 understand it.
 
 All numbers are big-endian. `str` is an int16 length and UTF-8 bytes, `str?` the same with length -1 for null,
@@ -10,7 +10,7 @@ A committed offset (one record per group, topic and partition):
     value   int16 4 | int64 offset | int32 leader epoch | compact str metadata | int64 commit time (ms) | tags
     tags    varint number of tags | tags in ascending order, each varint tag | varint size | value
                0   16 bytes: the topic's id
-            1000   int64: the version of the metadata by which the offset was taken in
+            1000   int64: the version of the metadata by which the offset was accepted
             1001   int64: the expiry time (ms), when the client asked for one of its own
                    the last two are our own: Kafka's tools step over tags that they do not know
 
@@ -32,9 +32,8 @@ its member id, and when the last member goes):
 
 A share group: `share_storage.py`.
 
-A null value deletes what its key names. The topic is compacted, so a reader applies records in order and the
-last one of each key wins. Bytes that are none of this were written by a later version: UnknownFormat, never a
-silent skip.
+A null value deletes the key. The topic is compacted, so a reader applies records in order and the
+last one of each key wins. Other bytes were written by a later version: UnknownFormat, never a silent skip.
 """
 
 import struct
@@ -60,8 +59,8 @@ EXPIRY_TAG = 1001
 UUID_BYTES = 16
 VARINT_BYTES_MAX = 5
 KNOWN_TOPIC_IDS = 4096
-"""So many topic ids are kept as one object each: a group's offsets are mostly of a few topics, and a coordinator may
-hold a million of them."""
+"""How many topic ids are cached, so that equal ids are one object: most offsets of a group are of a few topics, and a
+coordinator may hold a million offsets."""
 
 
 class OffsetKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,7 +237,7 @@ def decode_group(data: bytes) -> StoredGroup:
 
 
 def offsets_partition(group_id: str, partitions: int) -> int:
-    """The partition of the offsets topic that a group lives in, as Kafka and its tools compute it."""
+    """The partition of the offsets topic for a group, as Kafka and its tools compute it."""
     code = 0
     utf16 = group_id.encode("utf-16-be", "surrogatepass")
     for (unit,) in struct.iter_unpack(">H", utf16):
@@ -289,7 +288,7 @@ def _blob(data: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads fields one after the other, and no byte that is not there."""
+    """Reads fields one after the other, and never past the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -305,7 +304,7 @@ class _Reader:
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def whole_int64(self) -> int:
-        """A number, and nothing else."""
+        """A value that is one number and nothing else."""
         number = self.int64()
         self.finish()
         return number

@@ -1,8 +1,8 @@
-"""Which topics a consumer reads: the one part of a member's metadata that the broker looks into.
+"""The topics that a consumer reads: the only part of a member's metadata that the broker reads.
 
-For groups of protocol type `consumer`, metadata begins with int16 version | int32 number of topics | topics,
-each an int16 length and UTF-8 bytes. What follows differs by version and is between the consumers. It is the
-clients' own format, so a surprise in it is no error: the answer is then "unknown", and nothing is decided by it.
+For groups of protocol type `consumer`, metadata begins with int16 version | int32 number of topics | topics, each an
+int16 length and UTF-8 bytes. The rest differs by version and is only for the consumers. It is the clients' own format,
+so metadata that cannot be read is no error: the result is "unknown", and nothing is decided by it.
 """
 
 import struct

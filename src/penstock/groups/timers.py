@@ -1,16 +1,15 @@
 """Deadlines by key, for tens of thousands of members whose deadlines all move with every heartbeat.
 
-A heap entry is only a promise to look: when a deadline moves to later, the entry stays where it is, and when
-it comes up it is put back at the deadline that then holds. So a heartbeat costs one dictionary write and no
-heap work.
+A heap entry only says when to look at its key. When a deadline moves to later, the entry stays; when the entry comes
+up, it is pushed again with the deadline of that moment. So a heartbeat costs one dictionary write and no heap work.
 """
 
 import heapq
 from collections.abc import Iterator
 
 STALE_FACTOR = 2
-"""The heap is rebuilt when it has grown to this many times its live entries, so that keys that come and go
-quickly do not pile up until their time comes."""
+"""The heap is rebuilt when it has grown to this many times its live entries, so that short-lived keys do not accumulate
+until their deadlines."""
 STALE_MIN = 64
 
 

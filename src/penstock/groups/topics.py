@@ -1,31 +1,32 @@
 """Which topic a name stands for: offsets are kept by name, and a name may be used again.
 
-A group that has read 500 records of a topic must not begin at offset 500 of another topic that was given the same name
-later: it would skip the first 500 records of it, and nobody would notice. So every offset is stored with the id of its
-topic, which is never used again, and compared with the id that the name has in the metadata by now:
+A group that has read 500 records of a topic must not begin at offset 500 of another topic that got the same name later:
+it would skip the first 500 records without an error. So every offset is stored with the id of its topic, which is never
+used again, and compared with the id that the name has in the metadata now:
 
-- the same: it is what the group committed;
-- another one, or the name is not in use: the topic was deleted. The offset is not there for anybody, and a deletion is
-  written for it when there is time;
-- stored without an id, as earlier versions did: nothing can be told. It counts, as it did when it was written, and is
-  written again with the id of the topic that has its name then. Taking it for old would make every group start over
-  when a node is upgraded. What is left of the danger is a topic that was deleted, and its offsets not, before that.
+- the same id: the offset counts;
+- another id, or the name is not in use: the topic was deleted. The offset does not count, and its deletion is written
+  later;
+- stored without an id, as earlier versions did: the offset counts, as it did when it was written, and is written again
+  with the id of the topic that has the name then. Otherwise every group would start over when a node is upgraded. One
+  risk remains: a topic that was deleted before the upgrade, and its offsets were not.
 
-A node's metadata may be behind. One that has not read of a new topic yet would take that topic's offsets for old ones
-and delete them. So an offset is stored with the version of the metadata, too, by which it was taken in. Invariants:
+A node's metadata may be behind. A coordinator that has not read of a new topic yet would take that topic's offsets for
+old ones and delete them. So an offset is also stored with the version of the metadata by which it was accepted.
+Invariants:
 
-1. A coordinator judges by metadata that is at least as new as that of all offsets in its log: it does not begin before.
+1. A coordinator judges by metadata that is at least as new as that of all offsets in its log: it does not start before.
    Then a topic that it does not know was deleted, and is not merely unknown.
-2. An offset is taken in only for a topic that is in use, and under the id that the request names, or else that the
-   topic had when the request came.
-3. No deletion of an old topic's offset overtakes a commit that may be for the new one: where a commit is being written,
-   it replaces what was there, and nothing is deleted.
+2. An offset is accepted only for a topic that exists, and under the id that the request names, or else that the topic
+   had when the request came.
+3. No deletion of an old topic's offset overtakes a commit that may be for the new one: a commit that is being written
+   replaces the old offset, and nothing is deleted.
 
-What remains: a client that names topics by their names (all before OffsetCommit and OffsetFetch v10) means the topic
-that it knows, and the coordinator the one that it knows. An offset that a coordinator takes in while its metadata is
-behind gets the old topic's id and is dropped with it: the group reads some records twice. One that a client commits
-late, having read from the old topic, counts for the new one; ids in the request are the only help against that.
-Subscriptions, which this broker itself commits for, name them.
+Limits: a client that names topics by their names (all before OffsetCommit and OffsetFetch v10) means the topic that it
+knows, and the coordinator the one that it knows. An offset that a coordinator accepts while its metadata is behind gets
+the old topic's id and is dropped with it: the group reads some records twice. An offset that a client commits late,
+having read from the old topic, counts for the new one; only ids in the request prevent that. Subscriptions, for which
+this broker itself commits, name ids.
 """
 
 from enum import Enum
@@ -41,7 +42,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows with every change; whoever has the same version knows the same topics."""
+        """Grows with every change; nodes with the same version know the same topics."""
         ...
 
     def id_of(self, name: str) -> UUID | None:
@@ -50,11 +51,11 @@ class Topics(Protocol):
 
 
 class Verdict(Enum):
-    """What an offset is worth by now."""
+    """Whether an offset still counts."""
 
     COUNTS = "counts"
     UNSIGNED = "unsigned"
-    """It counts, but nothing says for which topic it was committed."""
+    """It counts, but it is not known for which topic it was committed."""
     GONE = "gone"
 
 

@@ -1,4 +1,4 @@
-"""What goes into the coordinator and what comes out, in its own words: no wire message gets this far."""
+"""Requests and results of the coordinator, in its own types: it sees no wire message."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -17,7 +17,7 @@ NO_MEMBER = ""
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """One way of assigning that a member offers, and what it says of itself for it."""
+    """An assignment protocol that a member offers, and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -29,7 +29,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     member_id: str
     new_member_id: str
-    """The id that a new member gets. Made by the caller, because there is no chance in here."""
+    """The id that a new member gets. Chosen by the caller, because a core has no randomness."""
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
@@ -39,8 +39,8 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_timeout_ms: int = -1
     """-1, from clients that do not send it: the session timeout."""
     requires_known_member_id: bool = False
-    """JoinGroup v4 and later: a new member is told its id first and joins with it, so that a retry whose
-    answer was lost does not leave a ghost behind."""
+    """JoinGroup v4 and later: a new member is told its id first and joins with it, so that a retry whose answer was
+    lost does not leave a second member behind."""
     supports_skip_assignment: bool = False
     """JoinGroup v9 and later: the leader can be told that there is nothing to assign."""
 
@@ -79,7 +79,7 @@ class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member has to work on."""
+    """A member's assignment."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -88,14 +88,14 @@ class SyncResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeavingMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member that leaves, or is sent away: by member id, or by instance id alone."""
+    """A member that leaves, or is removed: by member id, or by instance id alone."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None
 
 
 class LeftMember(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one leaving member."""
+    """The outcome for one leaving member."""
 
     member_id: str
     instance_id: str | None
@@ -110,18 +110,18 @@ class LeaveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group continues reading one partition. The metadata is the client's and kept to the letter."""
+    """Where a group continues reading one partition. The metadata is stored as the client sent it."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """When it goes, if the client said so (OffsetCommit v2 to v4 can); -1: when the group's retention says so."""
+    """When it expires, if the client said so (OffsetCommit v2 to v4 can); -1: the retention of the group decides."""
     topic_id: UUID | None = None
-    """Of the topic that it was committed for. None: stored by a version that did not keep it."""
+    """Of the topic that it was committed for. None: stored by a version that did not keep the id."""
     topics_version: int = NO_VERSION
-    """Of the metadata by which it was taken in; see `topics.py`."""
+    """Of the metadata by which it was accepted; see `topics.py`."""
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,8 +133,8 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     topic_id: UUID | None = None
-    """Of the topic that it was read from, if whoever commits knows that, else of the one that had the name when the
-    request came. None: whichever has it when it is decided."""
+    """Of the topic that it was read from, if the committing client knows that, else of the topic that had the name when
+    the request came. None: the topic that has the name when the commit is decided."""
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +179,7 @@ class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A group as DescribeGroups shows it, with what our own tools want to know besides."""
+    """A group as DescribeGroups shows it, with more for our own tools."""
 
     group_id: str
     state: GroupState
