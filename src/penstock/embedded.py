@@ -1,7 +1,7 @@
 """A broker inside your process: `with Broker() as broker:` and any Kafka client can use it.
 
-It runs on an event loop in a thread of its own, so it does not care whether your program has one. Several can run side
-by side. After `close()` nothing is left of it: no thread, no port, and no file unless you gave it a data folder.
+It runs on an event loop in a thread of its own, independent of any loop of your program. Several can run side by side.
+After `close()` nothing is left of it: no thread, no port, and no file unless you gave it a data folder.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ class Broker:
     """A running broker. It serves from the moment it is constructed until `close()`.
 
     Broker()                                in memory, on free ports of 127.0.0.1
-    Broker(data_dir="data")                 on disk: what was acked is there again next time
-    Broker(num_partitions=3)                what topics get that are created by being used
+    Broker(data_dir="data")                 on disk: acknowledged records survive a restart
+    Broker(num_partitions=3)                partitions of topics that are created on first use
     Broker(topic_defaults={"retention.ms": "60000"})
     """
 
@@ -63,12 +63,12 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port`, as Kafka clients want it."""
+        """`host:port`, as Kafka clients expect it."""
         return str(self._thread.service.kafka_address)
 
     @property
     def http_url(self) -> str:
-        """Where `/health`, `/ready` and `/metrics` are."""
+        """The base URL of `/health`, `/ready` and `/metrics`."""
         address = self._thread.service.http_address
         if address is None:
             raise ValueError(
@@ -88,7 +88,7 @@ class Broker:
 
 
 class _BrokerThread:
-    """The thread with the event loop that the service lives on."""
+    """The thread with the event loop of the service."""
 
     def __init__(self, config: NodeConfig, disk: Disk | None) -> None:
         self._config = config.validate()
@@ -106,14 +106,14 @@ class _BrokerThread:
             self._join()
 
     def stop_and_wait(self) -> None:
-        """From any thread, any number of times."""
+        """May be called from any thread, any number of times."""
         call_stop, self._call_stop = self._call_stop, None
         if call_stop is not None:
             call_stop()
         self._join()
 
     def _join(self) -> None:
-        """Waits for the end of the thread; raises what it could not do."""
+        """Waits for the end of the thread; raises its error."""
         self._thread.join()
         problem, self._problem = self._problem, None
         if problem is not None:

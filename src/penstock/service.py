@@ -1,4 +1,4 @@
-"""One node with its ports open: what `penstock serve` and the embedded broker both run."""
+"""One node with its ports open: `penstock serve` and the embedded broker both run this."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ LISTEN_BACKLOG = 1024
 
 
 class Service:
-    """Opens the ports, starts the node, and stops both in the other order. Lives on the running event loop."""
+    """Opens the ports, starts the node, and stops both in the reverse order. Lives on the running event loop."""
 
     def __init__(self, config: NodeConfig, *, eager_http: bool = False, disk: Disk | None = None) -> None:
         self.config = config.validate()
@@ -48,8 +48,8 @@ class Service:
         self.cluster_address = config.cluster
 
     async def start(self) -> None:
-        """Alone, ready to serve when it returns; in a cluster, `wait_ready` tells when. Ports are bound first: a port
-        in use must not cost a recovery."""
+        """Without a cluster, the node serves when this returns; in a cluster, `wait_ready` tells when. Ports are bound
+        first: a port in use must not cost a recovery."""
         kafka_socket = _listen(self.config.kafka, "kafka")
         self.kafka_address = _bound(kafka_socket, self.config.kafka)
         try:
@@ -79,7 +79,7 @@ class Service:
             raise
 
     async def wait_ready(self) -> None:
-        """Returns when clients are served; raises if they never will be."""
+        """Returns when the node serves clients; raises if it never will."""
         assert self.node is not None
         await self.node.wait_ready()
 
@@ -91,7 +91,7 @@ class Service:
         return StatusLog(self.config.status_topic, node_id=self.config.node_id, clock=SystemClock())
 
     def _bind_cluster(self) -> "MakeLinks":
-        """Opens the inter-node port, and says how a node gets its links through it."""
+        """Opens the inter-node port, and returns how a node gets its links through it."""
         from penstock.node import frame_kinds
         from penstock.node.membership.datagrams import UdpNetwork
         from penstock.node.membership.links import Links
@@ -132,7 +132,8 @@ class Service:
         return make_links
 
     async def stop(self) -> None:
-        """Hands over what it leads, stops taking requests, flushes, closes. Safe after a failed start."""
+        """Hands over the partitions that the node leads, stops accepting requests, flushes, closes. Safe after a failed
+        start."""
         if self.node is not None:
             self.node.events.tell("broker.stopping")
             await self.node.retire()
@@ -172,7 +173,8 @@ class Service:
         )
 
     async def _open_http(self) -> None:
-        """The web stack takes twice as long to import as the broker takes to start: embedded, it waits for a caller."""
+        """Opens the HTTP port. The web stack takes twice as long to import as the broker takes to start: an embedded
+        broker imports it with the first request."""
         if self._http_socket is None:
             return
         if self._eager_http:

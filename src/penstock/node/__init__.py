@@ -1,5 +1,5 @@
-"""The machine room: the only place that waits. It owns the event loop's work, the disk and the clock, drives the cores
-and carries out what they decide."""
+"""The node: the only package that waits. It owns the event loop, the disk and the clock, and carries out what the cores
+decide."""
 
 from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.node import Node

@@ -1,4 +1,4 @@
-"""What a node does for itself, unasked: retention, compaction, expiry, and a look at its own pulse."""
+"""Background work of a node: retention, compaction, expiry, scrubbing, and measuring the event loop's lag."""
 
 import asyncio
 import logging
@@ -18,21 +18,21 @@ from penstock.types import Offset
 log = logging.getLogger("penstock.node")
 
 ROUND_SECONDS = 5.0
-"""How often every partition is looked at. Kafka looks every five minutes; a look here costs microseconds."""
+"""How often every partition is checked. Kafka checks every five minutes; a check here costs microseconds."""
 
 RETENTION_GRACE_MS = 300_000
-"""How long expired records stay after a round found them, or retention.ms if that is less. Imports and tests write
-records of long ago and read them back: Kafka, which looks every five minutes, lets them."""
+"""How long expired records stay after a round found them, or retention.ms if that is less. Imports and tests write old
+records and read them back: Kafka, which checks every five minutes, allows that."""
 
 SCRUB_SECONDS = 30.0
-"""Between two looks at old bytes. Each reads about 64 MiB: two megabytes a second, which no disk notices."""
+"""Between two scrubs. Each reads about 64 MiB: two megabytes a second, a small load for any disk."""
 
 SCRUBS_PER_TURN = 500
-"""Partitions of which one look reads something. A thousand small ones are through within a minute, and each costs the
-event loop a tenth of a millisecond."""
+"""Partitions that one scrub reads from. A thousand small ones are scrubbed within a minute, and each costs the event
+loop a tenth of a millisecond."""
 
 PARTITIONS_PER_TURN = 50
-"""Partitions looked at before other work gets its turn on the event loop."""
+"""Partitions that are processed before other work gets its turn on the event loop."""
 
 PULSE_SECONDS = 0.5
 
@@ -41,7 +41,7 @@ CHORE_SECONDS = 60.0
 BRISK_SECONDS = 2.0
 
 Chore = Callable[[], Awaitable[None]]
-"""What another part of the node wants to have done every minute, or every other second."""
+"""Work of another part of the node, to be done every minute or every other second."""
 
 
 class Housekeeping(Part):
@@ -65,7 +65,7 @@ class Housekeeping(Part):
         self._tasks: list[asyncio.Task[None]] = []
         self._expired_since_ms: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._scrubbed: WeakKeyDictionary[Partition, Offset] = WeakKeyDictionary()
-        """Where the next scrub of each partition goes on."""
+        """Where the next scrub of each partition continues."""
         self._scrub_turn = 0
 
     async def start(self) -> None:
@@ -95,9 +95,9 @@ class Housekeeping(Part):
             try:
                 await self.scrub()
             except (StorageError, CorruptLog) as trouble:
-                log.error("reading old bytes again: %s", trouble)
+                log.error("scrubbing: %s", trouble)
             except Exception:
-                log.exception("a bug in reading old bytes again")
+                log.exception("a bug in scrubbing")
 
     async def _do_chores(self, chores: Sequence[Chore], pause_seconds: float) -> None:
         while chores:
@@ -111,8 +111,8 @@ class Housekeeping(Part):
                     log.exception("a bug in housekeeping; the rest goes on")
 
     async def scrub(self) -> None:
-        """Reads some old bytes again: of the next partition, and as long as these are few, of those behind it. Rot that
-        is found while other replicas are whole costs nothing but a copy: see `mending`."""
+        """Reads some old bytes again: of the next partition, and as long as these are few, of the partitions after it.
+        Damage that is found while other replicas are intact is repaired by a copy: see `repair`."""
         partitions = [one for one in self._partitions.tended() if not one.closed]
         left_bytes, left_scrubs = SCRUB_BYTES, SCRUBS_PER_TURN
         for count in range(len(partitions)):
@@ -140,7 +140,7 @@ class Housekeeping(Part):
         return plan.read_bytes
 
     async def tidy(self) -> None:
-        """One round: deletes what retention no longer keeps, compacts what is dirty enough."""
+        """One round: applies retention, and compacts partitions that are dirty enough."""
         for count, partition in enumerate(self._partitions.tended()):
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -156,7 +156,7 @@ class Housekeeping(Part):
                 log.exception("%s: a bug in housekeeping; the other partitions go on", partition.name)
 
     async def _tidy(self, partition: Partition) -> None:
-        """Where a log starts is its leader's decision, and the others follow; compaction is everybody's own."""
+        """The leader decides where a log starts, and its followers take that over; every replica compacts by itself."""
         if partition.leads:
             self._retain(partition, self._clock.wall_ms())
         plan = partition.log.compactor.plan(self._clock.wall_ms())
@@ -169,7 +169,8 @@ class Housekeeping(Part):
             await self._workers.run(task)
 
     def _retain(self, partition: Partition, now_ms: int) -> None:
-        """Deletes what is past its time and its grace. What is over retention.bytes goes at once: it takes space."""
+        """Deletes records that have expired and whose grace period is over. Records beyond retention.bytes are deleted
+        at once: they take space."""
         stored, config = partition.log, partition.config
         too_large = 0 <= config.retention_bytes < stored.size_bytes
         if not too_large and stored.retention.expired(now_ms):
@@ -181,7 +182,7 @@ class Housekeeping(Part):
             partition.replica.consensus.prefix_deleted()
 
     async def _pulse(self) -> None:
-        """How late the loop runs a timer: the delay that every request suffers too."""
+        """Measures how late the loop runs a timer: every request has that delay too."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + PULSE_SECONDS

@@ -1,4 +1,4 @@
-"""What the node counts about itself: plain numbers, read only when somebody scrapes them."""
+"""Counters of the node: plain numbers, formatted only when a client scrapes them."""
 
 from bisect import bisect_left
 

@@ -1,5 +1,5 @@
-"""The seam between the node and its threads: one that runs jobs in order, for flushes. The simulator brings its own,
-which takes virtual time and none of the machine's."""
+"""The seam between the node and its threads: a thread that runs jobs in order, for flushes. The simulator brings its
+own, which runs on virtual time."""
 
 import asyncio
 import threading
@@ -11,12 +11,12 @@ Job = Callable[[], None]
 
 
 class JobThread(Protocol):
-    """Runs what it is given, one after the other, off the event loop. A job never raises."""
+    """Runs jobs one after the other, off the event loop. A job never raises."""
 
     def submit(self, job: Job) -> None: ...
 
     async def stop(self) -> None:
-        """Returns when all that was submitted has run."""
+        """Returns when all submitted jobs have run."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Threads for what blocks and nobody waits for: compaction and the deletion of files."""
+"""Threads for blocking work that no request waits for: compaction and the deletion of files."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 WORKER_THREADS = 2
-"""One may compact a large partition for minutes; the other keeps deletions going meanwhile."""
+"""One may compact a large partition for minutes; the other continues with deletions meanwhile."""
 
 
 class Workers:
@@ -23,7 +23,7 @@ class Workers:
         return await asyncio.get_running_loop().run_in_executor(self._pool, job)
 
     def stop(self) -> None:
-        """Waits for what runs; jobs are bounded by one segment or one file."""
+        """Waits for running jobs; each is bounded by one segment or one file."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

@@ -1,7 +1,7 @@
 """The seam between the node and the network's datagrams: real UDP here, a simulated one elsewhere.
 
-What an implementation promises, and no more: a datagram arrives whole or not at all, perhaps late, twice or out of
-order. `send` never waits and never raises for what the network does.
+An implementation promises this and no more: a datagram arrives whole or not at all, perhaps late, twice or out of
+order. `send` never waits, and never raises for a failure of the network.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_NAMES = 1000
 """Host names with a known address: as many as there may be members."""
 NAME_LIFETIME_S = 30.0
-"""How long an address that a name had is used before it is looked up again: names move with their containers."""
+"""How long the address of a name is used before it is looked up again: names move with their containers."""
 
 
 class Datagrams(Protocol):
     """An open endpoint."""
 
     local: Endpoint
-    """Where it listens, with the port that it really has."""
+    """The address on which it listens, with the actual port."""
 
     def send(self, to: Endpoint, data: bytes) -> None: ...
 
@@ -60,12 +60,12 @@ class _Receiver(asyncio.DatagramProtocol):
         self._receive(Endpoint(addr[0], addr[1]), data)
 
     def error_received(self, exc: Exception) -> None:
-        # Nobody listens there, or there is no route: gossip finds out by itself.
+        # No process listens there, or there is no route: gossip detects that by itself.
         log.debug("datagram: %s", exc)
 
 
 class UdpEndpoint:
-    """A UDP socket that looks names up by itself, without making anybody wait."""
+    """A UDP socket that looks names up in the background."""
 
     def __init__(self, transport: asyncio.DatagramTransport) -> None:
         self._transport = transport
@@ -98,7 +98,7 @@ class UdpEndpoint:
         if self._is_v6 and address.version == 4:
             address = ipaddress.IPv6Address(
                 f"::ffff:{address}"
-            )  # how a socket for both speaks with the old one
+            )  # how a dual-stack socket addresses an IPv4 host
         if (address.version == 6) != self._is_v6 or self._transport.is_closing():
             return
         try:
@@ -106,11 +106,11 @@ class UdpEndpoint:
         except (
             OSError,
             ValueError,
-        ) as problem:  # what the loops do not tell `error_received`, each has its own
+        ) as problem:  # errors that the event loops raise here instead of calling `error_received`
             log.debug("datagram to %s: %s", address, problem)
 
     def _look_up(self, to: Endpoint, data: bytes) -> None:
-        """This datagram goes out when the address is known. What else goes there meanwhile is lost, like any other."""
+        """Sends the datagram when the address is known. Other datagrams to that name are dropped meanwhile."""
         if to.host in self._lookups:
             return
         lookup = self._loop.create_task(self._resolve_and_send(to, data))
@@ -120,11 +120,11 @@ class UdpEndpoint:
     async def _resolve_and_send(self, to: Endpoint, data: bytes) -> None:
         try:
             found = await self._loop.getaddrinfo(to.host, to.port, type=socket.SOCK_DGRAM)
-        except (OSError, UnicodeError) as problem:  # the latter for what cannot be a name at all
+        except (OSError, UnicodeError) as problem:  # UnicodeError: the text cannot be a host name
             log.debug("gossip cannot resolve %s: %s", to.host, problem)
             return
         addresses = [ipaddress.ip_address(row[4][0]) for row in found]
-        # A v4 address can be reached from both kinds of sockets, so it is the second choice of one for v6.
+        # Both kinds of sockets can reach an IPv4 address, so it is the second choice of an IPv6 socket.
         fitting = [each for each in addresses if self._is_v6 or each.version == 4]
         fitting.sort(key=lambda each: (each.version == 6) != self._is_v6)
         if not fitting:

@@ -1,9 +1,9 @@
-"""Drives membership: datagrams in and out, one timer, and the number that must survive a restart.
+"""Drives gossip: datagrams in and out, one timer, and the numbers that must survive a restart.
 
 `meta/gossip` holds a CRC-32C of 4 bytes, big-endian, and behind it a MessagePack array: boot epoch, reserved
 incarnation. It is written once at every start, and again only when this node has had to contradict others some sixty
-times. A file that is lost or damaged harms nobody: the epoch also follows the wall clock, and the others know the
-last incarnation and are outdone.
+times. A lost or damaged file does no harm: the epoch also follows the wall clock, and this node learns from the others
+the last incarnation and uses a higher one.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ META = "meta"
 CRC_SIZE = 4
 
 Reliable = Callable[[NodeId | Endpoint, bytes], bool]
-"""Sends over the connection between nodes, never waits; False when it was dropped. What arrives there is given to
-`Gossip.receive_reliable`. For a node, its address is in `Gossip.members()`."""
+"""Sends over the connection between nodes, never waits; False when the data was dropped. The receiving node passes it
+to `Gossip.receive_reliable`. The address of a node is in `Gossip.members()`."""
 OnChange = Callable[[Member, State], None]
 
 
 class Saved(msgspec.Struct, array_like=True, frozen=True):
-    """What `meta/gossip` holds."""
+    """The content of `meta/gossip`."""
 
     epoch: int = -1
     incarnation: int = -1
@@ -90,8 +90,8 @@ class Gossip:
         on_change: OnChange,
         chance: Random | None = None,
     ) -> None:
-        """`on_change` is called for every member but this one, after `members()` has changed. Without `key`,
-        everybody who can reach the port is believed: for loopback only."""
+        """`on_change` is called for every member but this one, after `members()` has changed. Without `key`, gossip
+        believes every sender that can reach the port: for loopback only."""
         self._meta = meta
         self._settings = settings
         self._key = key
@@ -105,11 +105,11 @@ class Gossip:
         self._saved = Saved.load(disk)
         self._epoch = max(self._saved.epoch + 1, clock.wall_ms())
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0  # not every loop's handles tell
+        self._timer_due = 0.0  # not every event loop's timer handles have `when`
         self._left = asyncio.Event()
 
     async def start(self, bind: Endpoint) -> Endpoint:
-        """Listens, and returns where. A port 0 in the metadata's `cluster` becomes the port that was bound."""
+        """Listens, and returns the address. A port 0 in the metadata's `cluster` becomes the port that was bound."""
         self._disk.make_dir(META)
         self._loop = asyncio.get_running_loop()
         self._datagrams = await self._network.open(bind, self._receive)
@@ -129,12 +129,12 @@ class Gossip:
         return self._datagrams.local
 
     def join(self, seeds: Iterable[Endpoint]) -> None:
-        """Tries the seeds now, and for ever whenever nobody is known to be there."""
+        """Tries the seeds now, and again whenever no other member is known to be alive."""
         self._carry_out(self._running.join(self._loop.time(), seeds))
 
     async def leave(self, timeout_s: float = 5.0) -> None:
-        """Says farewell and waits until it has been told often enough, or for `timeout_s`. Whoever never began has
-        nobody to say it to."""
+        """Announces that this node leaves and waits until that was sent often enough, or for `timeout_s`. Does nothing
+        if gossip was never started."""
         if self._core is None:
             return
         self._carry_out(self._running.leave(self._loop.time()))
@@ -142,7 +142,7 @@ class Gossip:
             await asyncio.wait_for(self._left.wait(), timeout_s)
 
     def stop(self) -> None:
-        """Silent from here on; without `leave` the others will find this node dead. Calling it twice is fine."""
+        """Sends nothing from now on; without `leave` the others will find this node dead. Calling it twice is fine."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -151,7 +151,7 @@ class Gossip:
         self._core = None
 
     def set_meta(self, meta: MemberMeta) -> None:
-        """Tells everybody something else of this node."""
+        """Announces new metadata of this node."""
         self._meta = meta
         self._carry_out(self._running.set_meta(self._loop.time(), meta))
 
@@ -160,8 +160,8 @@ class Gossip:
         self._carry_out(self._running.forget(self._loop.time(), replica))
 
     def peer_up(self, node: NodeId, session: Session | None = None) -> None:
-        """The connection with a node has come up: nodes find each other by this where datagrams do not get through.
-        `session`: which run of it; None from a node of a version that does not tell."""
+        """The connection with a node has come up: nodes find each other by this where datagrams are blocked. `session`:
+        which run of the node; None from a node of a version that does not send it."""
         if self._core is not None:
             self._carry_out(self._core.connected(self._loop.time(), node, session))
 
@@ -170,7 +170,7 @@ class Gossip:
             self._carry_out(self._core.disconnected(self._loop.time(), node))
 
     def receive_reliable(self, sender: NodeId, data: bytes | memoryview) -> None:
-        """A frame of gossip's kind came over the connection with `sender`."""
+        """A gossip frame arrived over the connection with `sender`."""
         if self._core is not None:
             self._carry_out(self._core.step_reliable(self._loop.time(), sender, bytes(data)))
 
@@ -178,7 +178,7 @@ class Gossip:
 
     @property
     def epoch(self) -> int:
-        """Of this run, as peers are to hear it in the handshake; greater than that of any earlier one."""
+        """The epoch of this run, for the handshake; greater than that of any earlier run."""
         return self._epoch
 
     @property
@@ -186,11 +186,11 @@ class Gossip:
         return self._meta
 
     def members(self) -> Mapping[Replica, Member]:
-        """Everybody that is known, this node included, as of now: the mapping changes as members do."""
+        """All known members, this node included: the mapping changes as members do."""
         return MappingProxyType(self._running.members)
 
     def find(self, node: NodeId) -> Member | None:
-        """The member with this node id that is most likely there: of several folders, one that is alive."""
+        """The member with this node id that is most likely alive: of several folders, one that is alive."""
         known = [member for member in self._running.members.values() if member.node == node]
         return min(known, key=lambda member: (member.state, -member.incarnation), default=None)
 
@@ -201,7 +201,7 @@ class Gossip:
 
     @property
     def health_score(self) -> int:
-        """0: this node is healthy; up to 7: it is slow or badly connected itself, and therefore patient."""
+        """0: this node is healthy; up to 7: it is slow or badly connected itself, and uses longer timeouts."""
         return self._running.health_score
 
     # --- inside
@@ -243,11 +243,12 @@ class Gossip:
         try:
             Saved(self._epoch, incarnation).save(self._disk)
         except StorageError as problem:
-            # After a restart the others would know a greater one, and be outdone: slower, and no harm.
+            # After a restart the others would know a greater incarnation, and this node would use a higher one: slower,
+            # and harmless.
             log.error("cannot save the gossip incarnation: %s", problem)
 
     def _set_timer(self) -> None:
-        if self._core is None:  # a callback has stopped us
+        if self._core is None:  # a callback has stopped this gossip
             return
         due = self._core.next_deadline
         if self._timer is not None:

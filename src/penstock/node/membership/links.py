@@ -1,4 +1,5 @@
-"""All that ties a node to its peers: frames, calls, gossip, membership. A node that is alone has none of it."""
+"""The connections of a node with its peers: frames, calls, gossip, membership. A node without a cluster has none of
+it."""
 
 from collections.abc import Callable
 from random import Random
@@ -22,7 +23,7 @@ LEAVE_SECONDS = 1.0
 
 
 class Links(Part):
-    """Made for one node, on its event loop. `bind` is where gossip listens; the network brings its own socket."""
+    """Made for one node, on its event loop. `bind` is the address of gossip; the network brings its own socket."""
 
     def __init__(
         self,
@@ -88,14 +89,14 @@ class Links(Part):
         )
 
     def seen(self) -> dict[int, int]:
-        """Nodes that are there, with their incarnations."""
+        """Nodes that seem to be alive, with their incarnations."""
         return self.membership.seen()
 
     async def start(self) -> None:
         self.events.watch(up=self._peer_up, down=self.gossip.peer_down)
         await self.network.start()
         await self.gossip.start(self._bind)
-        for node in self.network.connected():  # who came while gossip's socket was being opened
+        for node in self.network.connected():  # nodes that connected while gossip's socket was being opened
             self._peer_up(node)
 
     async def stop(self) -> None:
@@ -110,11 +111,11 @@ class Links(Part):
         self.gossip.peer_up(node, session)
 
     def _reliable(self, to: NodeId | Endpoint, data: bytes) -> bool:
-        """Gossip's own packets over a connection; an address alone cannot be dialled for that."""
+        """Sends gossip packets over a connection; needs a node id, since an address alone has no connection."""
         return isinstance(to, int) and self.network.send(NodeId(to), frame_kinds.GOSSIP, data)
 
     def _member_changed(self, member: Member, state: State) -> None:
-        """Whoever wants to know looks at `seen`: decisions are made in rounds."""
+        """Nothing to do: periodic decisions read `seen`."""
 
 
 MakeLinks = Callable[[NodeConfig, DataFolder, Disk, Clock], Links]

@@ -1,13 +1,11 @@
-"""How a node comes to its cluster, stays registered in it, and leaves.
+"""How a node finds its cluster, stays registered in it, and leaves.
 
-    an empty folder   dials the seeds until they agree on founding one, or one of them has a cluster to join
-    afterwards        the folder knows the cluster; the seeds are only where to look first
-    registered        the controller knows the node's id, incarnation and addresses, and all nodes learn them from the
-    metadata
-    refused           one that nobody lets in says why, goes on trying, and ends where that is hopeless
-                      (`peers/refusals.py`)
+    empty folder   the node dials the seeds until they agree to found a cluster, or one of them has a cluster to join
+    later starts   the folder names the cluster; the seeds are only the first addresses to try
+    registered     the controller knows the node's id, incarnation and addresses, and the metadata tells all nodes
+    refused        a node that is not admitted logs why and retries; it stops if that is hopeless (`peers/refusals.py`)
 
-What this node tells of itself (the hello, gossip's metadata) changes once, when it has found its cluster.
+What this node announces about itself (the hello, gossip's metadata) changes once, when it has found its cluster.
 """
 
 import asyncio
@@ -34,11 +32,11 @@ log = logging.getLogger("penstock.node")
 
 CHECK_SECONDS = 1.0
 TELL_SECONDS = 5.0
-"""How often a node that waits for others says so."""
+"""How often a node that waits for others logs that."""
 
 
 class Membership:
-    """This node's place in its cluster."""
+    """This node's membership in its cluster."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class Membership:
     # --- finding the cluster
 
     async def find(self) -> None:
-        """Returns when the folder knows its cluster; NotAdmitted when it will never know one this way."""
+        """Returns when the folder names its cluster; NotAdmitted if that cannot happen."""
         self._network.dial_seeds(self._config.seeds)
         self._gossip.join(GossipEndpoint(seed.host, seed.port) for seed in self._config.seeds)
         if self._founding is None:
@@ -120,8 +118,9 @@ class Membership:
     def seen(self) -> dict[int, int]:
         """Nodes that gossip sees or that are connected, with their incarnations; this one is among them.
 
-        A connection is the better witness: it ends with `peer_silence_ms`, long before a node is fenced, and of two
-        processes with one id it has decided which one is the node."""
+        A connection is the better evidence: it ends after `peer_silence_ms`, long before a node is fenced, and of two
+        processes with one id it has decided which one is the node.
+        """
         seen = {
             int(replica.node): replica.incarnation
             for replica, member in self._gossip.members().items()
@@ -137,7 +136,8 @@ class Membership:
         )
 
     async def admitted(self) -> None:
-        """Returns when the cluster counts this node as its own; NotAdmitted when it never will. Behind `register`."""
+        """Returns when the cluster has registered this node; NotAdmitted if it never will. To be called after
+        `register`."""
         while not self._is_registered.is_set():
             self._check_hope()
             await _within(CHECK_SECONDS, self._is_registered.wait())
@@ -155,8 +155,8 @@ class Membership:
                     self._is_registered.set()
                     done()
             elif known is None and was_registered:
-                # By decision: coming back by itself would undo it.
-                log.warning("this node was taken out of the cluster: stop it (started again, it joins again)")
+                # An operator or the controller decided that: registering again would undo it.
+                log.warning("this node was removed from the cluster: stop it (started again, it joins again)")
                 return
             else:
                 await self._register(controller, metadata, registration)
@@ -175,7 +175,7 @@ class Membership:
             else:
                 log.error("this node could not be registered: %s", refused)
         except PenstockError as trouble:
-            log.info("this node could not be registered, again soon: %s", trouble)
+            log.info("this node could not be registered, next attempt soon: %s", trouble)
 
     def _voters_here(self, metadata: MetadataLog) -> str:
         config = metadata.partition.replica.group_config
@@ -184,7 +184,7 @@ class Membership:
         return f"of {len(voters)} there are {sum(voter in here for voter in voters)} here"
 
     def follow_nodes(self, metadata: MetadataLog) -> None:
-        """The metadata says where the other nodes are, and which have gone for good."""
+        """Takes over the addresses of the other nodes from the metadata, and forgets nodes that were removed."""
         nodes = metadata.state.nodes.values()
         registered = {node.replica for node in nodes}
         for gone in sorted(self._registered - registered):
@@ -201,7 +201,7 @@ class Membership:
 
 
 async def _within(seconds: float, event: Awaitable[object]) -> None:
-    """Until it happens, or for so long."""
+    """Waits for the event, at most this long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event

@@ -1,4 +1,4 @@
-"""The node's side of the network seam: who makes it, and the real one."""
+"""The network seam of a node, and the real network behind it."""
 
 import socket
 from collections.abc import Callable

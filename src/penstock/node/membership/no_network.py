@@ -1,4 +1,4 @@
-"""The network of a node that is alone."""
+"""The network of a node without a cluster."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NoNetwork:
-    """Nobody is there, and nobody ever will be."""
+    """A transport without peers."""
 
     async def start(self) -> None: ...
 

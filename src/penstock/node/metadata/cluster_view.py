@@ -1,7 +1,7 @@
-"""The cluster as clients are shown it: which nodes there are, who leads what, who coordinates whom.
+"""The cluster as this node shows it to clients: its nodes, the leaders of partitions, the coordinators of groups.
 
-Everything here is what this node has read of the metadata and heard of leaders. It may lag behind the truth; whoever
-acts on it meets a node that knows better.
+It is built from the metadata that this node has applied and the leaders that it has heard of, and may be out of date. A
+client that acts on old information reaches a node that refuses, and asks again.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -29,7 +29,7 @@ class Broker(NamedTuple):
 
 
 class PartitionFacts(NamedTuple):
-    """A partition as clients see it. `leader` is -1 while nobody is known to lead."""
+    """A partition as clients see it. `leader` is -1 while no leader is known."""
 
     leader: int
     term: int
@@ -39,7 +39,7 @@ class PartitionFacts(NamedTuple):
 
 
 class ClusterView:
-    """What this node answers when it is asked about the cluster."""
+    """This node's answers to questions about the cluster."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class ClusterView:
         leaders: LeaderTable,
         connected: Callable[[], Container[NodeId]] | None = None,
     ) -> None:
-        """`connected` tells the nodes that this one is connected with; None: it need not care."""
+        """`connected` returns the nodes that this one is connected with; None for a node without a cluster."""
         self._me = Broker(node_id, advertised.host, advertised.port, rack)
         self._state = state
         self._leaders = leaders
         self._connected = connected
 
     def brokers(self) -> list[Broker]:
-        """Nodes that clients may be led to. This one is among them: whoever asks has reached it."""
+        """Nodes that clients may connect to. This one is always among them: the client has reached it."""
         found = {
             node.node_id: Broker(node.node_id, node.kafka.host, node.kafka.port, node.rack)
             for node in self._state.nodes.values()
@@ -79,9 +79,9 @@ class ClusterView:
 
     @property
     def controller_for_clients(self) -> int:
-        """Whom clients should ask to change something. While the controller is out of reach, which it is until the next
-        one is elected, that is this node: it forwards such requests as soon as there is one again, whereas a client
-        that was sent to a dead node waits for that one to answer."""
+        """The node that clients should send changes to. While the controller cannot be reached, which lasts until the
+        next one is elected, that is this node: it forwards such requests as soon as there is a controller again. A
+        client that was sent to a dead node would wait for that node to answer."""
         known = self.controller_id
         if known in (NO_LEADER, self._me.node_id) or self._connected is None:
             return known

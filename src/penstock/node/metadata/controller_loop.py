@@ -1,8 +1,8 @@
-"""The controller's rounds: who is there, who is gone, what has to move. It acts only while this node leads the metadata
-group.
+"""The controller's periodic work: it fences nodes that are gone, and moves replicas. It acts only while this node leads
+the metadata group.
 
-Every decision is a pure function of the metadata and of what gossip sees (`penstock.cluster`); here they are only
-asked, one after the other, and their records committed.
+Every decision is a pure function of the metadata and of the nodes that gossip sees (`penstock.cluster`); this module
+calls these functions one after the other and commits their records.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ ROUND_SECONDS = 0.25
 
 
 class ControllerLoop(Part):
-    """Keeps the cluster in order while this node is the controller."""
+    """Runs the decisions while this node is the controller."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class ControllerLoop(Part):
         return () if config is None else config.voters
 
     async def _members(self, state: ClusterState, alive: Sequence[int]) -> None:
-        """Who votes in the metadata group; all other nodes follow it as learners."""
+        """The voters of the metadata group; all other nodes follow it as learners."""
         consensus = self._metadata.partition.replica.consensus
         if not state.nodes:
             return
         voters = metadata_voters(state, self._voters(), alive)
         under_way = consensus.core.catching_up_for
         if under_way is not None and frozenset(under_way.voters) != frozenset(voters):
-            # A voter to be that fell silent or leaves: another one need not wait for it.
+            # The node that was to become a voter is silent or leaves: another one need not wait for it.
             consensus.abandon_change()
         if consensus.core.changing:
             return

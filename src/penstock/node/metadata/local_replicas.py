@@ -1,7 +1,8 @@
-"""Brings the replicas on this node to what the metadata says: opens what it shall hold, lets go of what it shall not.
+"""Opens the replicas that this node shall hold by the metadata, and closes or deletes the others.
 
-A replica's files are deleted by decision only: its topic was deleted, or its group has reported that it went on without
-it. What is merely not mentioned stays (see `ClusterState.may_discard`): metadata that is missing must never cost data.
+A replica's files are deleted only by a decision: its topic was deleted, or its group has reported that it continues
+without the replica. A replica that the metadata does not mention stays (see `ClusterState.may_discard`): missing
+metadata must never cost data.
 """
 
 import asyncio
@@ -92,14 +93,15 @@ class LocalReplicas(Part):
         if partition is not None and partition.group != group:
             return True
         if self._me.node in topic.assignments[index].shown:
-            # In another life, perhaps: what becomes of this one is not decided by its absence (see `mending`).
+            # The assignment may mean another life of this replica: its absence does not decide what happens to this one
+            # (see `repair`).
             return False
         return self._state.may_discard(group, self._partitions.replica(group))
 
     def orphans(self) -> None:
-        """Once all metadata has been read: folders that belong to no replica of this node are moved out of the way.
-        Only for a node that is alone, which knows when that is. In a cluster a node may be registered and yet have to
-        read of the topics that came later: a folder that seems to be nobody's stays, until a topic wants its name."""
+        """Moves folders that belong to no replica of this node out of the way, once all metadata has been read. Only
+        for a node without a cluster, which knows when that is. In a cluster a node may be registered and not have read
+        of later topics yet: an unknown folder stays there until a topic needs its name."""
         known = {
             TopicPartition(name, index)
             for name in self._partitions.names()

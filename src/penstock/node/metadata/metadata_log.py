@@ -19,7 +19,7 @@ from penstock.node.status.metadata_events import tell_changes
 from penstock.types import NO_EVENTS, EventSink, Offset
 
 SNAPSHOT_AFTER_RECORDS = 1000
-"""A snapshot is worth it when replaying costs more than reading the state: at least this many records, and ..."""
+"""A snapshot is written when replaying costs more than reading the state: after at least this many records, and ..."""
 SNAPSHOT_FACTOR = 4
 """... this many per topic that exists."""
 
@@ -53,7 +53,7 @@ class MetadataLog(Part):
     # --- applying
 
     def apply_committed(self, partition: Partition) -> None:
-        """The watermark moved: every node applies what is below it, once."""
+        """The high watermark moved: applies every record below it, once."""
         changed: set[str] = set()
         vanished: set[str] = set()
         start, end = max(self._applied, partition.start_offset), partition.high_watermark
@@ -77,14 +77,14 @@ class MetadataLog(Part):
 
     @property
     def applied(self) -> Offset:
-        """All below is in the state."""
+        """All records below this offset are in the state."""
         return self._applied
 
     # --- deciding
 
     @property
     def is_controller(self) -> bool:
-        """Whether this node decides: it leads the group and has applied all that was decided before it did."""
+        """Whether this node decides: it leads the group and has applied all earlier decisions."""
         return self.partition.leads and self.partition.is_confirmed
 
     def check_controller(self) -> None:
@@ -93,8 +93,8 @@ class MetadataLog(Part):
             raise NotExecuted(ErrorCode.NOT_CONTROLLER, f"the controller is {leader or 'not known yet'}")
 
     async def change(self, decide: Decision) -> Sequence[MetadataRecord]:
-        """Decides, commits and applies; the records. Raises what `decide` raises, and NOT_CONTROLLER. Runs to its end
-        even if the caller goes away: the next change must see the outcome of this one."""
+        """Decides, commits and applies a change; returns its records. Raises what `decide` raises, and NOT_CONTROLLER.
+        The change runs to its end even if the caller is cancelled: the next change must see its outcome."""
         task = asyncio.get_running_loop().create_task(self._change(decide))
         self._changes.add(task)
         task.add_done_callback(self._ended)
@@ -103,7 +103,7 @@ class MetadataLog(Part):
     def _ended(self, task: asyncio.Task[Sequence[MetadataRecord]]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may have gone, and then nobody else looks
+            task.exception()  # if its caller was cancelled, no other code retrieves it
 
     async def stop(self) -> None:
         """Returns when no change is under way."""
@@ -135,7 +135,7 @@ class MetadataLog(Part):
         except KafkaError as refused:
             if refused.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 raise
-            # Whether it stands is for the next controller to say, which is whom clients should ask.
+            # The next controller knows whether the change stands, so clients should ask it.
             raise KafkaError(ErrorCode.NOT_CONTROLLER, refused.message) from refused
         return appended.base_offset
 

@@ -52,7 +52,7 @@ class HardStates:
         self.save(group, self.get(group), has_log=has_log, saved=saved)
 
     def note_log_now(self, group: GroupId) -> None:
-        """The same, waiting for the disk. Raises StorageError."""
+        """Saves that the log holds something, and waits for the disk. Raises StorageError."""
         self._store.put(group, self.get(group), True)
         if not self._volatile:
             self._store.flush()

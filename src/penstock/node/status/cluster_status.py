@@ -1,15 +1,16 @@
-"""The cluster in one picture, as this node sees it now: who is there, who holds and leads what, how far behind.
+"""The status of the cluster, as this node sees it now: its nodes, the replicas and leaders of partitions, and their
+lags.
 
-Five sources, each with its own truth:
+Five sources, each with its own accuracy:
 
-    metadata    which nodes are registered, and which replicas each partition shall have; the same on all nodes, soon
-    gossip      which nodes are there; seconds old, and only a hint
+    metadata    which nodes are registered, and which replicas each partition shall have; soon the same on all nodes
+    gossip      which nodes are alive; seconds old, and only a hint
     leaders     who leads and who keeps up, as the leaders themselves announced it
-    progress    how far each replica is: only its leader knows, so that for the whole picture every node is asked once
+    progress    how far each replica is: only its leader knows, so that for a whole report every node is asked once
     offline     which replicas are damaged or take no part, and why: only the node that holds them knows
 
-Nothing here decides anything, and no source is waited for: a node that does not answer leaves its lags out and is named
-in `unanswered`.
+Nothing here decides anything, and no source is waited for: a node that does not answer is named in `unanswered`, and
+its lags are missing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,17 +25,17 @@ from penstock.types import GroupId, NodeId, Replica
 
 ALIVE = "alive"
 UNSEEN = "unseen"
-"""Gossip has never met the node, or has forgotten it."""
+"""Gossip has never heard of the node, or has forgotten it."""
 
 
 MAX_VOTER_LAG = 64
-"""Entries that a voter of the metadata group may have under way: as many as Raft sends before it waits for an answer.
-One that is farther behind is catching up, and a majority must not be made to count on it."""
+"""Entries that may be under way to a voter of the metadata group: as many as Raft sends before it waits for an answer.
+A voter that is farther behind is catching up, and should not be counted for a majority."""
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica, as its leader knows it. `end_offset` is what it has flushed; `lag` counts messages (and the odd
-    entry of Penstock's own); `bytes_behind` is an estimate from the log's mean."""
+    """One replica, as its leader knows it. `end_offset` is what it has flushed; `lag` counts messages (and a few
+    entries of Penstock's own); `bytes_behind` is an estimate from the log's mean."""
 
     node_id: int
     end_offset: int
@@ -45,9 +46,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica with which something is wrong although its node is there. *Offline*: its node keeps it out of its
-    group (lost or unreadable files, a disk that failed). *Damaged*: wrong bytes were found in it, and it takes part
-    until it is made anew."""
+    """A replica with a problem although its node is alive. *Offline*: its node keeps it out of its group (lost or
+    unreadable files, a disk that failed). *Damaged*: wrong bytes were found in it, and it takes part until it is
+    recreated."""
 
     topic: str
     partition: int
@@ -56,7 +57,8 @@ class ReplicaTrouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`leader` is None while nobody leads. `progress` is empty where the leader was not asked or did not answer."""
+    """`leader` is None while there is no leader. `progress` is empty where the leader was not asked or did not
+    answer."""
 
     topic: str
     partition: int
@@ -70,9 +72,9 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None
     """Of the replica that is farthest behind; None where it is not known."""
     offline: tuple[int, ...] = ()
-    """Nodes whose replica takes no part although they are there; the picture's `offline` says why."""
+    """Nodes whose replica takes no part although they are alive; `offline` of the whole report says why."""
     damaged: tuple[int, ...] = ()
-    """Nodes in whose replica wrong bytes were found; the picture's `damaged` says which."""
+    """Nodes in whose replica wrong bytes were found; `damaged` of the whole report says which."""
     progress: tuple[ReplicaStatus, ...] = ()
 
 
@@ -86,24 +88,24 @@ class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     bytes_behind: int | None
-    """Of those that come, together; None where it is not known."""
+    """Of all new replicas together; None where it is not known."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is gossip's word, `fenced` the cluster's. `hosts` and `leads` are partition numbers by topic."""
+    """`state` comes from gossip, `fenced` from the metadata. `hosts` and `leads` are partition numbers by topic."""
 
     node_id: int
     incarnation: str
     """In hexadecimal: JSON's numbers are too short for it in many languages."""
     state: str
     registered: bool
-    """Whether the cluster counts it as its own: one that was taken out of it does not know yet what else to say."""
+    """Whether the cluster has registered it: a node that was removed does not know it yet."""
     fenced: bool
     decommissioning: bool
     connected: bool
     controller: bool
     metadata_role: str | None
-    """voter or learner of the metadata group; None: this node does not know of any part that it takes."""
+    """voter or learner of the metadata group; None: this node does not know its role."""
     kafka: str
     http: str | None
     cluster: str | None
@@ -122,18 +124,18 @@ class QuorumStatus(msgspec.Struct, frozen=True, kw_only=True):
     learners: tuple[int, ...]
     end_offset: int
     behind: tuple[int, ...] = ()
-    """Voters that do not keep up, or of which nobody can tell: with one more gone there may be no majority."""
+    """Voters that do not keep up, or whose lag is not known: if one more voter fails there may be no majority."""
     progress: tuple[ReplicaStatus, ...] = ()
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole picture. `healthy`: nothing is in `troubles`, so that any one node may be taken away."""
+    """The whole report. `healthy`: `troubles` is empty, so that any one node may fail."""
 
     cluster_id: str
     node_id: int
-    """Who drew it."""
+    """The node that made the report."""
     alone: bool
-    """A node without an inter-node port: all of the cluster that there is."""
+    """Whether the node has no inter-node port, and is the whole cluster."""
     healthy: bool
     controller: int | None
     nodes: tuple[NodeStatus, ...]
@@ -143,15 +145,15 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     moves: tuple[MoveStatus, ...]
     metadata: QuorumStatus
     unanswered: tuple[int, ...]
-    """Nodes that were asked how far their followers are, and did not answer."""
+    """Nodes that were asked for the lags of their followers, and did not answer."""
     offline: tuple[ReplicaTrouble, ...] = ()
     damaged: tuple[ReplicaTrouble, ...] = ()
     troubles: tuple[str, ...] = ()
-    """All that is not as it should be, in words for people."""
+    """All problems, in words for people."""
 
 
 class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What monitoring wants of one node, without asking another."""
+    """Figures of one node for monitoring, collected without asking another node."""
 
     leaders: int
     replicas: int
@@ -164,11 +166,11 @@ class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
     replication_lag_max: int
     peer_connections: int
     members: dict[str, int]
-    """By gossip's word; this node is one of them."""
+    """According to gossip; this node is one of them."""
 
 
 class Sight(NamedTuple):
-    """What is known besides the metadata and the leaders."""
+    """Information besides the metadata and the leaders."""
 
     members: Mapping[Replica, str]
     connected: frozenset[int]
@@ -178,7 +180,7 @@ class Sight(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """This node itself, which a cluster of one has not registered."""
+    """This node itself, which a node without a cluster has not registered."""
 
     replica: Replica
     kafka: str
@@ -194,7 +196,7 @@ class Seat(NamedTuple):
 def draw_partitions(
     state: ClusterState, view: ClusterView, sight: Sight, only: str | None = None
 ) -> Iterator[PartitionStatus]:
-    """All partitions by topic and number, or one topic's."""
+    """All partitions by topic and number, or those of one topic."""
     absent = {replica.node for replica, word in sight.members.items() if word in ("dead", "left")}
     absent -= {replica.node for replica, word in sight.members.items() if word not in ("dead", "left")}
     offline, damaged = _places(sight.offline), _places(sight.damaged)
@@ -248,7 +250,8 @@ def draw_moves(state: ClusterState, sight: Sight) -> Iterator[MoveStatus]:
     for topic, group, assignment in state.groups():
         if assignment.target is None:
             continue
-        # A replica that is made anew has the old one's node, so it is found among those that do not vote yet.
+        # A replica that is being recreated is on the same node as the old one, so it is found among the replicas that
+        # do not vote yet.
         coming = [
             one for one in sight.progress.get(group, ()) if one.learner or one.node_id in assignment.adding
         ]
@@ -266,8 +269,8 @@ def draw_moves(state: ClusterState, sight: Sight) -> Iterator[MoveStatus]:
 def voters_behind(
     voters: Sequence[int], leader: int | None, progress: Sequence[ReplicaStatus], patience_ms: int
 ) -> tuple[int, ...]:
-    """Voters of the metadata group whose vote cannot be counted on. Without a word from the leader that is all others;
-    without a leader the question is another one."""
+    """Voters of the metadata group whose vote cannot be counted on. Without an answer of the leader these are all
+    others; without a leader another message says so."""
     if leader is None:
         return ()
     keeping_up = {
@@ -282,7 +285,7 @@ def draw_troubles(
     quorum: QuorumStatus,
     sight: Sight,
 ) -> Iterator[str]:
-    """In the order in which a person should care."""
+    """The problems, most urgent first."""
     if quorum.leader is None:
         yield "there is no controller: a majority of the metadata group's voters must be there"
     for node in nodes:
@@ -304,7 +307,7 @@ def draw_troubles(
 
 
 def _absence(node: NodeStatus) -> str:
-    """Gossip's word for a node that is not there, and the cluster's."""
+    """Why a node is not alive: gossip's state, and whether the cluster has fenced it."""
     gone = node.state in ("dead", "left") or (node.state == UNSEEN and not node.connected)
     return " and ".join([node.state] * gone + ["fenced"] * node.fenced)
 

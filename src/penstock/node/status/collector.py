@@ -1,4 +1,5 @@
-"""Draws the picture of `status` for a node: looks at its own sources, and asks the other nodes for theirs."""
+"""Makes the report of `cluster_status` for a node: reads the node's own sources, and asks the other nodes for
+theirs."""
 
 import asyncio
 from collections import Counter
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 MAX_ROWS = 200_000
-"""In one answer: as many as a cluster may have partitions."""
+"""In one answer: as many partitions as a cluster may have."""
 MAX_REASON_CHARACTERS = 400
-"""Of what is wrong with a replica: whole sentences, and not somebody's megabyte."""
+"""Of the text about a problem of a replica: whole sentences, but not megabytes."""
 
 Progress = Mapping[GroupId, tuple[ReplicaStatus, ...]]
 
@@ -74,7 +75,7 @@ def _troubles(node: int, rows: Iterable[DamagedReplica]) -> Troubles:
 
 
 def _trouble(partition: Partition) -> DamagedReplica | None:
-    """What is wrong with a replica that could be opened."""
+    """The problem of a replica that could be opened."""
     if partition.offline_reason is not None:
         return DamagedReplica(*partition.name, str(partition.offline_reason)[:MAX_REASON_CHARACTERS])
     if partition.damage is not None:
@@ -83,7 +84,7 @@ def _trouble(partition: Partition) -> DamagedReplica | None:
 
 
 class StatusCollector:
-    """Draws the picture for one node, and answers other nodes that draw theirs."""
+    """Makes the report for one node, and answers other nodes that make theirs."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -91,7 +92,7 @@ class StatusCollector:
         node.calls.serve(methods.LIST_DAMAGED_REPLICAS, self._list_damaged_replicas)
 
     async def picture(self) -> ClusterStatus:
-        """Everything, with the lags of partitions that other nodes lead and what is wrong with their replicas: two
+        """The whole report, with the lags of partitions that other nodes lead and the problems of their replicas: two
         calls to each node."""
         node = self._node
         sight, unanswered = await self._look_around()
@@ -126,7 +127,7 @@ class StatusCollector:
         return list(draw_partitions(self._node.metadata.state, self._node.view, sight, topic))
 
     def nodes(self) -> list[NodeStatus]:
-        """Without asking anybody."""
+        """Without asking another node."""
         sight = self._sight({})
         state = self._node.metadata.state
         partitions = list(draw_partitions(state, self._node.view, sight))
@@ -158,7 +159,7 @@ class StatusCollector:
     # --- the sources
 
     async def _look_around(self, topic: str | None = None) -> tuple[Sight, tuple[int, ...]]:
-        """What all nodes know, and who did not answer."""
+        """The answers of all nodes, and which nodes did not answer."""
         asked = sorted(self._leading_elsewhere(topic))
         others = sorted(self._connected())
         ask = partial(self._node.calls.ask_nodes, caller=BROKER)
@@ -180,7 +181,7 @@ class StatusCollector:
         return self._sight(told, troubles), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
-        """Nodes that know lags which this one does not."""
+        """Nodes that know lags which this one does not know."""
         leaders = self._node.leaders
         groups = [
             group
@@ -209,7 +210,7 @@ class StatusCollector:
         return [partition for partition in self._node.partitions.online() if partition.serves]
 
     def _own(self) -> list[Partition]:
-        """The metadata group's; none while this node has not found its cluster yet."""
+        """The partition of the metadata; none while this node has not found its cluster yet."""
         opened = getattr(self._node.metadata, "partition", None)
         return [] if opened is None else [opened]
 
@@ -241,7 +242,7 @@ class StatusCollector:
         return frozenset(links.network.connected()) if links is not None else frozenset()
 
     def _seat(self) -> Seat:
-        from importlib.metadata import version  # slow to load, for somebody who may never ask
+        from importlib.metadata import version  # slow to import, and often never needed
 
         node, config = self._node, self._node.config
         return Seat(

@@ -1,9 +1,10 @@
-"""Connections come in floods: which of them are told one by one, and how many more there were.
+"""Connections come in floods: which of them become single events, and which only a sum.
 
-1. *A collection.* Of one protocol at most SINGLES comings and goings between two writes are told by themselves.
-2. *A minute.* At most SINGLES_PER_MINUTE: somebody who opens a connection for each HTTP request, all day long, must not
-   push everything else out of the topic. With two sums a second that is 45 MB a day, of the 64 MiB that are kept.
-3. *Apart.* Each protocol has bounds of its own: probes of the HTTP port do not hide who comes to the Kafka port.
+1. *Per collection.* Of one protocol at most SINGLES opened and closed connections between two writes become single
+   events.
+2. *Per minute.* At most SINGLES_PER_MINUTE: a client that opens a connection for each HTTP request, all day long, must
+   not push everything else out of the topic. With two sums a second that is 45 MB a day, of the 64 MiB that are kept.
+3. *Per protocol.* Each protocol has limits of its own: probes of the HTTP port do not hide clients of the Kafka port.
 """
 
 from collections import Counter
@@ -23,10 +24,10 @@ class Crowd:
         self._minute = 0
         self._in_minute = 0
         self._sums: Counter[str] = Counter()
-        """Since the last write, by what became of them: those that are not told by themselves."""
+        """Since the last write, by outcome: connections that are not single events."""
 
     def is_single(self, kind: str, wall_ms: int) -> bool:
-        """Whether this one is told by itself; else it is in the next sum."""
+        """Whether this one becomes a single event; else it is in the next sum."""
         if wall_ms // MINUTE_MS != self._minute:
             self._minute, self._in_minute = wall_ms // MINUTE_MS, 0
         if self._singles >= SINGLES or self._in_minute >= SINGLES_PER_MINUTE:
@@ -37,7 +38,7 @@ class Crowd:
         return True
 
     def sum_up(self) -> dict[str, int]:
-        """All that was not told by itself; a new collection begins."""
+        """All connections that were not single events; a new collection begins."""
         found = dict(self._sums)
         self._singles = 0
         self._sums.clear()
@@ -57,7 +58,7 @@ class Crowds:
         return crowd.is_single(kind, wall_ms)
 
     def sum_up(self) -> Iterator[dict[str, object]]:
-        """The facts of each sum that is to be told."""
+        """The facts of each sum that becomes an event."""
         for protocol, crowd in self._crowds.items():
             if found := crowd.sum_up():
                 yield {"protocol": protocol, **found}

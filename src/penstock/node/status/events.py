@@ -1,8 +1,8 @@
-"""What the status log says: one JSON object per event, in one record.
+"""The events of the status log: one JSON object per event, in one record.
 
-Every event has `time` (RFC 3339, UTC, milliseconds), `kind` and `node_id`, the node that tells it; KINDS says which
-other fields each kind may have. A field that does not apply is left out. Kinds and fields may be added; those that are
-here keep their meaning.
+Every event has `time` (RFC 3339, UTC, milliseconds), `kind` and `node_id`, the node that reports it; KINDS says which
+other fields each kind may have. A field that does not apply is left out. Kinds and fields may be added; existing ones
+keep their meaning.
 """
 
 from datetime import UTC, datetime
@@ -130,7 +130,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode(told: Told, node_id: int) -> bytes:
-    """The record's value. TypeError for facts that the schema does not have, which is a bug of whoever told it."""
+    """The record's value. TypeError for facts that the schema does not have, which is a bug of the caller."""
     facts = {name: _cut(fact) for name, fact in told.facts.items()}
     return _ENCODER.encode(
         StatusEvent(time=rfc3339(told.wall_ms), kind=told.kind, node_id=node_id, **facts)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Changes of the cluster's metadata as events. Only the controller tells them, when they are committed: all other nodes
-apply the same records, and everybody does so again when it starts."""
+"""Changes of the cluster's metadata as events. Only the controller reports them, when they are committed: all other
+nodes apply the same records, and every node applies them again when it starts."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -78,7 +78,7 @@ def _tell_replicas(
 
 
 def _tell_node(events: EventSink, record: MetadataRecord) -> None:
-    """What is not told: reserved producer ids, snapshots and who votes, which mean nothing to anybody outside."""
+    """Records that are no events: reserved producer ids, snapshots and voters, which mean nothing to users."""
     match record:
         case NodeRegistered(node_id=node, kafka=kafka, rack=rack, version=version):
             events.tell("node.joined", node=node, address=str(kafka), rack=rack, version=version)

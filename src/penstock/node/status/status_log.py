@@ -1,15 +1,15 @@
-"""The status log: what happens on the broker, as events in a topic.
+"""The status log: events of the broker, as records of a topic.
 
-`tell` puts an event into memory and returns; a task collects what has come about twice a second into one batch and
-brings it to the topic's leader, wherever that is. Nothing else in the broker ever waits for it:
+`tell` puts an event into memory and returns; about twice a second a task collects the waiting events into one batch and
+sends it to the leader of the topic. Nothing else in the broker ever waits for it:
 
-1. *Bounded.* At most MAX_WAITING events wait. The oldest make room, are counted, and an event says how many there were.
+1. *Bounded.* At most MAX_WAITING events wait. The oldest are dropped and counted, and an event says how many.
 2. *At least once while the node lives.* A batch that could not be written is tried again; a batch whose answer was lost
-   may be there twice. What waits when the process is killed is lost.
-3. *No echo.* What the log does itself is not told: neither that its topic was made, nor who leads it. Its own troubles
-   are logged as warnings, and only errors are events. An error that comes again and again is told once a minute.
-4. *Connections come in floods.* Of those that open and close within one collection only the first are told one by
-   one, and the others in one sum for each protocol (`status_log_connections`).
+   may be there twice. Events that wait when the process is killed are lost.
+3. *No echo.* The log reports nothing that it causes itself: neither the creation of its topic, nor its leader. Its own
+   problems are logged as warnings, and only errors become events. A repeated error becomes an event once a minute.
+4. *Connections come in floods.* Of those that open and close within one collection only the first become single events,
+   and the others one sum for each protocol (`connection_events`).
 """
 
 import asyncio
@@ -31,13 +31,13 @@ log = logging.getLogger("penstock.status")
 
 COLLECT_SECONDS = 0.5
 RETRY_SECONDS = 1.0
-"""After a failure: whoever carries the batches has been patient already."""
+"""After a failure: the forwarder has already retried for a while."""
 STOP_SECONDS = 1.0
-"""How long a node that stops waits for its last events to be written."""
+"""How long a stopping node waits for its last events to be written."""
 MAX_WAITING = 5_000
 """Events in memory: about a megabyte, and some minutes of a busy broker whose status topic has no leader."""
 MAX_BATCH = 200
-"""Events in one record batch: far below the megabyte that a topic takes, unless every text is as long as it may be."""
+"""Events in one record batch: far below the megabyte that a topic accepts, unless every text has the maximal length."""
 
 ECHOES = frozenset({"topic.created", "leader.elected"})
 """Kinds that the log would cause itself."""
@@ -54,11 +54,11 @@ TOPIC_CONFIGS = {
     "segment.ms": str(24 * 60 * 60 * 1000),
     "max.message.bytes": str(2 * 1024 * 1024),
 }
-"""Of the topic, when the log makes it. One that is there already is taken as it is."""
+"""Configs of the topic, if the log creates it. An existing topic is used as it is."""
 
 
 class Carrier(Protocol):
-    """Who brings batches to a topic: the node's RecordForwarder."""
+    """Sends batches to a topic: the RecordForwarder of the node."""
 
     async def topic(
         self, name: str, *, partitions: int = ..., configs: Mapping[str, str] | None = ...
@@ -68,7 +68,7 @@ class Carrier(Protocol):
 
 
 class StatusLog:
-    """Takes events from the node that it belongs to, on its event loop, and writes them."""
+    """Takes events from its node, on the event loop, and writes them."""
 
     def __init__(self, topic: str, *, node_id: int, clock: Clock) -> None:
         self._topic = topic
@@ -106,14 +106,14 @@ class StatusLog:
     # --- life
 
     def start(self, carrier: Carrier, ready: Callable[[], Awaitable[None]]) -> None:
-        """Begins to write when `ready` returns. What is told before waits until then."""
+        """Starts to write when `ready` returns. Earlier events wait until then."""
         loop = asyncio.get_running_loop()
         self._errors = ErrorWatch(self, loop)
         logging.getLogger("penstock").addHandler(self._errors)
         self._task = loop.create_task(self._run(carrier, ready))
 
     async def stop(self) -> None:
-        """Writes what has been told so far, if that is a matter of a moment. Called while the node still can."""
+        """Writes the waiting events, if that takes only a moment. Called while the node still serves."""
         if self._errors is not None:
             logging.getLogger("penstock").removeHandler(self._errors)
         if self._task is not None:
@@ -128,7 +128,7 @@ class StatusLog:
         try:
             await ready()
         except PenstockError:
-            return  # a node that its cluster does not take has nowhere to write to, and says so itself
+            return  # a node that is not admitted has nowhere to write to, and says so itself
         self._is_open = True
         while True:
             await self._told.wait()
@@ -148,7 +148,7 @@ class StatusLog:
     # --- writing
 
     async def _hand_over(self, carrier: Carrier) -> bool:
-        """Whether all that was told is written."""
+        """Whether all events are written."""
         while batch := self._take():
             try:
                 await self._write(carrier, batch)
@@ -159,7 +159,7 @@ class StatusLog:
                 self._in_trouble = True
                 return False
             except Exception:
-                # Tried again it would fail again, and everything behind it would wait for ever.
+                # A second attempt would fail again, and all later events would wait for ever.
                 log.exception("a bug in the status log; %d events are lost", len(batch))
             self._in_trouble = False
         self._told.clear()
@@ -198,7 +198,7 @@ class StatusLog:
 
 
 class ErrorWatch(logging.Handler):
-    """Makes events of what is logged as an error, in whatever thread."""
+    """Turns log records of level error into events, from any thread."""
 
     def __init__(self, told: StatusLog, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(logging.ERROR)
@@ -206,7 +206,7 @@ class ErrorWatch(logging.Handler):
         self._loop = loop
         self._thread = threading.get_ident()
         self._lately: dict[str, float] = {}
-        """When each error was told last."""
+        """When each error last became an event."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == log.name:
