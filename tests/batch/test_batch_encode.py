@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from struct import pack
 
 import pytest
-from batch_strategies import codecs, header_lists, nullable_bytes, timestamps
 from confluent_kafka import Consumer, Producer, TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +27,7 @@ from penstock.batch import (
 )
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.batch.batch_strategies import codecs, header_lists, nullable_bytes, timestamps
 from tests.kafka.raw import RawClient
 
 NOW_MS = 1_700_000_000_000

@@ -2,7 +2,6 @@ import struct
 from contextlib import suppress
 
 import pytest
-from batch_strategies import batches
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from penstock.batch import (
     zero_width_batch,
 )
 from penstock.errors import BatchError, ErrorCode
+from tests.batch.batch_strategies import batches
 
 POSSIBLE = BatchHeader(
     base_offset=100,

@@ -2,7 +2,6 @@ import struct
 from contextlib import suppress
 
 import pytest
-from batch_strategies import batches, codecs, record_lists
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from penstock.batch import (
     validate_records,
 )
 from penstock.errors import BatchError, ErrorCode
+from tests.batch.batch_strategies import batches, codecs, record_lists
 
 RECORDS = [
     Record(0, 1000, b"key", b"value", (("name", b"x"), ("null", None))),

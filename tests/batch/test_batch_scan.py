@@ -6,13 +6,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from batch_strategies import record_lists
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock.batch
 from penstock.batch import Record, _rows, _scan
 from penstock.errors import BatchError, ErrorCode
+from tests.batch.batch_strategies import record_lists
 
 EMPTY_RECORD = bytes([12, 0, 0, 0, 1, 1, 0])
 
