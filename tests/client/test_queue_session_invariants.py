@@ -100,9 +100,9 @@ class Broker(RuleBasedStateMachine):
         words = [
             (action, run)
             for action in ("accept", "retry", "reject", "renew", "return")
-            for run in settle.get(action, [])
+            for run in settle.get(action, [])  # type: ignore[attr-defined]
         ]
-        for action, (first, last) in words:  # type: ignore[misc]
+        for action, (first, last) in words:  # type: ignore[misc, attr-defined]
             run = set(range(first, last + 1))
             self.leased[connection_id] -= late
             if not run <= self.leased[connection_id]:

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from penstock import Broker
 
@@ -61,7 +62,9 @@ def test_a_schema_is_inferred_from_a_sample(make_topic: Make, produce: Produce, 
         [{"value": b'{"id": 1}', "partition": 0}, {"value": b'{"id": 2.5, "ok": true}', "partition": 1}],
     )
     frame = read(topic, valueFormat="json")
-    assert {field.name: field.dataType.simpleString() for field in frame.schema["value"].dataType} == {
+    value_type = frame.schema["value"].dataType
+    assert isinstance(value_type, StructType)
+    assert {field.name: field.dataType.simpleString() for field in value_type} == {
         "id": "double",
         "ok": "boolean",
     }

@@ -203,7 +203,7 @@ def test_a_caller_that_goes_in_the_middle_of_its_body_harms_nobody() -> None:
 
 def budget_of(broker: Broker) -> MemoryBudget:
     web: Any = broker._thread.service._web
-    return next(route.endpoint._budget for route in web._app.routes if isinstance(route, SegmentRoute))
+    return next(route.endpoint._budget for route in web._app.routes if isinstance(route, SegmentRoute))  # type: ignore[attr-defined]
 
 
 def until_held(broker: Broker, wanted: Callable[[int], bool]) -> None:
@@ -296,9 +296,9 @@ def test_a_broker_that_stops_tells_those_who_wait() -> None:
 def test_connections_are_limited_by_the_files_that_the_process_may_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(port.resource, "getrlimit", lambda kind: (1024, 4096))
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (1024, 4096))
     assert port._files_for_connections() == 128
-    monkeypatch.setattr(port.resource, "getrlimit", lambda kind: (100, 100))
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (100, 100))
     assert port._files_for_connections() == 64
 
 

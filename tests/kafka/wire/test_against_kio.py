@@ -62,14 +62,14 @@ def test_versions_and_flexibility_are_kios(api_key: ApiKey) -> None:
     first = 0 if api_key == ApiKey.PRODUCE else versions[0]
     assert schema_range(api_key) == (first, versions[-1])
     for version in versions:
-        assert is_flexible(api_key, version) == kio_class(api_key, version, "request").__flexible__
+        assert is_flexible(api_key, version) == kio_class(api_key, version, "request").__flexible__  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("client_id", [None, "", "a client with ünïcode"])
 @pytest.mark.parametrize("api_key", [ApiKey.METADATA, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS])
 def test_request_headers_have_kios_bytes(api_key: ApiKey, client_id: str | None) -> None:
     for version in kio_versions(api_key):
-        header_class = kio_class(api_key, version, "request").__header_schema__
+        header_class = kio_class(api_key, version, "request").__header_schema__  # type: ignore[attr-defined]
         assert header_class in (HeaderV1, HeaderV2)
         expected = kio_bytes(
             header_class(

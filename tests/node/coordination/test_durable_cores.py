@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster import decisions
+from penstock.cluster import topics
 from penstock.config import Address, NodeConfig
 from penstock.effects import Effect, Outbox
 from penstock.errors import ErrorCode, KafkaError, StorageError
@@ -22,7 +22,7 @@ Act = Callable[[Node, Cores], Coroutine[None, None, None]]
 
 @pytest.fixture(autouse=True)
 def _internal_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(decisions.INTERNAL_CONFIGS, TOPIC, {"cleanup.policy": "compact"})
+    monkeypatch.setitem(topics.INTERNAL_CONFIGS, TOPIC, {"cleanup.policy": "compact"})
 
 
 class Counter:

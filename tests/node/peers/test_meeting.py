@@ -223,9 +223,9 @@ async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropp
         1, key=key, limits=Limits(max_peer_queue_bytes=limit, max_peer_frame_bytes=1024 * 1024)
     )
     idler = await town.stranger(one.address)
-    idler.reader._limit = 1  # so that asyncio reads no further by itself
+    idler.reader._limit = 1  # type: ignore[attr-defined]  # so that asyncio reads no further by itself
     await idler.introduce(hello(2), key=key)
-    idler.writer.transport.pause_reading()
+    idler.writer.transport.pause_reading()  # type: ignore[attr-defined]
     taken = 0
     while one.network.send(NodeId(2), KIND, bytes(100_000)):
         taken += 1
@@ -233,7 +233,7 @@ async def test_what_a_peer_does_not_take_waits_up_to_the_limit_and_then_is_dropp
         await asyncio.sleep(0)
         assert taken < 10_000
     assert one.network.traffic.frames_dropped == 1
-    idler.writer.transport.resume_reading()
+    idler.writer.transport.resume_reading()  # type: ignore[attr-defined]
     heard = 0
     while heard < taken * 100_000:
         heard += len(await idler.reader.read(2**20))
@@ -244,14 +244,14 @@ async def test_an_urgent_frame_overtakes_what_waits(town: Town, key: bytes | Non
     one = await town.node(1, key=key, urgent_kinds=(KIND,))
     peer = await town.stranger(one.address)
     handshake = await peer.introduce(hello(2), key=key)
-    peer.writer.transport.pause_reading()
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     bulk = 0
     while one.network.waiting_bytes(NodeId(2)) < 20_000_000:
         assert one.network.send(NodeId(2), KIND + 1, bytes(100_000))
         bulk += 1
         await asyncio.sleep(0)
     assert one.network.send(NodeId(2), KIND, b"now")
-    peer.writer.transport.resume_reading()
+    peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
     kinds = [kind async for kind, _ in peer.frames(handshake, bulk + 1)]
     assert kinds.count(KIND + 1) == bulk
     assert 0 < kinds.index(KIND) < bulk / 2

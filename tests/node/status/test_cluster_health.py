@@ -60,7 +60,7 @@ def test_a_replica_that_its_node_keeps_out_is_shown_everywhere_with_the_reason(t
     trio.run(trio.node(1).controller.create_topic("orders"))
     leader = trio.leader("orders")
     follower = trio.followers("orders")[0]
-    trio.call(lambda: trio.replica(follower, "orders").fail(StorageError("the disk said no")))
+    trio.call(lambda: trio.replica(follower, "orders").replica.fail(StorageError("the disk said no")))
     for node in (leader, follower):
         found = settled(trio, node, healthy=False)
         [offline] = found.offline
