@@ -253,3 +253,11 @@ def test_a_topic_in_memory_has_one_copy() -> None:
     ):
         with pytest.raises(KafkaError, match="memory has one copy"):
             decisions.create_topic(state, wrong, THREE_NODES)
+
+
+def test_a_reference_to_the_topics_shows_those_of_a_snapshot() -> None:
+    """Lookups keep such a reference, and a node that starts reads a snapshot."""
+    empty = ClusterState(node_id=1)
+    topics = empty.topics
+    empty.apply(state_with("orders").snapshot())
+    assert list(topics) == ["orders"]
