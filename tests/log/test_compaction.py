@@ -314,14 +314,16 @@ def test_appends_and_reads_go_on_while_a_plan_runs(disk: Disk) -> None:
     assert len(records(log)) < 30
 
 
-def test_rot_found_by_compaction_is_named_and_changes_nothing(sim: SimDisk) -> None:
+@pytest.mark.parametrize("position", [0, 3, 7, -3], ids=["offset", "offset high", "offset low", "records"])
+def test_rot_found_by_compaction_is_named_and_changes_nothing(sim: SimDisk, position: int) -> None:
+    """The checksum does not cover the first eight bytes of a batch, its offset."""
     log = Log.open(sim, FOLDER, compacted())
     for number in range(60):
         put(log, f"k{number % 4}", f"v{number}")
     seal(log)
     tidy(log)
     segment = log.files.segments.segments[1]
-    sim.flip_bit(segment.path, segment.size - 3)
+    sim.flip_bit(segment.path, position % segment.size)
     plan = log.compactor.plan(NOW_MS)
     assert plan is not None
     with pytest.raises(CorruptLog) as caught:

@@ -184,9 +184,14 @@ class CompactionPlan:
     def _batches(self, source: Source) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         if self._cancelled:
             raise StorageError(f"{self._folder} was reset or deleted while it was compacted")
-        file = self._disk.open(source.segment.path)
+        file, expected = self._disk.open(source.segment.path), source.base_offset
         try:
-            yield from scan(file, 0, source.size)
+            for position, header, batch in scan(file, 0, source.size):
+                # The checksum does not cover the offset. A wrong one would make newer records look superseded.
+                if not expected <= header.base_offset <= header.next_offset <= source.next_offset:
+                    raise BadBatch(position, f"offset {header.base_offset}: expected {expected} or more")
+                expected = header.next_offset
+                yield position, header, batch
         except BadBatch as problem:
             raise CorruptLog(source.segment.path, problem.position, problem.reason) from None
         finally:
