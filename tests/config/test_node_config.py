@@ -88,6 +88,11 @@ def test_a_stronger_layer_decides_between_memory_and_a_folder() -> None:
             "topic_defaults.penstock",
             "memory=true",
         ),
+        (
+            {"toml_text": "[replication]\nsnapshot_after_bytes = 65536"},
+            "replication.snapshot_after_bytes in",
+            "was removed; delete the line",
+        ),
         ({"toml_text": '[topic_defaults]\n"retention" = "x"'}, "topic_defaults.retention in", "did you mean"),
         (
             {"toml_text": "[groups]\nmin_session_timeout_ms = 9\nmax_session_timeout_ms = 8"},

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import ProtocolViolation
 from penstock.raft import Beat, BeatFrame, BeatReceiver, BeatReply, BeatSender, Raft, Role
-from penstock.raft.beats import NOBODY_REBORN, decode, encode
+from penstock.raft.beats import NO_REBORN, decode, encode
 from penstock.raft.beats import Pair as PairOfReplicas
 from penstock.types import NO_TERM, GroupId
 from tests.raft.machine import replica
@@ -33,7 +33,7 @@ class Pair:
     def follower(self, group: GroupId) -> Raft | None:
         return self.stages[group].machines[2].raft
 
-    def frame(self, reborn: Mapping[GroupId, PairOfReplicas] = NOBODY_REBORN) -> BeatFrame:
+    def frame(self, reborn: Mapping[GroupId, PairOfReplicas] = NO_REBORN) -> BeatFrame:
         beats = [(group, stage.machines[1].raft.beat()) for group, stage in self.stages.items()]
         frame = self.sender.frame(self.now, beats, reborn)
         assert frame is not None

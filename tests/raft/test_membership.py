@@ -95,7 +95,7 @@ def test_one_node_becomes_a_group_of_three() -> None:
 
 def test_a_newcomer_that_does_not_come_holds_up_nobody() -> None:
     """[13] It stays a learner, and nothing waits for it; the change is given up."""
-    settings = msgspec.structs.replace(SETTINGS, catch_up_patience_s=2)
+    settings = msgspec.structs.replace(SETTINGS, catch_up_timeout_s=2)
     stage = Stage(3, others=1, settings=settings)
     stage.play("""
         >> elect 1
@@ -154,7 +154,7 @@ def test_a_newcomer_that_does_not_come_holds_up_nobody() -> None:
 
 def test_a_newcomer_that_does_not_come_is_given_up_while_the_others_are_written_to() -> None:
     """[13] Those who vote already flush with every write: that says nothing of the one that is waited for."""
-    settings = msgspec.structs.replace(SETTINGS, catch_up_patience_s=2)
+    settings = msgspec.structs.replace(SETTINGS, catch_up_timeout_s=2)
     stage = Stage(3, others=1, settings=settings)
     stage.play("""
         >> elect 1
@@ -182,7 +182,7 @@ def test_a_newcomer_that_does_not_come_is_given_up_while_the_others_are_written_
 
 def test_a_step_that_is_in_the_log_is_waited_for_and_the_clock_is_not_asked_for_at_once_again() -> None:
     """[13] The others are there but flush nothing, so the learners' entry is not committed."""
-    settings = msgspec.structs.replace(SETTINGS, catch_up_patience_s=2)
+    settings = msgspec.structs.replace(SETTINGS, catch_up_timeout_s=2)
     stage = Stage(3, others=1, settings=settings)
     stage.play("""
         >> elect 1
@@ -202,7 +202,7 @@ def test_a_step_that_is_in_the_log_is_waited_for_and_the_clock_is_not_asked_for_
 def test_a_newcomer_that_gets_on_is_waited_for_however_long_it_takes() -> None:
     """[13] It takes one batch at a time, and as much is written meanwhile: it never has everything, but it gets on."""
     settings = msgspec.structs.replace(
-        SETTINGS, catch_up_patience_s=2, max_append_bytes=1, max_inflight_messages=1
+        SETTINGS, catch_up_timeout_s=2, max_append_bytes=1, max_inflight_messages=1
     )
     stage = Stage(3, others=1, settings=settings)
     stage.play("""

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import CorruptLog
 from penstock.raft import AppendReply
-from penstock.raft.progress import HUSH_FIRST_S, HUSH_LONGEST_S
+from penstock.raft.progress import DAMAGE_PAUSE_FIRST_S, DAMAGE_PAUSE_LONGEST_S
 from tests.raft.machine import replica
 from tests.raft.stage import Stage
 
@@ -46,13 +46,13 @@ def test_a_peer_that_cannot_be_helped_is_tried_ever_more_rarely() -> None:
     while len(tries) < 12:
         stage.play(">> settle\n>> beat 1")
         peer = stage.machines[1].raft.part.replication.peers[replica(2)]  # type: ignore[union-attr]
-        if not tries or peer.hushed_until != tries[-1]:
-            tries.append(peer.hushed_until)
+        if not tries or peer.damage_pause_until != tries[-1]:
+            tries.append(peer.damage_pause_until)
         stage.play(">> wait 0.1")
     pauses = [round(later - earlier) for earlier, later in itertools.pairwise(tries)]
     assert pauses == sorted(pauses)
-    assert HUSH_FIRST_S <= pauses[0] <= 4 * HUSH_FIRST_S
-    assert pauses[-1] == HUSH_LONGEST_S
+    assert DAMAGE_PAUSE_FIRST_S <= pauses[0] <= 4 * DAMAGE_PAUSE_FIRST_S
+    assert pauses[-1] == DAMAGE_PAUSE_LONGEST_S
 
 
 def test_while_one_is_not_sent_anything_the_others_go_on() -> None:

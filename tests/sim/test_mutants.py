@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.raft import core
+from penstock.raft import core, leader
 from penstock.raft.core import Raft
 from penstock.raft.messages import AppendReply
 from penstock.sim.mutants import MUTANTS, Change, Mutant, applied
@@ -23,9 +23,9 @@ def test_each_still_fits_the_code_it_changes_and_goes_without_a_trace(mutant: Mu
 
 def test_a_function_that_a_table_names_is_changed_there_too() -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "reply of an earlier term")
-    original = Raft._on_append_reply
+    original = leader.on_append_reply
     with applied(mutant):
-        assert core._STEPS[AppendReply] is Raft._on_append_reply
+        assert core._STEPS[AppendReply] is leader.on_append_reply
         assert core._STEPS[AppendReply] is not original
     assert core._STEPS[AppendReply] is original
 

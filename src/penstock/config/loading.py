@@ -44,6 +44,12 @@ _TOPIC_DEFAULTS = "topic_defaults"
 _OFF = ("off", "none", "")
 
 
+FORMER_SETTINGS = {
+    "replication.snapshot_after_bytes": ": it never had an effect and was removed; delete the line"
+}
+"""Settings of earlier versions, and what to do where a file still has them."""
+
+
 class UnknownSetting(ConfigError):
     """No setting has this name. The message says that, instead of what was expected of the value."""
 
@@ -171,7 +177,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str
 
 def _known(path: str, origin: str, value: object) -> str:
     if path not in _hints():
-        raise UnknownSetting(origin, value, nearest(path, _hints()))
+        raise UnknownSetting(origin, value, FORMER_SETTINGS.get(path) or nearest(path, _hints()))
     return path
 
 

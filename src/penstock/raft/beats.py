@@ -1,23 +1,23 @@
 """One beat for a pair of nodes instead of one for each of the groups that they share.
 
-Every interval the sender makes one frame for a peer. It names only the groups whose beat is not what the last frame
-said; the receiver remembers the others, and takes each frame as a beat of all that it remembers. So a thousand idle
-groups cost one small message each way, and a look at each group.
+Every interval the sender makes one frame for a peer. It names only the groups whose beat has changed since the last
+frame; the receiver remembers the others, and takes each frame as a beat of all groups that it remembers. So a thousand
+idle groups cost one small message each way, and a comparison for each group.
 
-What the receiver remembers is what the sender believes it does, or both start over:
+Both sides must agree on what the receiver remembers. If they may not, they start over:
 
-- frames carry a session, made by the sender when it begins or starts over, and a sequence without gaps. A frame out of
-  sequence is no beat for anybody: it might not say that a group has another leader by now. It is answered with
-  `resync`.
-- a frame with `reset` names all groups and begins a new memory. A session's first frame has it, and the first one
-  after `resync`.
-- a group that did not take its beat is named in the reply with its term, forgotten by the receiver, and named again in
-  the next frame. A later term there ends the sender's reign; an equal one means "not yet".
-- a row is from one replica to another. Most are what their nodes are (life 0 of their data folders); one that was made
-  anew alone is named by its incarnation (`Replica.in_life`), and a beat for another life than the one that is here is
-  not taken.
-- a reply speaks only for those groups of which the sender has said the same since that frame; and what it is worth as
-  a lease counts from when the frame was sent (invariant 5).
+- frames carry a session, drawn by the sender when it begins or starts over, and a sequence number without gaps. A frame
+  out of sequence is no beat for any group: the lost frame may have said that a group has another leader now. The
+  receiver answers it with `resync`.
+- a frame with `reset` names all groups, and the receiver forgets everything before it. The first frame of a session
+  has it, and the first one after `resync`.
+- the reply names each group that did not take its beat, with the receiver's term. The receiver forgets this group, and
+  the next frame names it again. A later term ends the sender's term; an equal one means "not yet".
+- a row goes from one replica to another. Most replicas have the incarnation of their node. A replica that was rebuilt
+  alone has another one (`Replica.in_life`), which the row then names; a replica takes no beat for another
+  incarnation.
+- a reply counts only for the groups whose beat has not changed since that frame, and as a lease it counts from the time
+  at which the frame was sent (invariant 5).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,10 +33,10 @@ from penstock.raft.messages import Beat, IndexField, TermField
 from penstock.types import NO_TERM, GroupId, Replica
 
 MAX_GROUPS = 100_000
-"""Groups in one frame: ten times what a node should host."""
+"""Groups in one frame: ten times as many as a node should host."""
 MAX_FRAME_BYTES = 8 << 20
 MAX_UNANSWERED = 64
-"""Frames whose time of sending is remembered: ten seconds of them. Older replies are worth nothing as a lease."""
+"""Frames whose sending time is remembered: those of ten seconds. A reply to an older frame gives no lease."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 FindGroup = Callable[[GroupId], Raft | None]
@@ -44,14 +44,14 @@ Effects = list[tuple[GroupId, list[Effect]]]
 
 
 class Pair(NamedTuple):
-    """Who speaks to whom, by incarnation; 0 is the node's own."""
+    """The incarnations of the sending and the receiving replica; 0 is that of the node."""
 
     leader: int = 0
     member: int = 0
 
 
 NODES = Pair()
-NOBODY_REBORN: Mapping[GroupId, Pair] = MappingProxyType({})
+NO_REBORN: Mapping[GroupId, Pair] = MappingProxyType({})
 
 
 class GroupBeat(msgspec.Struct, frozen=True, array_like=True):
@@ -89,7 +89,7 @@ def encode(frame: BeatFrame | BeatReply) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> BeatFrame | BeatReply:
-    """Raises ProtocolViolation for whatever `encode` cannot have written."""
+    """Raises ProtocolViolation for bytes that `encode` cannot have written."""
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolViolation(f"a beat of {len(body)} bytes: expected at most {MAX_FRAME_BYTES}")
     try:
@@ -109,17 +109,17 @@ class BeatSender:
         self._sequence = 0
         self._reset = True
         self._told: dict[GroupId, tuple[Beat, int, Pair]] = {}
-        """What the peer was told last of each group, in which frame, and from whom to whom."""
+        """The last beat of each group that the peer was sent, the frame that had it, and the two incarnations."""
         self._sent_at: dict[int, float] = {}
 
     def frame(
         self,
         now: float,
         beats: Sequence[tuple[GroupId, Beat]],
-        reborn: Mapping[GroupId, Pair] = NOBODY_REBORN,
+        reborn: Mapping[GroupId, Pair] = NO_REBORN,
     ) -> BeatFrame | None:
-        """The next frame, of the beats of all groups that concern the peer; None if there are none, as before.
-        `reborn`: where one of the two is not what its node is."""
+        """The next frame, with the beats of all groups of which the peer is a member; None if there are none and were
+        none. `reborn`: the groups in which one of the two replicas does not have its node's incarnation."""
         told, sequence = self._told, self._sequence + 1
         changed: list[GroupBeat] = []
         count = 0
@@ -151,12 +151,12 @@ class BeatSender:
         return frame
 
     def start_over(self) -> None:
-        """The next frame names everything: for a new connection."""
+        """The next frame names all groups: for a new connection."""
         self._told.clear()
         self._reset = True
 
     def receive(self, now: float, reply: BeatReply, find: FindGroup) -> Effects:
-        """Tells the groups who has answered. The effects are those of groups that lead no more."""
+        """Tells the groups that the peer has answered. The effects are those of groups that step down."""
         sent_at = self._sent_at.pop(reply.sequence, None)
         if reply.session != self._session or sent_at is None:
             return []
@@ -186,16 +186,17 @@ class BeatReceiver:
     """Beats from one peer to this node."""
 
     def __init__(self, peer: Replica, me: Replica | None = None) -> None:
-        """`me`: this node. Without it, whoever is here is meant."""
+        """`me`: this node. Without it, rows are not compared with the incarnation of the replica here."""
         self.peer = peer
         self._me = me
         self._session = -1
         self._sequence = 0
         self._covered: dict[GroupId, tuple[int, Replica, int]] = {}
-        """Group -> the term in which the peer leads it, as which replica, and which one it speaks to (as in Pair)."""
+        """Group -> the term in which the peer leads it, the leading replica, and the incarnation it sends to (as in
+        Pair)."""
 
     def receive(self, now: float, frame: BeatFrame, find: FindGroup) -> tuple[BeatReply | None, Effects]:
-        """The reply, if the frame is worth one, and what the groups' cores ask for."""
+        """The reply, None for a frame that came before, and the effects of the groups' cores."""
         if frame.session == self._session and frame.sequence <= self._sequence:
             return None, []
         if not frame.reset and (frame.session != self._session or frame.sequence != self._sequence + 1):
@@ -214,17 +215,17 @@ class BeatReceiver:
         for beat in frame.changed:
             leader = as_named(self.peer, beat.leader)
             self._covered[beat.group] = (beat.term, leader, beat.member)
-            core = self._meant(find(beat.group), beat.member)
+            core = self._addressee(find(beat.group), beat.member)
             if core is not None:
                 news = Beat(beat.term, beat.commit_index, beat.start_offset)
                 effects.append((beat.group, core.step_beat(now, leader, news)))
         return [(group, some) for group, some in effects if some]
 
     def _hear(self, now: float, find: FindGroup, effects: Effects) -> list[tuple[GroupId, int]]:
-        """Who did not take the beat, with the term that it is in."""
+        """The groups that did not take the beat, each with its term."""
         refused: list[tuple[GroupId, int]] = []
         for group, (term, leader, member) in self._covered.items():
-            core = self._meant(find(group), member)
+            core = self._addressee(find(group), member)
             if core is None:
                 refused.append((group, NO_TERM))
             elif not core.heard(now, leader, term):
@@ -235,8 +236,8 @@ class BeatReceiver:
             del self._covered[group]
         return refused
 
-    def _meant(self, core: Raft | None, member: int) -> Raft | None:
-        """The replica here, if it is the one that was spoken to."""
+    def _addressee(self, core: Raft | None, member: int) -> Raft | None:
+        """The replica here, if the row is for its incarnation."""
         if core is None or self._me is None or core.me == as_named(self._me, member):
             return core
         return None

@@ -1,10 +1,9 @@
-"""Who is in a group, and what a majority is.
+"""The members of a group, and what a majority is.
 
-A configuration has *voters*, and in the midst of a change the *outgoing* voters too: then it is *joint*, and
-everything that needs a majority needs one of each half. So the old and the new half can never decide apart from one
-another, and any set of voters may follow any other. *Learners* get everything and decide nothing; in a joint
-configuration they are those of the configuration that follows it, so that any leader can finish the change from the
-log alone.
+A configuration has *voters* and, during a change, the *outgoing* voters too: then it is *joint*, and every decision
+needs a majority of each half. So the old and the new voters can never decide independently, and any set of voters may
+follow any other. *Learners* receive all entries and decide nothing; in a joint configuration they are those of the
+configuration that follows it, so that any leader can complete the change from the log alone.
 
 On the wire and in the log it is a MessagePack array [version, voters, outgoing, learners] of [node, incarnation].
 """
@@ -26,7 +25,7 @@ Value = TypeVar("Value", int, float)
 
 
 class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
-    """The members of a group. Tuples keep their order: the first voter is the one who should lead at the founding."""
+    """The members of a group. Tuples keep their order: the first voter leads a new group first."""
 
     voters: tuple[Replica, ...]
     outgoing: tuple[Replica, ...] = ()
@@ -43,7 +42,7 @@ class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def members(self) -> tuple[Replica, ...]:
-        """Everybody once, voters first."""
+        """All replicas, each once, voters first."""
         return tuple(dict.fromkeys(self.voters + self.outgoing + self.learners))
 
     def votes(self, replica: Replica) -> bool:
@@ -58,7 +57,7 @@ class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
         return min(majority_value([value_of(voter) for voter in half]) for half in self.halves)
 
     def validate(self) -> None:
-        """Raises ProtocolViolation. A node has one replica in each list: its earlier life cannot sit beside it."""
+        """Raises ProtocolViolation. A node may have one replica in each list, and not two incarnations."""
         if not self.voters:
             raise ProtocolViolation("a group configuration without voters")
         for name, replicas in zip(("voters", "outgoing", "learners"), self._lists(), strict=True):
@@ -98,7 +97,7 @@ def encode(config: GroupConfig) -> bytes:
 
 
 def decode(payload: bytes | memoryview) -> GroupConfig:
-    """Raises ProtocolViolation for whatever `encode` cannot have written."""
+    """Raises ProtocolViolation for bytes that `encode` cannot have written."""
     if len(payload) > MAX_CONFIG_BYTES:
         raise ProtocolViolation(f"a group configuration of {len(payload)} bytes: at most {MAX_CONFIG_BYTES}")
     try:
@@ -113,10 +112,10 @@ def decode(payload: bytes | memoryview) -> GroupConfig:
 
 
 class ConfigHistory:
-    """The configurations in a log with the end index of the entry that brought each, rising.
+    """The configurations in a log, each with the end index of its entry, in ascending order.
 
-    The newest holds, committed or not (invariant 14). Older ones are kept for the truncation that brings them back,
-    and the one that held where the log begins for whoever needs that prefix installed.
+    The newest holds, committed or not (invariant 14). Older ones are kept because a truncation brings them back, and
+    the one that held where the log begins because it is part of the prefix that followers may need.
     """
 
     def __init__(self, founding: GroupConfig | None, entries: Sequence[tuple[int, GroupConfig]] = ()) -> None:
@@ -132,16 +131,34 @@ class ConfigHistory:
 
     @property
     def newest_index(self) -> int:
-        """Where the newest one's entry ends; 0 for a founding configuration, which is in no log."""
+        """Where the entry of the newest ends; 0 for a founding configuration, which is in no log."""
         return self._entries[-1][0] if self._entries else 0
 
     @property
     def previous(self) -> GroupConfig | None:
-        """What held before the newest."""
+        """The configuration before the newest."""
         return self._entries[-2][1] if len(self._entries) > 1 else None
 
+    @property
+    def is_joint(self) -> bool:
+        newest = self.newest
+        return newest is not None and newest.joint
+
+    def voters(self) -> list[Replica]:
+        """Of both halves of the newest, each once."""
+        newest = self.newest
+        return [] if newest is None else list(dict.fromkeys(newest.voters + newest.outgoing))
+
+    def is_quorum(self, replicas: list[Replica]) -> bool:
+        newest = self.newest
+        return newest is not None and newest.is_quorum(replicas)
+
+    def is_member(self, replica: Replica) -> bool:
+        newest = self.newest
+        return newest is not None and replica in newest.members
+
     def at(self, index: int) -> GroupConfig | None:
-        """What held at this place of the log."""
+        """The configuration that held at this index."""
         held = None
         for begin, config in self._entries:
             if begin > index:
@@ -157,7 +174,7 @@ class ConfigHistory:
         self._entries.append((index, config))
 
     def truncate(self, end_index: int) -> bool:
-        """Forgets what lay above. True if that changes which configuration holds."""
+        """Drops the configurations above this index. True if another one holds now."""
         count = len(self._entries)
         while self._entries and self._entries[-1][0] > end_index:
             self._entries.pop()

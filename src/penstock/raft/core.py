@@ -1,55 +1,58 @@
-"""Raft for one partition, without I/O: what must hold, and the object that holds it.
+"""Raft for one partition, without I/O: the invariants, and the object that keeps them.
 
-A replica is fed with inputs (a message, a clock that reached its deadline, a flush that returned) and answers each
-with effects, which its caller carries out at once, in order and before the next input. The core keeps no entries. It
-looks at the log, which shows a write as soon as it is made and tells separately what has been flushed.
+The caller feeds a replica with inputs (a message, a deadline that has come, a flush that has returned). The replica
+answers each input with effects, which the caller carries out at once, in order and before the next input. The core
+stores no entries. It reads the log, which shows a write as soon as it is made and tells separately what is flushed.
 
-Words
-  index     a place between entries; always an exclusive end. "Committed up to 7": the units 0 to 6 are.
+Terms used here
+  index     a boundary between entries; always an exclusive end. "Committed up to 7": the units 0 to 6 are committed.
   boundary  an index that no entry spans. An entry is a batch, as wide as its offsets, or a control entry, one wide.
-  matched   a follower has found its log equal to its leader's up to there, in this term.
-  flushed   on the disk. Only what is flushed counts for anything.
-  lease     time in which a leader can be sure that nobody else leads.
+  matched   a follower has found its log equal to its leader's up to this index, in this term.
+  flushed   on the disk. Only flushed entries count towards a majority.
+  lease     the time during which a leader can be sure that no other replica leads.
 
 Invariants. Code and tests cite the numbers.
 
 Terms and votes
-   1  Term and vote are durable before anybody hears of them: requests for votes, votes and answers to appends wait for
-      the disk, and a candidate counts its own vote when it is durable.
+   1  Term and vote are durable before any other replica learns of them: vote requests, votes and replies to appends
+      wait for the disk, and a candidate counts its own vote when it is durable.
    2  A term never goes back, and a replica votes at most once in it. So no term has two leaders.
-   3  A vote goes only to a log that is at least as far: a later last term, or the same and no shorter. So a leader has
-      all that was ever committed.
-   4  A term is only raised by who was promised a majority in it beforehand (pre-vote). So a replica that was cut off
-      or removed does not disturb the others when it comes back.
-   5  Who has heard its leader within an election timeout helps nobody to another one, by pre-vote or vote; neither
-      does a leader, nor who has just started, because it may have heard one before. So an answer to a beat is a lease,
-      from when that beat was *sent*, for the election timeout less the clocks' drift. The exception is the successor
-      that a leader sends ahead itself; with that its lease ends.
-   6  A leader that has not heard from a majority for an election timeout is none.
+   3  A replica votes only for a log that is at least as far as its own: a later last term, or the same last term and no
+      shorter. So a leader has everything that was ever committed.
+   4  A replica raises the term only after a majority has promised to vote for it (pre-vote). So a replica that was cut
+      off or removed does not disturb the others when it returns.
+   5  A replica that has heard its leader within an election timeout grants no pre-vote and no vote to another replica;
+      neither does a leader, nor a replica that has just started, because it may have heard a leader before. So the
+      answer to a beat is a lease, from the moment at which the beat was *sent*, for the election timeout less the
+      clocks' drift. The one exception is a successor that the leader itself tells to stand; its lease ends with that.
+   6  A leader that has not heard from a majority for an election timeout steps down.
 Replication
-   7  Entries are taken only behind an (index, term) that the log has too. So logs that agree there agree below.
-   8  What is here is skipped, and the log is cut only at the first entry that contradicts it, never below the commit:
-      that would be a bug, or a disk that lost what it flushed, and halts the group (BrokenPromise). Whatever is lost
-      on the way is asked for again: a peer that is behind and does not get on is asked what it has.
-   9  An answer says min(flushed, matched with this leader in this term), and is only sent when the term is durable. It
-      stays true whenever it arrives: in its term, a follower never cuts what it matched.
-  10  What a call asks of the log is not there until the next call. Nothing is answered or committed on the strength of
-      it; the flushed index may still speak of bytes that this very call cuts.
+   7  A follower takes entries only behind an (index, term) that its log has too. So logs that agree there agree below.
+   8  A follower skips entries that it has, and truncates its log only at the first entry that contradicts the leader's,
+      never below the commit: that would be a bug, or a disk that lost flushed bytes, and halts the group
+      (BrokenPromise). Lost messages are made up for: a leader asks a peer that is behind and makes no progress.
+   9  A reply says min(flushed, matched with this leader in this term), and is sent only when the term is durable. It is
+      true whenever it arrives: in its term, a follower never truncates what it has matched.
+  10  Entries that a call tells the caller to write are not in the log before the next call. The same call neither
+      acknowledges nor commits them; the flushed index may still count bytes that this very call truncates.
 Commit
-  11  Committed is what a majority of each half of the configuration has flushed, if it ends in the leader's own term.
-      What came before is committed with it. The term's first entry is written at once, for this purpose. Where one
-      replica alone is the majority, all that it has flushed is committed: nobody can be elected without it.
-  12  A follower commits min(leader's commit, matched, what the log shows).
+  11  An entry is committed when a majority of each half of the configuration has flushed it and it is of the leader's
+      own term. Everything before it is committed with it. A leader writes its term's first entry at once, for this
+      purpose. A replica that is a majority by itself commits all that it has flushed: no other replica can be elected
+      without its vote.
+  12  A follower commits min(leader's commit, matched, end of its log).
 Members
-  13  One change at a time, and none before the leader has committed an entry of its own term.
-  14  A configuration holds from when it is in the log, and no longer if it is truncated.
-  15  Who does not know its group does not campaign, nor vote unless it has entries of it: a founder that was away when
-      its group first changed knows the founding configuration no more, but its log still counts. Who is no voter of its
-      group never campaigns; but as long as a configuration may not be committed, the voters of the one before it do:
-      its entry may be on no other log. A leader that is no voter by a committed configuration leads no more. A replica
-      is a node *and* its incarnation: what a node said before it lost its data speaks for nobody.
+  13  One change of members at a time, and none before the leader has committed an entry of its own term.
+  14  A configuration holds as soon as it is in the log, and no longer once it is truncated.
+  15  A replica without a configuration does not campaign, and votes only if it has entries of the group: a founder that
+      was away when its group first changed may no longer know the founding configuration, but its log still counts. A
+      replica that is no voter never campaigns; but as long as a configuration may not be committed, the voters of the
+      one before it do, because its entry may be in no other log. A leader that is no voter by a committed configuration
+      steps down. A replica is a node *and* its incarnation: promises that a node made before it lost its data bind
+      no replica.
 Prefix
-  16  What is deleted was committed. Who needs it begins anew behind it, if its log does not hold that place already.
+  16  Deleted entries were committed. A follower that needs them installs the leader's prefix instead and starts its log
+      behind it, unless its log holds that boundary already.
 Serving
   17  A leader answers readers only while it knows everything that any replica has committed (`may_serve`): an entry of
       its own term is committed, so all that was committed before its term is too; it has not sent a successor ahead;
@@ -60,13 +63,13 @@ Serving
       leader tells two indexes: what is committed, which readers may see because no failure of a minority can undo it,
       and `enough_index` at or below it, which so many voters have flushed.
 
-A leader alone (one voter, nobody learning) needs no beats, no deadlines and no entry of its own until it has one to
-write.
+A sole voter without learners needs no beats, no deadlines, and no entry of its own until it has one to write.
 """
 
 from collections.abc import Callable, Sequence
 
 from penstock.errors import ProtocolViolation
+from penstock.raft import election, follower, leader
 from penstock.raft.config import ConfigHistory, GroupConfig
 from penstock.raft.effects import (
     Committed,
@@ -79,8 +82,7 @@ from penstock.raft.effects import (
     RoleChanged,
     Send,
 )
-from penstock.raft.election import Candidate, consider
-from penstock.raft.entries import Entries
+from penstock.raft.election import Candidate
 from penstock.raft.errors import BrokenPromise, Refused
 from penstock.raft.follower import Follower
 from penstock.raft.leader import Leader
@@ -101,11 +103,12 @@ from penstock.types import NO_TERM, Replica
 
 NEVER = float("inf")
 LOST_BEATS = 3
-"""Beat intervals within which followers of a lost leader stand, each at its own moment: a vote takes a flush or two."""
+"""Followers of a lost leader campaign within this many beat intervals, each at a random moment: a vote takes one or two
+flushes, and two candidates at once would split the votes."""
 
 
 class Raft:
-    """One replica of one group. What follows without an underscore below the inputs is for the rest of this room."""
+    """One replica of one group. The methods after "inputs" and "beats" are for the other modules of this package."""
 
     def __init__(
         self,
@@ -120,14 +123,14 @@ class Raft:
         commit_index: int = 0,
         history: Sequence[tuple[int, GroupConfig]] = (),
     ) -> None:
-        """`config` is the founding one, or that of an installed prefix; `history` those in the log, each with the end
-        index of its entry. `jitter` draws from [0, 1)."""
+        """`config` is the founding configuration, or that of an installed prefix; `history` are those in the log, each
+        with the end index of its entry. `jitter` draws from [0, 1)."""
         self.me = me
         self.log = log
         self.settings = settings
         self.jitter = jitter
         self.term = max(hard.term, log.last_term)
-        """The log may be ahead: entries are flushed apart from votes. Whoever wrote them had that term."""
+        """The log may be ahead, because entries and votes are flushed separately. Their leader had that term."""
         self.voted_for = hard.voted_for if hard.term == self.term else None
         self.saved = hard
         self.asked = hard
@@ -147,7 +150,7 @@ class Raft:
         self._hurry(now)
 
     def _hurry(self, now: float) -> None:
-        """A founding need not wait: there was no leader whose lease might last."""
+        """A new group need not wait for a timeout: no leader can have a lease."""
         config = self.config
         if not self.may_campaign or config is None or self.configs.newest_index > 0:
             return
@@ -161,30 +164,24 @@ class Raft:
         return self.configs.newest
 
     def config_at(self, index: int) -> GroupConfig | None:
-        """What held at this place of the log. Whoever deletes the log below it must keep this, durably and first, to
-        give it back as `config`: the entry that brought it goes with the rest."""
+        """The configuration that held at this index. A caller that deletes the log below it must first store this
+        configuration durably, to pass it as `config` at the next start: its entry is deleted with the rest."""
         return self.configs.at(index)
 
     @property
     def term_confirmed(self) -> bool:
-        """Leader: commit_index is the group's, not merely what this replica had heard of."""
+        """Leader: commit_index is the group's, not only what this replica had been told as a follower."""
         return isinstance(self.part, Leader) and self.part.term_confirmed
 
     @property
     def changing(self) -> bool:
         """Leader: a change of members is under way."""
-        if not isinstance(self.part, Leader):
-            return False
-        return self.part.change is not None or self.configs.newest_index > self.commit_index or self.is_joint
+        return isinstance(self.part, Leader) and self.part.is_changing
 
     @property
     def catching_up_for(self) -> GroupConfig | None:
-        """Leader: where the change under way leads, as long as it may be abandoned."""
-        change = self.part.change if isinstance(self.part, Leader) else None
-        config = self.config
-        if change is None or config is None or not change.may_be_abandoned(config):
-            return None
-        return change.target
+        """Leader: the target of the change under way, as long as the change may be abandoned."""
+        return self.part.catching_up_for if isinstance(self.part, Leader) else None
 
     @property
     def hard(self) -> HardState:
@@ -203,20 +200,20 @@ class Raft:
     # ---- inputs
 
     def tick(self, now: float) -> list[Effect]:
-        """The clock has reached `next_deadline`. Earlier calls do nothing."""
+        """The clock has reached `next_deadline`. An earlier call does nothing."""
         if now < self.next_deadline:
             return []
         self.part.tick(now)
         return self._effects()
 
     def step(self, now: float, sender: Replica, message: Message) -> list[Effect]:
-        """A message that `sender`, in this very incarnation, sent to this one. Raises ProtocolViolation, with nothing
-        changed, for one that cannot be."""
+        """A message from `sender` to this incarnation of the replica. Raises ProtocolViolation, with nothing changed,
+        for a message that no correct replica sends."""
         _STEPS[type(message)](self, now, sender, message)
         return self._effects()
 
     def appended(self, now: float, size_bytes: int = 0) -> list[Effect]:
-        """Leader: the caller has written entries of this term, because it wanted to or because an effect said so."""
+        """Leader: the caller has written entries of this term, on its own account or because an effect asked for it."""
         if isinstance(self.part, Leader):
             self.part.appended(now, size_bytes)
         return self._effects()
@@ -241,14 +238,14 @@ class Raft:
         return self._effects()
 
     def campaign(self, now: float) -> list[Effect]:
-        """Stand for election without waiting for the deadline, unless a lease forbids it (5)."""
+        """Campaigns without waiting for the deadline, unless a lease forbids it (5)."""
         if self.role is not Role.LEADER and now >= self.heard_at + self.settings.election_timeout_s:
             self.campaign_now(now)
         return self._effects()
 
     def leader_lost(self, now: float) -> None:
-        """The connection with the leader's node broke. It may be the connection only, so the lease holds (5); but what
-        comes after it need not be waited for: only as long as keeps two followers from standing at once."""
+        """The connection with the leader's node broke. Perhaps only the connection broke, so the lease holds (5). After
+        the lease a follower waits only as long as keeps two of them from campaigning at once."""
         if self.role is not Role.FOLLOWER or self.leader is None or self.next_deadline == NEVER:
             return
         lease_ends = self.heard_at + self.settings.election_timeout_s
@@ -256,26 +253,27 @@ class Raft:
         self.next_deadline = min(self.next_deadline, soon)
 
     def transfer(self, now: float, to: Replica) -> list[Effect]:
-        """Leader: hand the lead to another voter. Raises Refused. Given up after an election timeout."""
+        """Leader: transfers the lead to another voter. Raises Refused. Given up after an election timeout."""
         self._leading().hand_over_to(now, to)
         return self._effects()
 
     def change_config(
         self, now: float, voters: tuple[Replica, ...], learners: tuple[Replica, ...] = ()
     ) -> list[Effect]:
-        """Leader: make these, and nobody else, the group. Raises Refused, or ProtocolViolation for an impossible one.
-        Done when `config` says so; given up when the newcomers do not get on (`changing` is false again)."""
+        """Leader: makes exactly these replicas the group. Raises Refused, or ProtocolViolation for a configuration that
+        cannot be. The change is done when `config` says so; it is given up when the new replicas make no progress
+        (`changing` is false again)."""
         self._leading().change_members(now, GroupConfig(voters, (), learners))
         return self._effects()
 
     def abandon_change(self, now: float) -> list[Effect]:
-        """Leader: wait no longer for newcomers that nobody wants any more. Raises Refused once the change is in the log
-        as a joint configuration, which must be left by its end. Another change may follow when `changing` is false."""
+        """Leader: stops waiting for new replicas that are not wanted any more. Raises Refused once the change is in the
+        log as a joint configuration, which must be completed. Another change may follow when `changing` is false."""
         self._leading().abandon_change()
         return self._effects()
 
     def resign(self, now: float) -> list[Effect]:
-        """Lead no more, for instance because the log refuses to be written."""
+        """Steps down, for instance because the log cannot be written."""
         if self.role is not Role.FOLLOWER:
             self.follow(now, self.term, None)
             self.configs_truncated(self.log.end_index)
@@ -289,7 +287,7 @@ class Raft:
         return self._effects()
 
     def entries_refused(self, now: float) -> list[Effect]:
-        """Follower: what the leader sent, in this term, is nothing that a log may hold. It is told so (8)."""
+        """Follower: the entries that the leader sent in this term cannot be stored. The leader is told so (8)."""
         if isinstance(self.part, Follower) and self.leader is not None:
             self.part.refuse()
         return self._effects()
@@ -297,7 +295,7 @@ class Raft:
     # ---- beats
 
     def beat(self) -> Beat:
-        """What the followers should know at this moment."""
+        """The facts that followers should know now. The same object as before if nothing has changed."""
         beat = self._beat
         term, commit_index, start_offset = self.term, self.commit_index, self.log.start_offset
         if beat.commit_index != commit_index or beat.term != term or beat.start_offset != start_offset:
@@ -305,16 +303,16 @@ class Raft:
         return beat
 
     def step_beat(self, now: float, sender: Replica, beat: Beat) -> list[Effect]:
-        """A beat that says something new. Whether it counts as heard is for `heard` to say."""
+        """A beat with new facts. `heard` decides whether it counts for the lease."""
         if beat.term >= self.term:
-            self._accept_leader(now, sender, beat.term)
+            self.accept_leader(now, sender, beat.term)
             assert isinstance(self.part, Follower)
             self.part.hear_beat(beat.commit_index, beat.start_offset)
         return self._effects()
 
     def heard(self, now: float, sender: Replica, term: int) -> bool:
-        """A beat, new or not. True: it is this replica's leader's, and the answer is a lease (5). False: it is not, or
-        the term is not durable yet; `term` tells which."""
+        """A beat, with new facts or without. True: it came from this replica's leader, and the answer is a lease (5).
+        False: it came from another replica, or the term is not durable yet; the caller compares the terms to know."""
         if (
             term != self.term
             or sender != self.leader
@@ -328,74 +326,29 @@ class Raft:
         return True
 
     def plead(self) -> list[Effect]:
-        """Follower, with each beat: ask again for what the leader does not know to be missing."""
+        """Follower, with each beat: asks again for entries that the leader does not know to be missing here."""
         if self.part.lost and isinstance(self.part, Follower):
             self.part.answer()
         return self._effects()
 
     def answered(self, sent_at: float, sender: Replica, term: int) -> None:
-        """Leader: a beat of this term, sent then, was heard."""
+        """Leader: `sender` heard the beat of this term that was sent at `sent_at`."""
         if term == self.term and isinstance(self.part, Leader):
             self.part.beat_answered(sent_at, sender)
 
     def refused(self, now: float, sender: Replica, term: int) -> list[Effect]:
-        """Leader: a beat was not heard by a replica whose term is this."""
-        if term > self.term and self._is_member(sender):
-            self._adopt(now, term)
+        """Leader: `sender`, which is in this term, did not take a beat."""
+        if term > self.term and self.configs.is_member(sender):
+            self.follow(now, term, None)
         return self._effects()
 
     def install_prefix(self, prefix: bytes) -> InstallPrefix:
-        """Leader: the message that SendPrefix asks for, around what the log says of its prefix."""
+        """Leader: the message that SendPrefix asks for, with the log's description of its prefix."""
         return self._leading().replication.install_prefix(prefix)
-
-    # ---- messages
-
-    def _on_request_vote(self, now: float, sender: Replica, message: RequestVote) -> None:
-        consider(self, now, sender, message)
-
-    def _on_vote_reply(self, now: float, sender: Replica, message: VoteReply) -> None:
-        if not self._is_member(sender):
-            return
-        if message.term > self.term and not (message.granted and message.pre):
-            self._adopt(now, message.term)
-        elif isinstance(self.part, Candidate):
-            self.part.hear_reply(now, sender, message)
-
-    def _on_append(self, now: float, sender: Replica, message: Append) -> None:
-        if message.term < self.term:
-            self._tell_term(sender)
-            return
-        entries = Entries(message)
-        self._accept_leader(now, sender, message.term)
-        assert isinstance(self.part, Follower)
-        self.part.take(now, message, entries)
-
-    def _on_append_reply(self, now: float, sender: Replica, message: AppendReply) -> None:
-        if message.term > self.term:
-            if self._is_member(sender):
-                self._adopt(now, message.term)
-        elif message.term == self.term and isinstance(self.part, Leader):
-            self.part.hear_reply(now, sender, message)
-
-    def _on_install_prefix(self, now: float, sender: Replica, message: InstallPrefix) -> None:
-        if message.term < self.term:
-            self._tell_term(sender)
-            return
-        self._accept_leader(now, sender, message.term)
-        assert isinstance(self.part, Follower)
-        self.part.install(message)
-
-    def _on_timeout_now(self, now: float, sender: Replica, message: TimeoutNow) -> None:
-        if message.term == self.term and sender == self.leader and self.role is Role.FOLLOWER:
-            self.stand_at_once(now)
-
-    def _tell_term(self, sender: Replica) -> None:
-        """To a leader of an earlier term, which will step down at this."""
-        self.send_when_saved(sender, AppendReply(self.term, 0, 0))
 
     # ---- roles
 
-    def _accept_leader(self, now: float, sender: Replica, term: int) -> None:
+    def accept_leader(self, now: float, sender: Replica, term: int) -> None:
         if term > MAX_TERM:
             raise ProtocolViolation(f"term {term}: expected at most {MAX_TERM}")
         if term == self.term and self.role is Role.LEADER:
@@ -404,19 +357,16 @@ class Raft:
             raise BrokenPromise(f"{self.leader} and {sender} both lead in term {term}")
         if term > self.term or self.leader is None:
             self.follow(now, term, sender)
-            # A term that came from the log alone was never asked to be saved, and without that nothing is answered.
+            # A term that came from the log alone was never saved, and no reply is sent before it is.
             self.persist_if_unasked()
         self.heard_at = now
         if self.next_deadline != NEVER:
             self.next_deadline = now + self._timeout
 
-    def _adopt(self, now: float, term: int) -> None:
-        """Somebody is in a later term; who leads in it is not known."""
-        self.follow(now, term, None)
-
     def follow(self, now: float, term: int, leader: Replica | None, *, vote: Replica | None = None) -> None:
-        """Becomes or stays a follower, of this leader in this term. A follower's deadline stays: a higher term alone,
-        which a hopeless candidate may bring every moment, must not put off the election of a better one."""
+        """Becomes or stays a follower of this leader (None: not known yet) in this term. A follower's deadline stays: a
+        higher term alone, which a candidate with a short log may bring at any moment, must not delay the election of a
+        better one."""
         was_follower = self.role is Role.FOLLOWER
         if term > self.term:
             self.term = term
@@ -450,18 +400,18 @@ class Raft:
             self.next_deadline = NEVER
 
     def stand_at_once(self, now: float) -> None:
-        """Without asking beforehand, and past all leases: the leader wants it so (5)."""
+        """Campaigns without pre-votes and regardless of leases, because the leader asked for it (5)."""
         if self.may_campaign:
             candidate = Candidate(self)
             candidate.transfer = True
             candidate.stand(now)
 
     def honours_lease(self, now: float) -> bool:
-        """Invariant 5."""
+        """Whether this replica must not help another one to be elected: the leader it heard may count on it (5)."""
         return self.role is Role.LEADER or now < self.heard_at + self.settings.election_timeout_s
 
     def arm(self, now: float) -> None:
-        """Draws a new timeout and waits for it. Timeouts differ so that one candidate comes first."""
+        """Draws a new timeout and waits for it. Timeouts differ, so that one candidate comes first."""
         self._timeout = self.settings.election_timeout_s * (1 + self.jitter())
         self.next_deadline = now + self._timeout if self.may_campaign else NEVER
 
@@ -469,12 +419,7 @@ class Raft:
         if deadline < self.next_deadline:
             self.next_deadline = deadline
 
-    # ---- for the rest of the room
-
-    @property
-    def known_leader(self) -> Replica:
-        assert self.leader is not None
-        return self.leader
+    # ---- for the other modules
 
     @property
     def may_campaign(self) -> bool:
@@ -488,24 +433,6 @@ class Raft:
         return (
             self.configs.newest_index > self.commit_index and previous is not None and previous.votes(self.me)
         )
-
-    @property
-    def is_joint(self) -> bool:
-        config = self.configs.newest
-        return config is not None and config.joint
-
-    def voters(self) -> list[Replica]:
-        """Of both halves, each once."""
-        config = self.configs.newest
-        return [] if config is None else list(dict.fromkeys(config.voters + config.outgoing))
-
-    def is_quorum(self, replicas: list[Replica]) -> bool:
-        config = self.configs.newest
-        return config is not None and config.is_quorum(replicas)
-
-    def _is_member(self, replica: Replica) -> bool:
-        config = self.configs.newest
-        return config is not None and replica in config.members
 
     def _leading(self) -> Leader:
         if not isinstance(self.part, Leader):
@@ -550,25 +477,22 @@ class Raft:
         self._config_changed()
 
     def _config_changed(self) -> None:
-        """A follower may have become a voter, whose deadline runs from when it last heard its leader, or ceased to
-        be."""
+        """A follower may have become a voter, and then waits from when it last heard its leader; or it is no voter any
+        more, and waits for nothing."""
         self.out.append(ConfigChanged(self.configs.newest))
         if self.role is Role.FOLLOWER:
             self.next_deadline = self.heard_at + self._timeout if self.may_campaign else NEVER
 
     def _effects(self) -> list[Effect]:
-        out = self.out
-        if out:
-            self.out = []
-            return out
-        return []
+        out, self.out = self.out, []
+        return out
 
 
 _STEPS: dict[type, Callable[..., None]] = {
-    RequestVote: Raft._on_request_vote,
-    VoteReply: Raft._on_vote_reply,
-    Append: Raft._on_append,
-    AppendReply: Raft._on_append_reply,
-    InstallPrefix: Raft._on_install_prefix,
-    TimeoutNow: Raft._on_timeout_now,
+    RequestVote: election.on_request_vote,
+    VoteReply: election.on_vote_reply,
+    Append: follower.on_append,
+    AppendReply: leader.on_append_reply,
+    InstallPrefix: follower.on_install_prefix,
+    TimeoutNow: follower.on_timeout_now,
 }

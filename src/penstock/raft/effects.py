@@ -1,7 +1,7 @@
-"""What the core asks of its caller, to be carried out at once, in order and before the next input.
+"""The effects: what the core asks of its caller, to be carried out at once, in order and before the next input.
 
-If one of them fails, the caller carries out none of those after it: a leader is then told to `resign`, and a follower
-is asked again by its leader. A log that could not be truncated must not be used any more.
+If one effect fails, the caller carries out none of those after it. It then tells a leader to `resign`; a follower gets
+the entries again from its leader. A log that could not be truncated must not be used any more.
 """
 
 from enum import Enum, IntEnum
@@ -15,7 +15,7 @@ from penstock.types import NO_TERM, Replica
 
 
 class HardState(msgspec.Struct, frozen=True):
-    """What a replica must never forget: the highest term it knows of and whom it chose in it."""
+    """The state that must survive every crash: the highest known term, and the replica voted for in it."""
 
     term: int = NO_TERM
     voted_for: Replica | None = None
@@ -29,14 +29,14 @@ class Role(Enum):
 
 
 class ControlKind(IntEnum):
-    """Entries of the core's own. The values are those that stand in the log."""
+    """Entries that the core itself writes. The values are stored in the log."""
 
     TERM_START = 0
     CONFIG = 1
 
 
 class Refusal(Enum):
-    """Why a leader, or who is none, does not do what it is asked."""
+    """Why a replica does not do what it is asked."""
 
     NOT_LEADER = "this replica does not lead"
     TRANSFERRING = "the lead is being handed over"
@@ -47,15 +47,15 @@ class Refusal(Enum):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """One message object may go to several peers: it need be encoded only once."""
+    """One message object may go to several peers, so that it is encoded only once."""
 
     to: Replica
     message: Message
 
 
 class Persist(msgspec.Struct, frozen=True):
-    """Make it durable, then send what rides on it and call `hard_state_saved`. Others may follow before it is done;
-    they are saved in the order in which they were asked for."""
+    """Make it durable, then send the messages in `then` and call `hard_state_saved`. More of these effects may come
+    before it is done; they are saved in order."""
 
     hard: HardState
     then: list[Send]
@@ -92,7 +92,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class RoleChanged(msgspec.Struct, frozen=True):
-    """Role, term or leader is not what it was."""
+    """The role, the term or the known leader has changed."""
 
     role: Role
     term: int
@@ -100,33 +100,33 @@ class RoleChanged(msgspec.Struct, frozen=True):
 
 
 class SendPrefix(msgspec.Struct, frozen=True):
-    """Send `install_prefix(...)` with the log's prefix to this peer: it needs what is deleted here."""
+    """Send `install_prefix(...)` with the log's prefix to this peer: it needs entries that are deleted here."""
 
     to: Replica
 
 
 class Install(msgspec.Struct, frozen=True):
-    """Durably empty the log and begin it as the prefix says."""
+    """Durably replace the log by an empty one that starts where the prefix ends."""
 
     message: InstallPrefix
 
 
 class StartAt(msgspec.Struct, frozen=True):
-    """The leader's log starts here. To be followed as far as this replica's commit goes."""
+    """The leader's log starts here. Delete the prefix up to here, as far as this replica has committed."""
 
     offset: int
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """Leader: what the log has from this boundary on could not be read, or not be stored by a peer. To be read again,
-    and compared with its checksums: it may have rotted."""
+    """Leader: the entries from this boundary on could not be read, or a peer could not store them. Read them again and
+    compare the checksums: they may be damaged on this disk."""
 
     index: int
     peer: Replica
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
-    """Another configuration holds, by an entry that was appended or one that was truncated."""
+    """Another configuration holds, because its entry was appended or a newer one was truncated."""
 
     config: GroupConfig | None
 

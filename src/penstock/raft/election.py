@@ -1,4 +1,4 @@
-"""Elections: who may be voted for, and the campaign of a candidate (invariants 1 to 5).
+"""Elections: which candidate gets a vote, and the campaign of a candidate (invariants 1 to 5).
 
     follower --a timeout--> pre-candidate --a majority would vote--> candidate --a majority voted--> leader
                                  ^                                       |
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from penstock.raft.core import Raft
 
 
-def consider(core: "Raft", now: float, sender: Replica, request: RequestVote) -> None:
-    """Answers a candidate, or keeps silent where a lease or its own ignorance forbids an answer (5, 15)."""
+def on_request_vote(core: "Raft", now: float, sender: Replica, request: RequestVote) -> None:
+    """Answers a candidate. Sends no answer where a lease forbids it: the leader counts on that. Nor does a replica that
+    knows nothing of the group: it could elect a log that lacks committed entries (5, 15)."""
     is_blank = core.config is None and core.log.last_term == NO_TERM
     if is_blank or (not request.transfer and core.honours_lease(now)):
         return
@@ -42,8 +43,17 @@ def consider(core: "Raft", now: float, sender: Replica, request: RequestVote) ->
         core.out.append(Send(sender, reply))
 
 
+def on_vote_reply(core: "Raft", now: float, sender: Replica, reply: VoteReply) -> None:
+    if not core.configs.is_member(sender):
+        return
+    if reply.term > core.term and not (reply.granted and reply.pre):
+        core.follow(now, reply.term, None)
+    elif isinstance(core.part, Candidate):
+        core.part.hear_reply(now, sender, reply)
+
+
 def _consider_pre_vote(core: "Raft", sender: Replica, request: RequestVote) -> None:
-    """A pre-vote binds nobody: nothing is written, and any number of candidates may get one (4)."""
+    """A pre-vote is no promise: nothing is written, and any number of candidates may get one (4)."""
     granted = request.term > core.term and _is_up_to_date(core, request)
     core.out.append(Send(sender, VoteReply(request.term if granted else core.term, granted, True)))
 
@@ -64,20 +74,20 @@ class Candidate:
         self.transfer = False
 
     def ask(self, now: float) -> None:
-        """Would a majority vote for me? The term stays as it is until it says so (4)."""
+        """Asks for pre-votes. The term stays as it is until a majority has granted them (4)."""
         core = self.core
         self.granted = [core.me]
         core.take_role(now, Role.PRE_CANDIDATE, self)
         if core.term == NO_TERM:
-            # A founding: the others may not have heard of the group yet, and clients wait for it. Nobody is disturbed.
+            # A new group: the others may not have opened it yet, and clients wait. There is no leader to disturb.
             core.next_deadline = now + core.settings.beat_interval_s * (1 + core.jitter())
-        if core.is_quorum(self.granted):
+        if core.configs.is_quorum(self.granted):
             self.stand(now)
         else:
             core.out.extend(self._requests(core.term + 1, pre=True))
 
     def stand(self, now: float) -> None:
-        """A new term with a vote for myself, which counts for me, as for all others, when it is durable (1)."""
+        """Begins a new term with a vote for this replica, which counts when it is durable, as the others' do (1)."""
         core = self.core
         core.term += 1
         core.voted_for = core.me
@@ -88,7 +98,7 @@ class Candidate:
     def _requests(self, term: int, *, pre: bool) -> list[Send]:
         core = self.core
         request = RequestVote(term, core.log.end_index, core.log.last_term, pre, self.transfer)
-        return [Send(voter, request) for voter in core.voters() if voter != core.me]
+        return [Send(voter, request) for voter in core.configs.voters() if voter != core.me]
 
     def hear_reply(self, now: float, sender: Replica, reply: VoteReply) -> None:
         core = self.core
@@ -110,12 +120,12 @@ class Candidate:
     def _count(self, now: float, voter: Replica) -> None:
         core = self.core
         self.granted.append(voter)
-        if not core.is_quorum(self.granted):
+        if not core.configs.is_quorum(self.granted):
             return
         if core.role is Role.PRE_CANDIDATE:
             self.stand(now)
         elif core.me in self.granted:
-            # A majority of others suffices by the book, but entries of a term must not be older on disk than the term.
+            # In Raft a majority of others suffices. Here entries of a term must not be on the disk before the term.
             core.lead(now)
 
     def _own_vote_is_durable(self) -> bool:
@@ -124,7 +134,7 @@ class Candidate:
     def tick(self, now: float) -> None:
         core = self.core
         if core.role is Role.CANDIDATE and not self._own_vote_is_durable():
-            # A disk slower than the election timeout would otherwise see a new term each time and never a leader.
+            # With a disk slower than the election timeout, each campaign would begin a new term and none would be won.
             core.arm(now)
         else:
             self.transfer = False

@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 
 
+def on_append_reply(core: "Raft", now: float, sender: Replica, reply: AppendReply) -> None:
+    """A reply of an earlier term is dropped: it speaks of a log that may have been truncated since (9)."""
+    if reply.term > core.term:
+        if core.configs.is_member(sender):
+            core.follow(now, reply.term, None)
+    elif reply.term == core.term and isinstance(core.part, Leader):
+        core.part.hear_reply(now, sender, reply)
+
+
 class Transfer:
-    """The lead is on its way to `to`."""
+    """The leader is handing the lead over to `to`."""
 
     def __init__(self, to: Replica, deadline: float) -> None:
         self.to = to
@@ -31,7 +40,7 @@ class Transfer:
 
 
 class Leader:
-    """All that a replica knows only while it leads."""
+    """The state that a replica has only while it leads."""
 
     lost = False
 
@@ -48,19 +57,20 @@ class Leader:
         self.term_start = core.log.end_index
         """Entries above it are of this term (11)."""
         self.begun = False
-        """The term's first entry has been asked for or written."""
+        """The caller was asked to write the term's first entry, or has written one."""
         self.uncommitted: deque[tuple[int, int]] = deque()
         self.uncommitted_bytes = 0
         self.transfer: Transfer | None = None
         self.change: membership.Change | None = None
         self.must_go_on = False
-        """This configuration is not one to stay in: when it is committed there is something to do, whoever began it."""
+        """The newest configuration is not final: when it is committed the next step follows, also under a leader that
+        did not begin the change."""
         self.lease_is_void = False
-        """A successor was sent ahead: the followers' patience no longer protects this term (5)."""
+        """A successor was told to stand: the followers' leases no longer protect this term (5)."""
         self.take_members(now)
 
     def take_up(self, now: float) -> None:
-        """The first act. Who is alone writes nothing until there is something to write (11)."""
+        """Begins the term. A replica without peers writes nothing until there is something to write (11)."""
         if self.replication.peers:
             self._begin_term()
         self.count_enough()
@@ -72,7 +82,7 @@ class Leader:
         self.core.out.append(AppendControl(ControlKind.TERM_START))
 
     def take_members(self, now: float) -> None:
-        """Follows the configuration: peers come, stay or go."""
+        """Adds and removes peers as the newest configuration says."""
         config = self._config
         self.replication.take_members(now, [replica for replica in config.members if replica != self.core.me])
         members = self._members()
@@ -100,7 +110,7 @@ class Leader:
         return self.core.commit_index > self.term_start or self.decides_alone
 
     def has_committed_own_entry(self) -> bool:
-        """Invariant 13. Who decides alone may have led so far without any entry of its term: it writes one now."""
+        """Invariant 13. A leader that is a majority by itself may have no entry of its term yet: it writes one now."""
         if self.core.commit_index > self.term_start:
             return True
         if not self.begun:
@@ -135,6 +145,16 @@ class Leader:
             for replica in config.members
         ]
 
+    @property
+    def is_changing(self) -> bool:
+        configs = self.core.configs
+        return self.change is not None or configs.newest_index > self.core.commit_index or configs.is_joint
+
+    @property
+    def catching_up_for(self) -> GroupConfig | None:
+        change = self.change
+        return change.target if change is not None and change.may_be_abandoned(self._config) else None
+
     def may_propose(self) -> Refusal | None:
         if self.transfer is not None:
             return Refusal.TRANSFERRING
@@ -142,7 +162,7 @@ class Leader:
             return Refusal.TOO_MUCH_UNCOMMITTED
         return None
 
-    # ---- the log grows, and answers come
+    # ---- appends and replies
 
     def appended(self, now: float, size_bytes: int) -> None:
         self.begun = True
@@ -154,7 +174,7 @@ class Leader:
         self._maybe_commit(now)
 
     def hear_reply(self, now: float, sender: Replica, reply: AppendReply) -> None:
-        """An answer in the current term."""
+        """A reply in the current term."""
         core = self.core
         peer = self.replication.peers.get(sender)
         if peer is None:
@@ -174,7 +194,7 @@ class Leader:
         if self.replication.accepted(now, peer, reply):
             self._has_flushed_more(now, peer)
         if core.part is self:
-            # A commit may have ended this reign.
+            # A commit may have ended this term.
             self.replication.feed(now, peer)
 
     def _has_flushed_more(self, now: float, peer: Peer) -> None:
@@ -253,8 +273,8 @@ class Leader:
         return min(majority_value([peer.contact_at for peer in half]) for half in self.halves)
 
     def _mind_change(self, now: float, change: membership.Change) -> None:
-        """Newcomers that do not get on are not waited for; a step that is in the log is."""
-        if now < change.progress_at + self.core.settings.catch_up_patience_s:
+        """Gives up a change whose new members make no progress. A step that is in the log is waited for."""
+        if now < change.progress_at + self.core.settings.catch_up_timeout_s:
             return
         if self.core.configs.newest_index <= self.core.commit_index:
             self.change = None
@@ -267,7 +287,7 @@ class Leader:
         if self.transfer is not None:
             deadline = min(deadline, self.transfer.deadline)
         if self.change is not None:
-            deadline = min(deadline, max(now, self.change.progress_at + settings.catch_up_patience_s))
+            deadline = min(deadline, max(now, self.change.progress_at + settings.catch_up_timeout_s))
         self.core.next_deadline = deadline
 
     # ---- handing over
@@ -293,8 +313,8 @@ class Leader:
             self.core.out.append(Send(peer.replica, TimeoutNow(self.core.term)))
 
     def _give_up_transfer(self, now: float) -> bool:
-        """A successor that was sent ahead may still set out whenever the message reaches it, and leases would not stop
-        it: this term can no longer be trusted, so the leader asks for another one."""
+        """A successor that was told to stand may do so whenever the message reaches it, and leases would not stop it:
+        no lease is possible in this term any more, so the leader campaigns for another term."""
         assert self.transfer is not None
         sent = self.transfer.sent
         self.transfer = None
@@ -304,9 +324,9 @@ class Leader:
         return False
 
     def leave(self, now: float) -> None:
-        """Not a voter any more, by a configuration that is committed: one of those who are may lead (15)."""
+        """This leader is no voter any more, by a committed configuration: it asks the best voter to lead (15)."""
         core = self.core
-        voters = [self.replication.peers[voter] for voter in core.voters()]
+        voters = [self.replication.peers[voter] for voter in core.configs.voters()]
         for peer in voters:
             self.replication.tell(peer, peer.match_index)
         best = max(voters, key=lambda peer: peer.match_index)
@@ -328,12 +348,12 @@ class Leader:
         if target == config:
             return
         self.change = membership.Change(target, now)
-        core.wake_at(now + core.settings.catch_up_patience_s)
+        core.wake_at(now + core.settings.catch_up_timeout_s)
         membership.drive(self, now)
 
     def abandon_change(self) -> None:
-        """Learners that are in the log stay there, without a vote, until the next change says otherwise."""
-        if self.change is None and not self.core.changing:
+        """Learners that are in the log stay there, without a vote, until the next change removes or promotes them."""
+        if not self.is_changing:
             return
         if self.change is None or not self.change.may_be_abandoned(self._config):
             raise Refused(Refusal.CHANGE_UNDER_WAY)

@@ -1,14 +1,14 @@
 """A change of the group's members: one operation of several entries (invariants 13 to 15).
 
-    1. newcomers become learners and are fed until they have caught up, so that no majority ever waits for a copy
-    2. the joint configuration: every decision needs the old and the new voters
+    1. newcomers become learners and receive entries until they have caught up, so that no majority waits for a copy
+    2. the joint configuration: every decision needs a majority of the old and of the new voters
     3. the new configuration
 
-Each step is an entry, taken when the one before it is committed. Step 1 lives in the leader's memory: another leader
-leaves the newcomers as learners, and whoever wanted the change asks again. For the same reason it may be abandoned:
-nobody votes yet who did not before, so that forgetting the target is all there is to it, and the next change, an entry
-like any other, sends the learners away or goes on with them. From step 2 on the log alone leads to the end: a leader
-that forgot a joint configuration would leave a group that needs two majorities for ever.
+Each step is an entry, written when the one before it is committed. The target of step 1 is only in the leader's memory:
+another leader leaves the newcomers as learners, and the caller asks for the change again. For the same reason step 1
+may be abandoned: the voters are still the old ones, so the leader only forgets the target, and the next change removes
+the learners or goes on with them. From step 2 on every leader completes the change from the log alone: a leader that
+forgot a joint configuration would leave a group that needs two majorities for ever.
 """
 
 from typing import TYPE_CHECKING
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Change:
-    """Where a change should lead, and how far the newcomers are."""
+    """The target of a change, and how far the newcomers are."""
 
     def __init__(self, target: GroupConfig, now: float) -> None:
         self.target = target
         self.progress_at = now
-        """When one that is waited for last got on. Those who vote already flush with every write, whatever becomes of
-        the newcomers."""
+        """When a newcomer that the change waits for last made progress. The old voters do not count: they flush with
+        every write."""
         self.rounds: dict[Replica, tuple[int, float]] = {}
         """Newcomer -> (end of the log when its round began, when that was). A round that lasts no longer than an
         election timeout leaves so little that the group cannot stall on the rest (Ongaro's thesis, 4.2.1)."""
@@ -46,7 +46,8 @@ class Change:
 
 
 def first_step(config: GroupConfig, target: GroupConfig) -> GroupConfig:
-    """The configuration in which those who shall vote learn. Another life of such a node leaves the learners."""
+    """The configuration in which the new voters learn. It drops learners that are earlier incarnations of their
+    nodes."""
     missing = tuple(
         voter for voter in target.voters if not config.votes(voter) and voter not in config.learners
     )
@@ -56,7 +57,7 @@ def first_step(config: GroupConfig, target: GroupConfig) -> GroupConfig:
 
 
 def check_steps(config: GroupConfig, target: GroupConfig) -> None:
-    """Raises ProtocolViolation if any configuration on the way is too large or names a node twice."""
+    """Raises ProtocolViolation if a configuration on the way would be too large or name a node twice."""
     target.validate()
     first_step(config, target).validate()
 
@@ -101,8 +102,7 @@ def _has_caught_up(leader: "Leader", change: Change, newcomer: Replica, now: flo
     match_index = leader.replication.peers[newcomer].match_index
     if match_index < goal:
         return False
-    # Who has everything has caught up, however long it took: an idle group writes nothing that another round could be
-    # of.
+    # A newcomer that has everything has caught up, however long it took: an idle group has nothing for another round.
     if match_index < end_index and now - began_at > leader.core.settings.election_timeout_s:
         change.rounds[newcomer] = (end_index, now)
         return False
@@ -111,7 +111,7 @@ def _has_caught_up(leader: "Leader", change: Change, newcomer: Replica, now: flo
 
 
 def propose(leader: "Leader", now: float, config: GroupConfig) -> None:
-    """The configuration holds from here on, before anybody else has it (14)."""
+    """Writes the configuration, which holds from now on, before any other replica has it (14)."""
     core = leader.core
     core.out.append(AppendControl(ControlKind.CONFIG, encode(config)))
     core.config_appended(core.log.end_index + 1, config)

@@ -1,14 +1,15 @@
-"""What a leader knows of one replica, and how it feeds it.
+"""What a leader knows of one replica, and how it sends entries to it.
 
-PROBE      where the logs part is not known: one message at a time, until one is accepted
-REPLICATE  known: a window of messages under way, each sent on the assumption that the ones before it arrive
-PREFIX     what the replica needs next is deleted here: a prefix is under way, and nothing else
+PROBE      the leader does not know where the logs part: it sends one message at a time, until one is accepted
+REPLICATE  it knows: a window of messages is under way, each sent on the assumption that the ones before it arrive
+PREFIX     the entries that the replica needs next are deleted here: a prefix is under way, and nothing else
 
 PROBE --accepted--> REPLICATE --rejected, or no progress for a while--> PROBE
 PROBE, REPLICATE --needs what is deleted--> PREFIX --installed--> REPLICATE
 
-Besides, a peer may be *hushed*: what it needs next cannot be sent as it should be, because it rots on one of the two
-disks or on the way. It is tried again, ever more rarely, and is sent nothing between.
+Besides, a peer may be *paused for damage*: the entries that it needs next cannot be sent or stored as they were
+written, because they are damaged on one of the two disks or on the way. The leader tries again, at growing intervals,
+and sends nothing in between.
 """
 
 from collections import deque
@@ -19,10 +20,10 @@ import msgspec
 from penstock.raft.settings import RaftSettings
 from penstock.types import Replica
 
-HUSH_FIRST_S = 0.5
-HUSH_LONGEST_S = 30.0
-"""The first pause is for a fault on the way, which will most likely not be there again; the longest for rot that only
-another leader, or a person, can mend: each try reads and sends a window in vain."""
+DAMAGE_PAUSE_FIRST_S = 0.5
+DAMAGE_PAUSE_LONGEST_S = 30.0
+"""The first pause is for damage on the way, which will most likely not happen again; the longest for damage on a disk,
+which only another leader or a person can repair: each try reads and sends a window for nothing."""
 
 
 class PeerState(Enum):
@@ -32,7 +33,7 @@ class PeerState(Enum):
 
 
 class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one replica is, for people and for in-sync sets. The leader itself is among them."""
+    """How far one replica is, for operators and for in-sync sets. The leader itself is one of them."""
 
     replica: Replica
     match_index: int
@@ -41,17 +42,17 @@ class ReplicaProgress(msgspec.Struct, frozen=True, kw_only=True):
     state: PeerState
     last_contact: float
     beat_sent_at: float
-    """When the newest beat that it answered was sent: all that beat said is known there."""
+    """When the newest beat that it answered was sent: the replica knows everything that this beat said."""
     learner: bool
 
 
 class Peer:
-    """One replica, seen by its leader. The leader has one of itself, which is never sent anything."""
+    """One replica, as its leader sees it. The leader has one for itself, to which it sends nothing."""
 
     __slots__ = (
         "contact_at",
-        "hush_s",
-        "hushed_until",
+        "damage_pause_s",
+        "damage_pause_until",
         "inflight",
         "inflight_bytes",
         "lease_at",
@@ -80,17 +81,17 @@ class Peer:
         """(end index, bytes) of each append that is neither answered nor given up."""
         self.inflight_bytes = 0
         self.progress_at = now
-        """When it last got on, or was last sent something while it lacked nothing."""
+        """When it last made progress, or was last sent something while it lacked nothing."""
         self.contact_at = now
-        """When it was last heard of, as far as is known. A new leader gives everybody one election timeout."""
+        """When it was last heard. A new leader gives every peer one election timeout."""
         self.lease_at = float("-inf")
         """When the newest beat that it answered was sent (5)."""
-        self.hush_s = 0.0
-        self.hushed_until = float("-inf")
+        self.damage_pause_s = 0.0
+        self.damage_pause_until = float("-inf")
 
-    def hush(self, now: float) -> None:
-        self.hush_s = min(self.hush_s * 2, HUSH_LONGEST_S) or HUSH_FIRST_S
-        self.hushed_until = now + self.hush_s
+    def pause_for_damage(self, now: float) -> None:
+        self.damage_pause_s = min(self.damage_pause_s * 2, DAMAGE_PAUSE_LONGEST_S) or DAMAGE_PAUSE_FIRST_S
+        self.damage_pause_until = now + self.damage_pause_s
 
     def has_room(self, settings: RaftSettings) -> bool:
         return (

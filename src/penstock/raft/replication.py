@@ -1,4 +1,4 @@
-"""How a leader brings its log to its peers (invariants 7 to 9). progress.py has the three states of a peer."""
+"""How a leader sends its log to its peers (invariants 7 to 9). progress.py has the three states of a peer."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """The peers of a leader, without itself, and what is under way to each."""
+    """The peers of a leader, without itself, and the messages under way to each."""
 
     def __init__(self, core: "Raft") -> None:
         self.core = core
@@ -32,9 +32,9 @@ class Replication:
             shared = self.feed(now, peer, shared)
 
     def feed(self, now: float, peer: Peer, shared: Append | None = None) -> Append | None:
-        """Sends all that may be sent. `shared` is an append made for another peer a moment ago: most need the same."""
+        """Sends all that may be sent. `shared` is an append made for the peer before: most peers need the same one."""
         core = self.core
-        if now < peer.hushed_until:
+        if now < peer.damage_pause_until:
             return shared
         if peer.state is not PeerState.REPLICATE:
             if peer.state is PeerState.PROBE and not peer.probe_sent:
@@ -65,7 +65,7 @@ class Replication:
         self.core.out.append(Send(peer.replica, message))
 
     def _read(self, now: float, peer: Peer) -> Append | None:
-        """An append of what the peer needs next; None if that is deleted, or cannot be read."""
+        """An append with the entries that the peer needs next; None if they are deleted, or cannot be read."""
         core = self.core
         log = core.log
         index = peer.next_index
@@ -76,12 +76,12 @@ class Replication:
         try:
             entries, end_index = log.read_entries(index, core.settings.max_append_bytes)
         except CorruptLog:
-            self._hush(now, peer, index)
+            self._pause_for_damage(now, peer, index)
             return None
         return Append(core.term, index, prev_term, end_index, core.commit_index, log.start_offset, entries)
 
     def _without_entries(self, index: int) -> Append | None:
-        """The same without what follows: it only asks what the peer has, and tells what is committed."""
+        """An append without entries: it asks how far the peer is, and tells what is committed."""
         core = self.core
         prev_term = self._term_before(index)
         if prev_term is None:
@@ -89,16 +89,16 @@ class Replication:
         return Append(core.term, index, prev_term, index, core.commit_index, core.log.start_offset)
 
     def _term_before(self, index: int) -> int | None:
-        """None where the log has been deleted, also at 0, whose term everybody knows: nothing can be read there."""
+        """None where the log has been deleted, also at 0: the term there is known, but no entry can be read."""
         log = self.core.log
         return log.term_before(index) if index >= log.first_index else None
 
-    def _hush(self, now: float, peer: Peer, index: int) -> None:
-        """What follows this boundary is not to be had as it was written (see progress.py)."""
+    def _pause_for_damage(self, now: float, peer: Peer, index: int) -> None:
+        """Pauses the peer: the entries behind this boundary cannot be read or stored as written (see progress.py)."""
         peer.probe_at(peer.next_index)
         peer.probe_sent = True
-        peer.hush(now)
-        self.core.wake_at(peer.hushed_until)
+        peer.pause_for_damage(now)
+        self.core.wake_at(peer.damage_pause_until)
         self.core.out.append(Suspect(index, peer.replica))
 
     def _need_prefix(self, now: float, peer: Peer) -> None:
@@ -110,7 +110,8 @@ class Replication:
         core = self.core
         first_index = core.log.first_index
         term = core.log.term_before(first_index)
-        # Who joined later never knew the founding configuration; the oldest it knows is committed by the time it leads.
+        # A replica that joined later never knew the founding configuration. The oldest one that it knows is committed
+        # by the time it leads.
         config = core.configs.at(first_index) or core.configs.oldest
         assert term is not None
         assert config is not None
@@ -122,7 +123,7 @@ class Replication:
                 self._need_prefix(now, peer)
 
     def tell_commit(self) -> None:
-        """To those who lack nothing: all others hear of it with what they lack."""
+        """Tells the peers that lack nothing; the others learn it with the entries that they lack."""
         end_index = self.core.log.end_index
         for peer in self.peers.values():
             if peer.state is PeerState.REPLICATE and peer.next_index == end_index:
@@ -139,8 +140,8 @@ class Replication:
         """True if the peer has flushed more than was known."""
         received = reply.received_index
         if received < peer.match_index or (not received and peer.next_index):
-            # Overtaken, or from a follower that does not know yet what matches, maybe because it has restarted.
-            # At 0 there is nothing to tell, and the answer would be the same again: what is under way will do, or time.
+            # A later reply overtook this one, or the follower does not know yet what matches, perhaps because it has
+            # restarted. At 0 there is nothing to tell it: a message under way, or the next retry, brings it on.
             if peer.matched and peer.match_index:
                 self.tell(peer, peer.match_index)
             self.core.wake_at(now)
@@ -155,13 +156,13 @@ class Replication:
             return False
         peer.match_index = reply.match_index
         peer.progress_at = now
-        if now >= peer.hushed_until:
-            peer.hush_s = 0.0
+        if now >= peer.damage_pause_until:
+            peer.damage_pause_s = 0.0
         return True
 
     def rejected(self, now: float, peer: Peer, reply: AppendReply) -> None:
-        """Goes back to where the logs may agree, by the follower's knowledge and the leader's own."""
-        if now < peer.hushed_until:
+        """Goes back to where the logs may agree, by the follower's hint and the leader's own terms."""
+        if now < peer.damage_pause_until:
             return
         if peer.state is PeerState.PREFIX or (peer.matched and reply.rejected_index <= peer.match_index):
             return
@@ -177,13 +178,13 @@ class Replication:
         self._probe(now, peer)
 
     def refused(self, now: float, peer: Peer, index: int) -> None:
-        """The peer was sent what no log may hold. It follows what it has matched, so it is looked for there."""
+        """The peer could not store the entries behind `index`, up to which it has matched: they may be damaged here."""
         log = self.core.log
-        if now < peer.hushed_until or peer.state is PeerState.PREFIX:
+        if now < peer.damage_pause_until or peer.state is PeerState.PREFIX:
             return
         if max(peer.match_index, log.first_index) <= index < log.end_index:
             peer.probe_at(log.floor(index))
-            self._hush(now, peer, index)
+            self._pause_for_damage(now, peer, index)
 
     # ---- time
 
@@ -198,12 +199,12 @@ class Replication:
         return min(map(self._stuck_at, behind), default=float("inf"))
 
     def _stuck_at(self, peer: Peer) -> float:
-        return max(peer.progress_at + self._patience(peer), peer.hushed_until)
+        return max(peer.progress_at + self._timeout_s(peer), peer.damage_pause_until)
 
     def _is_behind(self, peer: Peer) -> bool:
         return peer.state is not PeerState.REPLICATE or peer.match_index < self.core.log.end_index
 
-    def _patience(self, peer: Peer) -> float:
+    def _timeout_s(self, peer: Peer) -> float:
         settings = self.core.settings
         return settings.prefix_timeout_s if peer.state is PeerState.PREFIX else settings.resend_timeout_s
 
@@ -216,9 +217,10 @@ class Replication:
         return now >= self._stuck_at(peer)
 
     def _retry(self, now: float, peer: Peer) -> None:
-        """Something was lost, or is slow. An append without entries, at a place that matches, asks what has come."""
+        """A message was lost, or the peer is slow. An append without entries, at an index that matches, asks how far
+        the peer is."""
         if now - peer.contact_at >= self.core.settings.election_timeout_s:
-            # Its beats bring it back. Until then every probe would be in vain, and a dead node has many groups.
+            # The answer to a beat ends the pause. Probing a dead node, which has many groups, would be useless work.
             peer.probe_at(peer.match_index if peer.matched else peer.next_index)
             peer.paused = peer.probe_sent = True
             return

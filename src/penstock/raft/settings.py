@@ -1,4 +1,6 @@
-"""How patient a group is and how much it lets pile up. All times are seconds by a clock that never goes back."""
+"""Timeouts and limits of a group. All times are in seconds of a monotonic clock.
+
+The defaults are for tests and tools; a node takes its values from `config/cluster.py`."""
 
 import msgspec
 
@@ -13,32 +15,34 @@ MAX_INDEX = 2**63 - 1
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal on all replicas of a group: the lease of one (invariant 5) rests on the patience of the others."""
+    """Equal on all replicas of a group: the lease of a leader (invariant 5) rests on the election timeout of the
+    others."""
 
     election_timeout_s: float = 1.5
     """A follower waits between once and twice this long for its leader. Ten beats, as in Redpanda: a pause of a second
     does not move a leader, a dead one is replaced within about two."""
     beat_interval_s: float = 0.15
     resend_timeout_s: float = 0.5
-    """Without progress for this long, a peer is asked what it has. An empty message, so a disk that merely flushes
-    slowly costs nothing but that."""
+    """After this long without progress, the leader asks a peer how far it is. The message is empty, so a peer whose
+    disk only flushes slowly costs no more than that."""
     prefix_timeout_s: float = 10.0
-    """As above while a prefix is under way: the node gathers and sends it in its own time."""
-    catch_up_patience_s: float = 30.0
-    """A change of members is given up when none of the new ones has got on for this long."""
+    """The same while a prefix is under way, which takes the node longer to collect and send."""
+    catch_up_timeout_s: float = 30.0
+    """A change of members is given up when no new member has made progress for this long."""
     clock_drift: float = 0.1
-    """How much slower than another's a clock may run: a leader trusts its lease that much shorter than a follower
-    honours it. Real clocks differ by less than a thousandth; the rest is for paused machines that resume."""
+    """How much slower than another one a clock may run: a leader trusts its lease for that much less time than a
+    follower honours it. Real clocks differ by less than a thousandth; the rest is for machines that pause and
+    resume."""
     max_append_bytes: int = 1 << 20
-    """What one message carries, unless a single entry is larger."""
+    """Entries in one message, unless a single entry is larger."""
     max_inflight_messages: int = 64
-    max_inflight_bytes: int = 8 << 20
-    """Per peer, unacknowledged: two round trips of 10 ms at 400 MB/s."""
+    max_inflight_bytes: int = 32 << 20
+    """Per peer, not acknowledged: four round trips of 20 ms at 400 MB/s."""
     max_uncommitted_bytes: int = 64 << 20
-    """Above this the leader takes no proposals: a majority is gone or slower than the producers."""
+    """Above this the leader refuses proposals: a majority is gone, or slower than the producers."""
     eager_commit: bool = False
-    """Tell followers of each commit at once and not with the next append or beat. For groups whose followers act on
-    what is committed: the metadata group."""
+    """Whether followers are told of each commit at once and not with the next append or beat. For groups whose
+    followers act on committed entries: the metadata group."""
 
     def validate(self) -> None:
         for name in self.__struct_fields__:

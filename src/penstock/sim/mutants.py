@@ -6,6 +6,7 @@ piece that is no longer there is an error: then the code has changed, and the mu
 """
 
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,14 +45,16 @@ def applied(mutant: Mutant) -> Iterator[None]:
 
 
 def _replace(place: tuple[Any, str], original: Any, mutated: object, undo: list[Callable[[], None]]) -> None:
-    """Where it is defined, and in the tables of its module that name it."""
+    """Replaces a function where it is defined, and in the module-level tables of its package that name it."""
     setattr(*place, mutated)
     undo.append(partial(setattr, *place, original))
-    for table in vars(inspect.getmodule(_function(original))).values():
-        if isinstance(table, dict):
-            for key in [key for key, value in table.items() if value is original]:
-                table[key] = mutated
-                undo.append(partial(table.__setitem__, key, original))
+    package = _function(original).__module__.rpartition(".")[0]
+    modules = [module for name, module in sys.modules.items() if name.startswith(f"{package}.")]
+    tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
+    for table in tables:
+        for key in [key for key, value in table.items() if value is original]:
+            table[key] = mutated
+            undo.append(partial(table.__setitem__, key, original))
 
 
 def _function(original: Any) -> Any:
@@ -96,7 +99,7 @@ MUTANTS = (
     Mutant(
         "two votes in a term",
         "who has voted votes again",
-        (Change(core, "consider", "core.voted_for in (None, sender)", "True"),),
+        (Change(election, "on_request_vote", "core.voted_for in (None, sender)", "True"),),
         seeds=40,
     ),
     Mutant(
@@ -166,9 +169,9 @@ MUTANTS = (
         "a leader counts an answer to one of its earlier reigns",
         (
             Change(
-                core.Raft,
-                "_on_append_reply",
-                "elif message.term == self.term and isinstance",
+                leader,
+                "on_append_reply",
+                "elif reply.term == core.term and isinstance",
                 "elif isinstance",
             ),
         ),
