@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.cli.cluster_plan import LocalCluster, new_plan, places, read_plan
+from penstock.cli.cluster_plan import LocalCluster, free_nodes, new_plan, read_plan
 from penstock.cli.cluster_up import _plan as up_plan
 from penstock.cli.problem import Problem
 from penstock.config import load_node_config
@@ -16,7 +16,7 @@ from .conftest import Cli
 
 
 def planned(folder: Path, nodes: int = 3, *, memory: bool = False) -> LocalCluster:
-    return new_plan(folder, nodes, memory=memory, ports=places(1, kafka_port=None, http_port=None))
+    return new_plan(folder, nodes, memory=memory, ports=free_nodes(1, kafka_port=None, http_port=None))
 
 
 def test_a_plan_that_is_written_can_be_read_again(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_folder_with_a_quote_in_its_name_is_no_trouble(tmp_path: Path) -> None
 
 
 def test_nodes_that_come_later_join_and_do_not_found(tmp_path: Path) -> None:
-    plan = planned(tmp_path, 2).grown(3, places(3, kafka_port=None, http_port=None))
+    plan = planned(tmp_path, 2).grown(3, free_nodes(3, kafka_port=None, http_port=None))
     plan.write()
     late = load_node_config(flags={"node_id": 3}, toml_text=plan.file.read_text())
     assert late.cluster not in late.seeds
@@ -66,7 +66,7 @@ def test_a_given_port_is_the_first_nodes_and_must_be_free(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Problem, match=str(port)) as refused:
-            new_plan(tmp_path, 1, memory=True, ports=places(1, kafka_port=port, http_port=None))
+            new_plan(tmp_path, 1, memory=True, ports=free_nodes(1, kafka_port=port, http_port=None))
         assert "--kafka-port" in refused.value.hint
 
 
@@ -117,7 +117,7 @@ def free_ports(count: int) -> int:
 def test_ports_must_exist_for_all_nodes(plain_cli: Cli) -> None:
     result = plain_cli("cluster", "up", "--memory", "--nodes", "3", "--kafka-port", "65534")
     assert result.exit_code == 2
-    assert "no room" in result.stderr
+    assert "too few ports" in result.stderr
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, plain_cli: Cli) -> None:

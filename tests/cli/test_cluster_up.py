@@ -124,7 +124,7 @@ def test_every_node_knows_the_lag_of_partitions_that_others_lead(cluster: Up, pl
 def test_a_decommissioned_node_holds_nothing_and_is_gone(cluster: Up, plain_cli: Cli) -> None:
     assert picture(plain_cli, cluster)["nodes"][-1]["hosts"]
     result = succeeded(plain_cli("cluster", "decommission", "4", "--http", cluster.rows[3][2]))
-    assert "node 4 is out of the cluster" in result.stderr
+    assert "node 4 is removed from the cluster" in result.stderr
     found = picture(plain_cli, cluster)
     assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
     assert all(4 not in one["replicas"] for one in found["partitions"])
@@ -189,7 +189,7 @@ def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
     producer.produce("orders", b"kept")
     assert producer.flush(WAIT_SECONDS) == 0
     again = plain_cli("cluster", "up", "--data-dir", str(tmp_path))
-    assert (again.exit_code, "is up already" in again.stderr) == (1, True)
+    assert (again.exit_code, "is running already" in again.stderr) == (1, True)
     first.end(signal.SIGTERM)
 
     second = up("--nodes", "2", "--data-dir", str(tmp_path))

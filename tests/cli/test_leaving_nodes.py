@@ -31,7 +31,7 @@ def move(partition: int) -> MoveStatus:
             "orders-2 (1,2,3 to 1,2), 2 more",
         ),
         ("voter", 0, "waiting for its place in the metadata group"),
-        ("learner", 0, "waiting for the controller to take it out"),
+        ("learner", 0, "waiting for the controller to remove it"),
     ],
 )
 def test_the_reason_is_the_one_that_holds(role: str, moves: int, said: str) -> None:

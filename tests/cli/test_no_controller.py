@@ -41,7 +41,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch, found: Any) -> Connection:
             return found
 
     monkeypatch.setattr(Connection, "admin", lambda self: Admin())
-    monkeypatch.setattr(connections, "ASK_AGAIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(connections, "RETRY_PAUSE_S", 0.0)
     return Connection(bootstrap="10.0.0.1:9092")
 
 
@@ -52,9 +52,9 @@ def test_what_was_refused_for_want_of_a_controller_is_asked_again(monkeypatch: p
     assert answers == []
 
 
-def test_until_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, None)
-    monkeypatch.setattr(connections, "ASK_AGAIN_S", -1.0)
+    monkeypatch.setattr(connections, "RETRY_S", -1.0)
     with pytest.raises(Problem) as problem:
         connection.change(lambda: answered(KafkaError.NOT_CONTROLLER), "creating orders")
     assert "majority" in problem.value.hint
@@ -78,7 +78,7 @@ def test_a_broker_without_a_controller_is_not_called_missing(monkeypatch: pytest
 
 def test_a_node_that_sends_everybody_away_is_said_to_be_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
-    with pytest.raises(Problem, match="does not answer: a node that is starting, or waits for the others"):
+    with pytest.raises(Problem, match="does not answer yet: it is starting, or waits for the other nodes"):
         connection.wait(answered(KafkaError._TIMED_OUT), "listing")
 
 
@@ -87,7 +87,7 @@ def test_topics_of_a_node_without_a_majority_are_not_said_to_be_of_no_broker(
 ) -> None:
     """It accepts connections and sends everybody away."""
     connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
-    with pytest.raises(Problem, match="a node that is starting, or waits for the others") as problem:
+    with pytest.raises(Problem, match="it is starting, or waits for the other nodes") as problem:
         topic_facts.all_topics(connection)
     assert "majority" in problem.value.hint
 

@@ -96,7 +96,7 @@ def test_what_the_broker_refuses_is_told_by_its_option(queues: Cli, queue: str) 
     refused = queues("alter", queue, "--dead-letters", "no topic")
     assert "error: --dead-letters: expected a topic's name" in refused.stderr
     assert "error: NAME: no topic can be named 'a b': name one with --topic" in queues("create", "a b").stderr
-    assert "give --topic as well" in queues("peek", queue, "--partition", "0").stderr
+    assert "expected --topic as well" in queues("peek", queue, "--partition", "0").stderr
 
 
 def test_hints_have_the_name_in_them(queues: Cli, queue: str, unique: Unique) -> None:

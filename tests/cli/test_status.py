@@ -169,7 +169,7 @@ def test_what_is_no_event_is_named_and_passed_over(
     assert producer.flush(PATIENCE_SECONDS) == 0
     result = succeeded(plain_cli("status", "--bootstrap", broker.bootstrap_servers, "--topic", topic))
     assert [line.split()[2:] for line in result.stdout.splitlines()] == [["mine", "x=1"]]
-    assert result.stderr.count("is no event") == 3
+    assert result.stderr.count("is not an event") == 3
 
 
 def test_nothing_that_a_client_calls_itself_reaches_the_terminal_as_a_command() -> None:

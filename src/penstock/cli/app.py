@@ -6,7 +6,7 @@ therefore carries each command's one-line help.
 How a run ends:
     0    done, or the reader of our output went away (`penstock consume orders | head`)
     1    the operation failed; stderr says what failed and what to do next
-    2    the command line or the configuration cannot be meant
+    2    the command line or the configuration is wrong
     130  interrupted with Ctrl-C; 0 where that is the usual end (`serve`, `consume`, `status --follow`)
 """
 
@@ -54,11 +54,11 @@ class LazyGroup(click.Group):
         return command
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
-        with _speaking():  # --help and --version speak here
+        with _flushed_output():  # --help and --version print here
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _speaking():
+        with _flushed_output():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,7 +86,7 @@ def penstock() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line and leaves the process with the exit code it deserves."""
+    """Runs the command line and exits with its code."""
     sys.exit(run(arguments))
 
 
@@ -105,20 +105,20 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _check_stdout() -> None:
     if sys.stdout is None:  # what Python makes of `>&-`
-        raise _problem("standard output is closed", "send it to /dev/null if nobody wants it")
+        raise _problem("standard output is closed", "redirect it to /dev/null to discard it")
 
 
 @contextmanager
-def _speaking() -> Iterator[None]:
-    """What becomes of output that nobody takes. Decided here: click would call a closed pipe a failure."""
+def _flushed_output() -> Iterator[None]:
+    """Handles a closed or failing stdout, flushed in time: click would call a closed pipe a failure."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
         raise click.exceptions.Exit(0) from None
     except OSError as failure:
-        _forget_stdout()
+        _discard_stdout()
         raise _problem(f"{failure.filename or 'reading or writing'}: {failure.strerror or failure}") from None
 
 
@@ -128,6 +128,6 @@ def _problem(message: str, hint: str = "") -> click.ClickException:
     return Problem(message, hint)
 
 
-def _forget_stdout() -> None:
-    """Points stdout at nothing, or Python complains about it once more on its way out."""
+def _discard_stdout() -> None:
+    """Points stdout at /dev/null, or Python reports the error again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

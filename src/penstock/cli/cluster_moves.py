@@ -1,7 +1,7 @@
-"""`penstock cluster rebalance` and `decommission`: they ask, and then watch until it is done.
+"""`penstock cluster rebalance` and `decommission`: they start the change, and then watch it until it is done.
 
-Watching changes nothing: whoever interrupts it leaves a cluster that goes on by itself (decommission), or stops where
-it is, in order (rebalance: what has begun is finished, and nothing more is begun).
+Interrupting the watching is safe. A decommission goes on by itself; a rebalance finishes the moves that have begun and
+begins no more.
 """
 
 import time
@@ -23,7 +23,7 @@ from penstock.node.status.cluster_status import ClusterStatus
 
 LOOK_SECONDS = 0.5
 STUCK_SECONDS = 30.0
-"""Without any progress for this long, the person is told what is being waited for."""
+"""Without any progress for this long, the command says what it waits for."""
 
 
 @click.command(
@@ -47,11 +47,11 @@ def rebalance(api: ClusterApi, dry_run: bool, as_json: bool) -> None:
         _show_plan(plan, as_json)
         return
     if plan.done:
-        note("nothing to do: replicas and leaders are where they belong")
+        note("nothing to do: replicas and leaders are balanced")
         return
     with stop_on_signals() as stop, Watch("rebalancing", stop) as watch:
         _rebalance(api, watch)
-    note("done: replicas and leaders are where they belong")
+    note("done: replicas and leaders are balanced")
     if as_json:
         click.echo(_json(api.rebalance(dry_run=True)))
 
@@ -83,7 +83,7 @@ def _show_plan(plan: RebalanceStep, as_json: bool) -> None:
     if plan.under_way:
         note(f"{counted(plan.under_way, 'move')} under way")
     if plan.done:
-        note("nothing to do: replicas and leaders are where they belong")
+        note("nothing to do: replicas and leaders are balanced")
 
 
 def _json(step: RebalanceStep) -> str:
@@ -102,14 +102,14 @@ def _json(step: RebalanceStep) -> str:
 @click.option("--no-wait", is_flag=True, help="Do not wait until the node is empty.")
 @asks(ClusterApi)
 def decommission(api: ClusterApi, node: int, cancel: bool, no_wait: bool) -> None:
-    """Move everything off a node and take it out of the cluster.
+    """Move everything off a node and remove it from the cluster.
 
     Refused when the topics' replicas would not fit on the nodes that stay. Keep the node running until this says
-    that it is out. Safe to interrupt: the cluster goes on by itself, and the same command watches it again.
+    that it is removed. Safe to interrupt: the cluster goes on by itself, and the same command watches it again.
     """
     if cancel:
         api.decommission(node, on=False)
-        note(f"node {node} stays; what has left it comes back when the cluster is rebalanced")
+        note(f"node {node} stays; replicas that have left it come back when the cluster is rebalanced")
         return
     api.decommission(node, on=True)
     if no_wait:
@@ -117,7 +117,7 @@ def decommission(api: ClusterApi, node: int, cancel: bool, no_wait: bool) -> Non
         return
     with stop_on_signals() as stop, Watch(f"emptying node {node}", stop) as watch:
         _empty(api, node, watch)
-    note(f"node {node} is out of the cluster and holds nothing that is needed: stop it")
+    note(f"node {node} is removed from the cluster and holds no data that is needed: stop it")
 
 
 def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
@@ -128,8 +128,10 @@ def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
         if found is None:
             return
         if was_leaving and not found.decommissioning:
-            raise Problem(f"somebody cancelled: node {node} stays", f"penstock cluster decommission {node}")
-        was_leaving = found.decommissioning  # the node that is asked may hear of it a moment later
+            raise Problem(
+                f"the decommission was cancelled: node {node} stays", f"penstock cluster decommission {node}"
+            )
+        was_leaving = found.decommissioning  # the node that was asked may apply it a moment later
         left = sum(map(len, found.hosts.values()))
         doing = _behind(picture) if left else last_wait(picture, found)
         watch.tell(left + 1, doing, lambda: _blocking(api))
@@ -140,7 +142,7 @@ def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
 
 
 def _behind(picture: ClusterStatus) -> str:
-    """How much is still to be copied by the moves under way."""
+    """How many bytes the current moves still have to copy."""
     if not picture.moves:
         return "nothing is being copied"
     known = [move.bytes_behind for move in picture.moves if move.bytes_behind is not None]
@@ -156,11 +158,11 @@ def _size(count: float) -> str:
 
 
 def _blocking(api: ClusterApi) -> str:
-    """What is most likely being waited for."""
+    """The most likely reason why nothing happens."""
     picture = api.picture()
     missing = [str(node.node_id) for node in picture.nodes if node.fenced or node.state != "alive"]
     if missing:
-        return f"node {', '.join(missing)} is not there: start it, or wait until the cluster replaces it"
+        return f"node {', '.join(missing)} is down: start it, or wait until the cluster replaces it"
     if picture.leaderless:
         return f"{picture.leaderless[0]} has no leader: a majority of its replicas must be there"
     waits = f"{named_moves(picture)} under way; " if picture.moves else ""
@@ -168,7 +170,7 @@ def _blocking(api: ClusterApi) -> str:
 
 
 class Watch:
-    """Progress on stderr: a bar on a terminal, else a line whenever something changes."""
+    """Progress on stderr: a bar on a terminal, else a line at every change."""
 
     def __init__(self, title: str, stop: Stop) -> None:
         self._stop = stop
@@ -196,7 +198,7 @@ class Watch:
             self._bar.stop()
 
     def tell(self, left: int, doing: str, why_stuck: Callable[[], str]) -> None:
-        """`left` steps of all that there ever were; `doing` in words."""
+        """`left` is the number of remaining steps, `doing` the present one in words."""
         self._most = max(self._most, left)
         changed = (left, doing) != self._last
         self._last = (left, doing)
@@ -212,7 +214,7 @@ class Watch:
             note(f"{self._title}: {left} left, {doing}")
 
     def pause(self, farewell: str) -> None:
-        """Until the next look; leaves with `farewell` when the person wants no more."""
+        """Waits until the next check. If the person interrupts it, prints `farewell` and aborts."""
         if not self._stop:
             time.sleep(LOOK_SECONDS)
         if self._stop:

@@ -1,4 +1,4 @@
-"""A local cluster on paper: which nodes, on which ports, with their data where. It is kept as one `cluster.toml`, which
+"""The plan of a local cluster: its nodes, their ports and folders. It is stored as one `cluster.toml`, which
 `penstock serve --config` reads for single nodes, too.
 """
 
@@ -21,7 +21,7 @@ REPLICAS = 3
 """Of topics that are made without a number, where there are as many nodes: one node may be lost."""
 PORTS = range(10_000, 30_000)
 """Below those that Linux gives to outgoing connections (32768 and up): a cluster that is started again wants its ports
-back, and none of them should have gone to somebody's browser meanwhile."""
+back, and an outgoing connection of another program must not have taken one meanwhile."""
 TRIES = 200
 
 
@@ -42,7 +42,7 @@ class LocalCluster(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     memory: bool
     founders: int
-    """The first so many nodes found the cluster; those that came later joined it."""
+    """This many nodes, the first ones, found the cluster; later ones join it."""
     nodes: tuple[LocalNode, ...]
 
     @property
@@ -113,10 +113,10 @@ def new_plan(folder: Path, nodes: int, *, memory: bool, ports: Iterator[LocalNod
     return LocalCluster(folder=folder, memory=memory, founders=nodes, nodes=chosen)
 
 
-def places(first_id: int, *, kafka_port: int | None, http_port: int | None) -> Iterator[LocalNode]:
-    """Nodes one after the other, on ports that nobody has now; a given port is the first node's, and the others take
-    the ones after it."""
-    with ExitStack() as held:  # a port is kept until all are chosen, so that none is chosen twice
+def free_nodes(first_id: int, *, kafka_port: int | None, http_port: int | None) -> Iterator[LocalNode]:
+    """Nodes one after the other, on free ports; a given port is the first node's, and the others take the ones after
+    it."""
+    with ExitStack() as held:  # a port stays bound until all are chosen, so that none is chosen twice
         node_id = first_id
         while True:
             kafka = _port(held, kafka_port, node_id, "--kafka-port")
@@ -138,7 +138,7 @@ def _port(held: ExitStack, first: int | None, node_id: int, option: str) -> int:
         _hold(held, port, socket.SOCK_STREAM)
     except OSError as taken:
         raise Problem(
-            f"port {port}, for node {node_id}, cannot be had: {taken.strerror}",
+            f"port {port}, for node {node_id}, is not free: {taken.strerror}",
             f"choose another {option}, or leave it out for free ones",
         ) from None
     return port
@@ -157,7 +157,7 @@ def _free_port(held: ExitStack) -> int:
 
 
 def _hold(held: ExitStack, port: int, *kinds: socket.SocketKind) -> None:
-    """Binds it without listening; OSError if somebody has it."""
+    """Binds it without listening; OSError if another process has it."""
     with ExitStack() as sockets:
         for kind in kinds:
             sock = sockets.enter_context(socket.socket(socket.AF_INET, kind))

@@ -1,4 +1,5 @@
-"""The processes of a local cluster: started, watched, stopped one after the other, and never left behind."""
+"""The processes of a local cluster: started, watched, and stopped one after the other, with this process at the
+latest."""
 
 import json
 import os
@@ -16,7 +17,7 @@ from penstock.cli.stopping import Stop
 
 READY_SECONDS = 60.0
 ROLLING_SECONDS = 5.0
-"""How long the stop of one node may hold up that of the next."""
+"""How long the stop of one node may delay that of the next."""
 STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.1
 SHOWN_LINES = 5
@@ -55,7 +56,7 @@ class Child:
             return False
 
     def death(self) -> str:
-        """How it ended, and what it said last."""
+        """How it ended, and the last lines of its log."""
         code = self.process.returncode
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
@@ -93,7 +94,7 @@ class Child:
 
 
 class Children:
-    """All of them. Leaving the `with` block kills whatever is left."""
+    """All nodes. Leaving the `with` block kills those that still run."""
 
     def __init__(self, cluster: LocalCluster, flags: tuple[str, ...]) -> None:
         self._cluster = cluster
@@ -143,7 +144,7 @@ class Children:
         return any(child.alive for child in self.all)
 
     def stop(self, tell: Callable[[str], None]) -> None:
-        """One after the other, so that the cluster can follow; the last ones have nobody left to talk to."""
+        """One after the other, so that leaders can move; the last ones have no majority left."""
         for child in self.all:
             if child.alive:
                 tell(f"stopping node {child.node.node_id}")
@@ -152,5 +153,5 @@ class Children:
         deadline = time.monotonic() + STOP_SECONDS
         for child in self.all:
             if not child.wait(max(0.0, deadline - time.monotonic())):
-                tell(f"node {child.node.node_id} does not stop, so it is killed")
+                tell(f"node {child.node.node_id} does not stop: killing it")
                 child.kill()

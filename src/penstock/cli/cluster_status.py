@@ -17,7 +17,7 @@ from penstock.cli.stopping import Stop, stop_on_signals
 from penstock.node.status.cluster_status import ClusterStatus, NodeStatus, PartitionStatus
 
 EXIT_UNHEALTHY = 3
-"""With --check: the cluster was reached, and is not what it should be."""
+"""With --check: the cluster was reached, and is not healthy."""
 POLL_SECONDS = 0.1
 WIDE_COLUMNS = 110
 
@@ -37,13 +37,13 @@ COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "red", 
     )
 )
 @click.option("--topic", metavar="NAME", help="Only this topic's partitions.")
-@click.option("--trouble", is_flag=True, help="Only partitions that are not as they should be, or move.")
+@click.option("--trouble", is_flag=True, help="Only partitions with problems, or that are moving.")
 @click.option("--internal", is_flag=True, help="Also the broker's own topics.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat it until Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-              help="Seconds between two looks with --watch.")  # fmt: skip
+              help="Seconds between two displays with --watch.")  # fmt: skip
 @click.option("--check", is_flag=True,
-              help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are there and every replica keeps up.")  # fmt: skip
+              help=f"Exit with {EXIT_UNHEALTHY} unless all nodes are up and every replica keeps up.")  # fmt: skip
 @json_option
 @asks(ClusterApi)
 def status(
@@ -68,14 +68,14 @@ def status(
                 click.echo(_as_json(chosen.of(picture), lines=watch))
                 continue
             if watch:
-                _turn_page(out, is_first=number == 0)
+                _clear(out, is_first=number == 0)
             _show(out, picture, chosen)
     if check and not picture.healthy:
         raise click.exceptions.Exit(EXIT_UNHEALTHY)
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """Which partitions the person wants to see."""
+    """The partitions that the person wants to see."""
 
     topic: str | None
     trouble: bool
@@ -94,20 +94,20 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     def _wants(self, one: PartitionStatus) -> bool:
         if self.topic is not None:
-            return one.topic == self.topic and (not self.trouble or _is_odd(one))
+            return one.topic == self.topic and (not self.trouble or _has_problems(one))
         if self.trouble:
-            return _is_odd(one)
-        return self.internal or not one.topic.startswith("__") or _is_odd(one)
+            return _has_problems(one)
+        return self.internal or not one.topic.startswith("__") or _has_problems(one)
 
 
-def _is_odd(one: PartitionStatus) -> bool:
+def _has_problems(one: PartitionStatus) -> bool:
     wrong = one.under_replicated or one.leader is None
     return wrong or bool(one.adding or one.removing or one.offline or one.damaged)
 
 
 def _pictures(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
-    """One, or with an interval as many as the person waits for. What fails once the first has come is told, and tried
-    again: a cluster is watched when things go wrong."""
+    """One, or with an interval one after the other until the person interrupts it. Failures after the first one are
+    printed and tried again: a cluster is watched when things go wrong."""
     yield api.picture()
     while interval is not None and not stop:
         again_at = time.monotonic() + interval
@@ -126,7 +126,7 @@ def _as_json(picture: ClusterStatus, *, lines: bool) -> str:
     return (text if lines else msgspec.json.format(text, indent=2)).decode()
 
 
-def _turn_page(out: Console, *, is_first: bool) -> None:
+def _clear(out: Console, *, is_first: bool) -> None:
     if out.is_terminal:
         out.clear()
     else:
@@ -145,7 +145,7 @@ def _show(out: Console, picture: ClusterStatus, chosen: Chosen) -> None:
 
 
 def _remainder(picture: ClusterStatus, chosen: Chosen) -> Iterator[str]:
-    """What needs a sentence."""
+    """Lines about single replicas and nodes."""
     lines = [
         f"{one.topic}-{one.partition} is {what} on node {one.node_id}: {one.reason}"
         for what, troubles in (("offline", picture.offline), ("damaged", picture.damaged))
@@ -165,13 +165,13 @@ def _remainder(picture: ClusterStatus, chosen: Chosen) -> Iterator[str]:
 
 
 def last_wait(picture: ClusterStatus, node: NodeStatus) -> str:
-    """Why a node that is to leave, and holds nothing any more, is still there. As long as anything moves nobody goes: a
-    move that was sent elsewhere half way may have reached the node."""
+    """Why a node that is leaving, and holds nothing any more, is still in the cluster. No node is removed while
+    partitions move: a move that was redirected half way may have reached the node."""
     if picture.moves:
         return f"waiting for the end of {named_moves(picture)}"
     if node.metadata_role == "voter":
         return "waiting for its place in the metadata group"
-    return "waiting for the controller to take it out"
+    return "waiting for the controller to remove it"
 
 
 def named_moves(picture: ClusterStatus) -> str:
@@ -210,7 +210,7 @@ def _headline(picture: ClusterStatus) -> str:
 
 
 def _nodes(picture: ClusterStatus, *, wide: bool) -> Table:
-    """The addresses that only other nodes and monitoring use are left out where there is no room for them."""
+    """Narrow terminals do not get the addresses that only other nodes and monitoring use."""
     columns: dict[str, Callable[[NodeStatus], object]] = {
         "node": lambda node: node.node_id,
         "state": lambda node: f"[{COLOURS.get(node.state, 'default')}]{node.state}[/]",

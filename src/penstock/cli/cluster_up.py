@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.cluster_plan import LocalCluster, new_plan, places, read_plan
+from penstock.cli.cluster_plan import LocalCluster, free_nodes, new_plan, read_plan
 from penstock.cli.cluster_processes import LOOK_SECONDS, Children
 from penstock.cli.connection import key_values
 from penstock.cli.help import examples
@@ -35,7 +35,7 @@ LAST_PORT = 65_535
 @click.option("--nodes", type=click.IntRange(min=1, max=MAX_NODES),
               help=f"How many.  [default: {DEFAULT_NODES}, or as many as the folder has]")  # fmt: skip
 @click.option("--data-dir", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Where the cluster is kept, and continued the next time.  [default: {DEFAULT_FOLDER}]")  # fmt: skip
+              help=f"The cluster's folder, used again the next time.  [default: {DEFAULT_FOLDER}]")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Keep everything in memory instead; nothing survives.")
 @click.option("--kafka-port", type=click.IntRange(1, LAST_PORT),
               help="Node 1's Kafka port; the others take the next ones.  [default: free ones]")  # fmt: skip
@@ -54,7 +54,7 @@ def up(
     """Run a local cluster until Ctrl-C.
 
     Every node is a `penstock serve` process of its own, and more nodes use more cores. Ctrl-C stops them one after
-    the other; a second Ctrl-C kills them. A node that dies is told of and not started again.
+    the other; a second Ctrl-C kills them. If a node dies, the command says so and does not start it again.
     """
     if memory and data_dir is not None:
         raise click.UsageError("--memory and --data-dir exclude each other")
@@ -62,7 +62,7 @@ def up(
     for port in (kafka_port, http_port):
         if port is not None and port + (nodes or DEFAULT_NODES) - 1 > LAST_PORT:
             raise click.UsageError(
-                f"port {port} leaves no room for {counted(nodes or DEFAULT_NODES, 'node')}"
+                f"port {port} leaves too few ports for {counted(nodes or DEFAULT_NODES, 'node')}"
             )
     flags = tuple(word for setting in settings for word in ("--set", setting))
     with _folder(data_dir, memory) as folder, stop_on_signals() as stop:
@@ -74,7 +74,7 @@ def up(
 
 @contextmanager
 def _folder(data_dir: Path | None, memory: bool) -> Iterator[Path]:
-    """Where the cluster is, ours alone for as long as it runs."""
+    """The cluster's folder, locked while it runs."""
     if memory:
         with tempfile.TemporaryDirectory(prefix="penstock-cluster-") as name:
             yield Path(name)
@@ -92,8 +92,8 @@ def _folder(data_dir: Path | None, memory: bool) -> Iterator[Path]:
         yield folder
     except BlockingIOError:
         raise Problem(
-            f"the cluster in {folder} is up already",
-            "use that one, or choose another folder with --data-dir",
+            f"the cluster in {folder} is running already",
+            "use it, or choose another folder with --data-dir",
         ) from None
     finally:
         os.close(lock)
@@ -104,7 +104,7 @@ def _plan(
 ) -> LocalCluster:
     known = read_plan(folder)
     if known is None:
-        ports = places(1, kafka_port=kafka_port, http_port=http_port)
+        ports = free_nodes(1, kafka_port=kafka_port, http_port=http_port)
         return new_plan(folder, nodes or DEFAULT_NODES, memory=memory, ports=ports)
     first = known.nodes[0]
     if not (first.starts_from(kafka_port, first.kafka) and first.starts_from(http_port, first.http)):
@@ -119,7 +119,7 @@ def _plan(
             f"decommission` the others, and take them out of {known.file}"
         )
     last = max(node.node_id for node in known.nodes)
-    return known.grown(nodes or here, places(last + 1, kafka_port=kafka_port, http_port=http_port))
+    return known.grown(nodes or here, free_nodes(last + 1, kafka_port=kafka_port, http_port=http_port))
 
 
 def _run(cluster: LocalCluster, children: Children, stop: Stop) -> None:
@@ -151,7 +151,7 @@ def _announce(cluster: LocalCluster, children: Children) -> None:
     ]
     show(table("node", "kafka", "http", "cluster", "pid", rows=rows, numbers=["node", "pid"]))
     show(f"\nbootstrap servers: {cluster.bootstrap}")
-    note(f"`penstock cluster status --http {cluster.nodes[0].http}` shows more; Ctrl-C stops all")
+    note(f"`penstock cluster status --bootstrap {cluster.nodes[0].kafka}` shows more; Ctrl-C stops all")
 
 
 def _watch(cluster: LocalCluster, children: Children, stop: Stop) -> None:
@@ -159,7 +159,7 @@ def _watch(cluster: LocalCluster, children: Children, stop: Stop) -> None:
         for child in children.newly_dead():
             note(f"node {child.node.node_id} {child.death()}")
             again = f"penstock serve --config {cluster.file} --node-id {child.node.node_id}"
-            note(f"the others go on; start it again with: {again}")
+            note(f"the other nodes go on; start it again with: {again}")
         if not children.any_alive:
             raise Problem(
                 "no node is left", f"the logs are in {cluster.folder}" if not cluster.memory else ""

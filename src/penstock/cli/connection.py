@@ -1,8 +1,7 @@
-"""How commands reach a broker: the shared options, and librdkafka kept quiet.
+"""The connection of commands to a broker: the shared options, and librdkafka without its log.
 
-librdkafka retries an unreachable broker for as long as it is asked to and writes about it on stderr. A person
-who forgot to start the broker wants to know at once, so a plain TCP connection is tried first.
-"""
+librdkafka retries an unreachable broker until its timeout, and writes to stderr meanwhile. If the broker is not
+running, the command should say so at once, so it tries a plain TCP connection first."""
 
 import inspect
 import logging
@@ -26,10 +25,10 @@ CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 15.0
 SECOND_LOOK_S = 3.0
 """For finding out why there was no answer."""
-ASK_AGAIN_S = 15.0
-ASK_AGAIN_PAUSE_S = 0.5
-"""How long, and how often, a cluster without a controller is asked again: that is how one begins, and librdkafka does
-not repeat what only a controller can do."""
+RETRY_S = 15.0
+RETRY_PAUSE_S = 0.5
+"""How long, and how often, a request is repeated while the cluster has no controller: a new cluster begins without one,
+and librdkafka does not repeat requests to the controller."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -97,9 +96,9 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             raise explain(failure, doing, self.bootstrap) from None
 
     def change(self, ask: "Callable[[], Future[Any]]", doing: str, *, tolerated: int | None = None) -> bool:
-        """Has the controller do something, and asks again while there is none. False: it was refused with the code that
-        is tolerated."""
-        deadline = time.monotonic() + ASK_AGAIN_S
+        """Sends a request to the controller, again while there is none. False: it was refused with the tolerated
+        code."""
+        deadline = time.monotonic() + RETRY_S
         while True:
             try:
                 self._result(ask(), doing)
@@ -109,7 +108,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
                     return False
                 if code != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
                     raise explain(failure, doing, self.bootstrap) from None
-                time.sleep(ASK_AGAIN_PAUSE_S)
+                time.sleep(RETRY_PAUSE_S)
             else:
                 return True
 
@@ -126,11 +125,11 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             raise click.UsageError(f"{doing}: {failure}") from None
 
     def _no_answer(self) -> Problem:
-        """Nobody is there, or somebody who cannot answer yet."""
+        """Why there was no answer: no broker, a node that is starting, or no controller."""
         try:
             found = self.admin().list_topics(timeout=SECOND_LOOK_S)
-        except Problem as nobody:
-            return nobody
+        except Problem as unreachable_now:
+            return unreachable_now
         except KafkaException:
             return not_ready(self.bootstrap)
         if found.controller_id < 0:

@@ -1,4 +1,4 @@
-"""The stage of the demo: the broker that plays in it, what is said to the audience, the figures for the end."""
+"""What the chapters of the demo share: the broker, printing, and the figures for the end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ class Stage:
 
     @property
     def scratch(self) -> Path:
-        """Where chapters put what they make; it goes away with the stage."""
+        """A folder for the chapters' files; it is deleted at the end."""
         return self._folder
 
     def start_broker(self) -> BrokerProcess:

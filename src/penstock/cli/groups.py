@@ -91,15 +91,15 @@ def _held(partitions: list[list[Any]]) -> str:
 )
 @click.argument("name")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION]",
-              help="What to move, as often as needed.")  # fmt: skip
-@click.option("--all-topics", is_flag=True, help="Everything the group has offsets for.")
+              help="Which offsets to move, as often as needed.")  # fmt: skip
+@click.option("--all-topics", is_flag=True, help="All partitions that the group has offsets for.")
 @click.option("--to-earliest", "target", flag_value="earliest", help="To the oldest message.")
 @click.option("--to-latest", "target", flag_value="latest", help="To the end: skip all there is.")
 @click.option("--to-offset", type=click.IntRange(min=0),
               help="To this offset, within what the partition holds.")  # fmt: skip
 @click.option("--to-timestamp", metavar="TIME",
               help="To the first message at or after TIME (ISO 8601, or ms since 1970).")  # fmt: skip
-@click.option("--new-group", is_flag=True, help="Be content with a group that does not exist, and make it.")
+@click.option("--new-group", is_flag=True, help="Create the group if it does not exist.")
 @click.option("--execute/--dry-run", default=False, help="Do it, or only show it (the default).")
 @json_option
 @connects
@@ -119,7 +119,7 @@ def reset(
 
     A group that does not exist is refused, since its name is probably mistyped, unless --new-group is given.
     """
-    if sum(wish is not None for wish in (target, to_offset, to_timestamp)) != 1:
+    if sum(given is not None for given in (target, to_offset, to_timestamp)) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset, --to-timestamp")
     if bool(topics) == all_topics:
         raise click.UsageError("give --topic TOPIC[:PARTITION] or --all-topics")
@@ -139,11 +139,11 @@ def reset(
 
 def _places(connection: Connection, admin: AdminClient, topics: tuple[str, ...]) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
-    for wish in topics:
-        topic, colon, partition = wish.partition(":")
+    for chosen in topics:
+        topic, colon, partition = chosen.partition(":")
         existing = partition_numbers(connection, admin, topic)
         if colon and (not partition.isdigit() or int(partition) not in existing):
-            raise click.UsageError(f"--topic {wish}: {topic} has partitions 0 to {len(existing) - 1}")
+            raise click.UsageError(f"--topic {chosen}: {topic} has partitions 0 to {len(existing) - 1}")
         found += [(topic, number) for number in ([int(partition)] if colon else existing)]
     return found
 
@@ -156,7 +156,7 @@ def _targets(
     to_offset: int | None,
     timestamp_ms: int | None,
 ) -> Partitions:
-    """Where each partition's offset is to go, kept between the partition's start and end."""
+    """The new offset of each partition, within its start and end."""
     starts = offsets_at(connection, admin, places, OffsetSpec.earliest())
     if target == "earliest":
         return starts
@@ -170,7 +170,7 @@ def _targets(
 
 
 def _within(place: tuple[str, int], wanted: int, start: int, end: int) -> int:
-    """The wanted offset, or the nearest that the partition has; then it says so."""
+    """The wanted offset, or the nearest one of the partition, with a note."""
     nearest = min(max(wanted, start), end)
     if nearest != wanted:
         note(f"{place[0]}-{place[1]} has offsets {start:,} to {end:,}: {nearest:,} instead of {wanted:,}")

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs.
+"""The output of commands: tables for people, JSON for programs.
 
 Rich leaves colour out by itself when the output is not a terminal or NO_COLOR is set.
 """
@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 WIDTH_OF_A_PIPE = 1000
-"""A table in a pipe or a file is as wide as it needs to be: nobody can widen that window."""
+"""A table in a pipe or a file is as wide as it needs to be: there is no window to fit."""
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process with 1; how a run ends is the command line's own decision."""
+        """Rich would exit with 1; `app` decides on the exit code."""
         raise BrokenPipeError
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Rich fills the last column of a table with blanks; in a pipe or a file they only get in the way."""
+        """Without the blanks at the ends of lines in a pipe or a file."""
         if self.is_terminal:
             super().print(*objects, **how)
             return
@@ -88,7 +88,7 @@ def text(cell: object) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """The number and what it counts, in the plural where that is one: 1 partition, 2 partitions."""
+    """The number and the noun: 1 partition, 2 partitions."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
@@ -104,5 +104,5 @@ def show_json(value: Any) -> None:
 
 
 def note(line: str) -> None:
-    """A line about the run, not its result: on stderr, so that it never mixes with what is piped on."""
+    """A line about the run, not its result: on stderr, so that it does not mix with output in a pipe."""
     click.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""What went wrong, said to a person: one line that says what failed and one that says what to do next."""
+"""Errors for people: one line says what failed, one says what to do next."""
 
 import os
 
@@ -21,7 +21,7 @@ class Problem(click.ClickException):
 
 
 class Misconfigured(Problem):
-    """Settings that cannot be meant: as wrong as a wrong command line."""
+    """Wrong settings: the exit code is that of a wrong command line."""
 
     exit_code = 2
 
@@ -29,22 +29,22 @@ class Misconfigured(Problem):
 UNREACHABLE = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 )
-"""librdkafka's own codes for "nobody answers"."""
+"""librdkafka's own codes for "no broker answers"."""
 
 NO_SUCH_TOPIC = "`penstock topics list` shows what there is; `penstock topics create` makes one"
 
 NO_CONTROLLER = (
-    "a majority of the metadata group's voters must be there: start the other nodes; `penstock cluster status` shows "
-    "who is missing, and each node's log what it waits for"
+    "a majority of the metadata group's voters must be running: start the other nodes; `penstock cluster status` "
+    "shows which are missing, and each node's log what it waits for"
 )
 
 HINTS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: NO_SUCH_TOPIC,
     KafkaError._UNKNOWN_TOPIC: NO_SUCH_TOPIC,
     KafkaError._UNKNOWN_PARTITION: "`penstock topics describe` shows the topic's partitions",
-    KafkaError.TOPIC_ALREADY_EXISTS: "--if-not-exists is content with it; `penstock topics alter` changes it",
+    KafkaError.TOPIC_ALREADY_EXISTS: "--if-not-exists accepts it; `penstock topics alter` changes it",
     KafkaError.INVALID_PARTITIONS: "a topic's partitions can only grow; `penstock topics describe` shows them",
-    KafkaError.INVALID_REPLICATION_FACTOR: "not more copies than nodes; leave --replication-factor out",
+    KafkaError.INVALID_REPLICATION_FACTOR: "there are fewer nodes than replicas; leave --replication-factor out",
     KafkaError.NON_EMPTY_GROUP: "stop its members first; `penstock groups describe` shows them",
     KafkaError.GROUP_ID_NOT_FOUND: "`penstock groups list` shows what there is",
     KafkaError.UNKNOWN_MEMBER_ID: "stop its members first; `penstock groups describe` shows them",
@@ -63,9 +63,9 @@ def unreachable(bootstrap: str, reason: str = "") -> Problem:
 
 
 def not_ready(bootstrap: str) -> Problem:
-    """A node opens its port before it knows its cluster, and sends clients away until then."""
+    """A node opens its port before it has found its cluster, and refuses clients until then."""
     return Problem(
-        f"somebody listens at {bootstrap} and does not answer: a node that is starting, or waits for the others",
+        f"a node listens at {bootstrap} and does not answer yet: it is starting, or waits for the other nodes",
         f"try again in a moment; {NO_CONTROLLER}",
     )
 

@@ -92,7 +92,7 @@ class Sender:
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition; by key if left out.")
 @click.option("--null-marker", metavar="TEXT", help="A value equal to TEXT is sent as null (a tombstone).")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True,
-              help="Who must have it.")  # fmt: skip
+              help="Which replicas must have it.")  # fmt: skip
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
               default="none", show_default=True)  # fmt: skip
 @json_option

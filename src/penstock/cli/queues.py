@@ -1,5 +1,5 @@
-"""`penstock queues`: create, list, describe, peek, scheduled, purge, delete; the rest is in `queues_settings` and
-`queues_dead`."""
+"""`penstock queues`: create, list, describe, peek, scheduled, purge, delete. `queues_settings` has alter, `queues_dead`
+dead-letters."""
 
 import json
 from datetime import datetime
@@ -30,7 +30,7 @@ VALUE_WIDTH = 60
 def queues() -> None:
     """Create, watch and clear work queues and their dead letters.
 
-    A queue hands each message of its topics to one consumer at a time, until one says that it is done.
+    A queue delivers each message of its topics to one consumer at a time, until one has acknowledged it.
     """
 
 
@@ -47,14 +47,19 @@ queues.add_command(alter)
     )
 )
 @click.argument("name")
-@click.option("-t", "--topic", metavar="TOPIC", help="What it takes from; NAME if left out, made if need be.")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Of a topic that has to be made.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    help="Its topic, created if need be; NAME if left out.",
+)
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="Of a topic that is created.")
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1),
-              help="Of a topic that has to be made.")  # fmt: skip
+              help="Of a topic that is created.")  # fmt: skip
 @click.option("--point-to-point", is_flag=True,
               help="One partition, one producer and one consumer at a time: strict order.")  # fmt: skip
 @takes_settings
-@click.option("--only-new", is_flag=True, help="Leave out what is in the topic already.")
+@click.option("--only-new", is_flag=True, help="Only new messages, without those that are in the topic.")
 @json_option
 @asks(QueuesApi)
 def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
@@ -80,7 +85,7 @@ def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
 @json_option
 @asks(QueuesApi)
 def list_queues(api: QueuesApi, as_json: bool) -> None:
-    """List queues, and how much there is to do in them."""
+    """List queues, and how many messages they have."""
     columns = ("queue", "topics", "partitions", "undone", "leased")
     show_facts(api.get()["queues"], as_json, *columns, nothing="no queues")
 
@@ -154,7 +159,7 @@ def scheduled(api: QueuesApi, name: str, as_json: bool, **where: Any) -> None:
 
 
 def _moment(at_ms: int | None) -> str | None:
-    """Local time; far beyond what a calendar has, the number itself."""
+    """Local time; the number itself if no calendar has that year."""
     if at_ms is None:
         return None
     try:
@@ -179,9 +184,9 @@ def shortened(value: object) -> str:
 @json_option
 @asks(QueuesApi)
 def purge(api: QueuesApi, name: str, topics: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Let everything that is in a queue now be done. Messages stay in their topics, for all others."""
+    """Mark all messages of a queue as done. They stay in their topics, for other queues and groups."""
     if not yes:
-        confirm(f"drop everything that is to do in {name}?")
+        confirm(f"mark all messages of {name} as done?")
     done = api.post(name, "purge", topics=list(topics) or None)
     if as_json:
         show_json(done)
@@ -195,9 +200,9 @@ def purge(api: QueuesApi, name: str, topics: tuple[str, ...], yes: bool, as_json
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @asks(QueuesApi)
 def delete(api: QueuesApi, names: tuple[str, ...], yes: bool) -> None:
-    """Forget queues and what is done in them. Topics and messages stay."""
+    """Delete queues and their progress. Topics and messages stay."""
     if not yes:
-        confirm(f"forget what is done in {', '.join(names)}?")
+        confirm(f"delete the progress of {', '.join(names)}?")
     for name in names:
         api.delete(name)
         note(f"deleted {name}")

@@ -23,7 +23,7 @@ PAGE = 1_000
     ),
 )
 def dead_letters() -> None:
-    """List, show and send back what was rejected, or delivered too often."""
+    """List, show and send back messages that were rejected, or delivered too often."""
 
 
 @dead_letters.command(
@@ -39,7 +39,7 @@ def dead_letters() -> None:
 @json_option
 @asks(QueuesApi)
 def list_letters(api: QueuesApi, queue: str, topic: str | None, most: int, as_json: bool) -> None:
-    """List what died in a queue and was not sent back."""
+    """List the dead letters of a queue that were not sent back."""
     found, more = _letters(api, queue, topic, most)
     rows = found if as_json else [_summary(letter) for letter in found]
     columns = ("letter", "reason", "from", "deliveries", "died", "key")
@@ -94,7 +94,7 @@ def _time(died_at_ms: int | None) -> str | None:
 @json_option
 @asks(QueuesApi)
 def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> None:
-    """Show one dead letter: why it died, its headers, all of its value."""
+    """Show one dead letter: why it failed, its headers, all of its value."""
     found = api.get(queue, "dead-letters", letter["topic"], letter["partition"], letter["offset"])
     if as_json:
         show_json(found)
@@ -120,15 +120,15 @@ def show_letter(api: QueuesApi, queue: str, letter: Facts, as_json: bool) -> Non
 def send_back(
     api: QueuesApi, queue: str, letters: tuple[Facts, ...], everything: bool, as_json: bool
 ) -> None:
-    """Publish dead letters again to the topics that they came from, without the marks of their death."""
+    """Publish dead letters to the topics that they came from, without the dead-letter headers."""
     if bool(letters) == everything:
         raise click.UsageError("give TOPIC:PARTITION:OFFSET, or --all")
     sent: list[Facts] = []
     refused: list[Facts] = []
     more = True
     while more and not refused:
-        wish: Facts = {"all": True} if everything else {"letters": list(letters)}
-        done = api.post(queue, "dead-letters", "send-back", **wish)
+        request: Facts = {"all": True} if everything else {"letters": list(letters)}
+        done = api.post(queue, "dead-letters", "send-back", **request)
         sent += done["sent_back"]
         refused += done["refused"]
         more = everything and done["more"] and bool(done["sent_back"])

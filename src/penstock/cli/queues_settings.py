@@ -1,4 +1,4 @@
-"""What a queue can be told, when it is made and later: the options, and `penstock queues alter`."""
+"""The settings of queues: the options of create and alter, and `penstock queues alter`."""
 
 from typing import Any
 
@@ -21,26 +21,28 @@ _OPTIONS = (
         "--lease",
         type=Duration(1_000, 3_600_000),
         metavar="TIME",
-        help="How long a consumer has for a message (30s): 1s to 1h.",
+        help="How long a consumer may work on a message (30s): 1s to 1h.",
     ),
     click.option(
-        "--limit", type=click.IntRange(0, 255), help="Deliveries before it is given up (5); 0: no limit."
+        "--limit",
+        type=click.IntRange(0, 255),
+        help="Deliveries before a message is a dead letter (5); 0: no limit.",
     ),
     click.option(
-        "--dead-letters", metavar="TOPIC", help="Where what is given up goes (the topic with .dlq behind)."
+        "--dead-letters", metavar="TOPIC", help="The topic of dead letters (the topic with .dlq appended)."
     ),
-    click.option("--no-dead-letters", is_flag=True, help="What is given up is dropped."),
+    click.option("--no-dead-letters", is_flag=True, help="Drop messages instead of dead-lettering them."),
     click.option(
         "--retry-delay",
         type=Duration(most_ms=DELAY_MS_MAX),
         metavar="TIME",
-        help="Before a second try; doubled for each more.",
+        help="The delay before a retry; doubled for each further one.",
     ),
     click.option(
         "--retry-delay-max",
         type=Duration(most_ms=DELAY_MS_MAX),
         metavar="TIME",
-        help="The longest such delay (1m): up to 7d.",
+        help="The longest retry delay (1m): up to 7d.",
     ),
     click.option(
         "-c",
@@ -61,7 +63,7 @@ def takes_settings(command: Command) -> Command:
 
 
 def settings_of(options: Facts) -> Facts:
-    """As the HTTP API calls them; None where nothing was said."""
+    """With the names of the HTTP API; None where an option was not given."""
     if options["dead_letters"] and options["no_dead_letters"]:
         raise click.UsageError("give --dead-letters TOPIC or --no-dead-letters")
     return {
@@ -85,7 +87,9 @@ def settings_of(options: Facts) -> Facts:
 )
 @click.argument("name")
 @takes_settings
-@click.option("--exclusive/--shared", default=None, help="One consumer at a time, in strict order; or many.")
+@click.option(
+    "--exclusive/--shared", default=None, help="One consumer at a time, in strict order; or several."
+)
 @click.option("--unset", "removals", multiple=True, metavar="NAME",
               help="Return a group config to its default.")  # fmt: skip
 @json_option
@@ -98,15 +102,15 @@ def alter(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Change settings of a queue while it is at work. What is not named stays as it is.
+    """Change settings of a queue while it is in use. Settings that are not named stay.
 
     A TIME is a number with ms, s, m, h or d; without a unit it is seconds.
     """
-    said = settings_of(options) | {"exclusive": exclusive}
-    configs: Facts = said.pop("configs") | dict.fromkeys(removals)
-    if said["dead_letter_topic"]:
-        said["dead_letters"] = True
-    changes = {setting: value for setting, value in said.items() if value is not None}
+    given = settings_of(options) | {"exclusive": exclusive}
+    configs: Facts = given.pop("configs") | dict.fromkeys(removals)
+    if given["dead_letter_topic"]:
+        given["dead_letters"] = True
+    changes = {setting: value for setting, value in given.items() if value is not None}
     if configs:
         changes["configs"] = configs
     if not changes:

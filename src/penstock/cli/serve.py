@@ -62,7 +62,7 @@ GC_THRESHOLD = 50_000
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               envvar="PENSTOCK_CONFIG", show_envvar=True,
               help="A TOML file that says the same things as these flags, and more.")  # fmt: skip
-@click.option("--data-dir", metavar="DIR", help="Where messages are kept.  [default: penstock-data]")
+@click.option("--data-dir", metavar="DIR", help="The folder of all data.  [default: penstock-data]")
 @click.option("--memory", is_flag=True, default=None,
               help="Keep everything in memory instead; nothing survives.")  # fmt: skip
 @click.option("--node-id", type=int, help="This node's number.  [default: 1]")
@@ -75,10 +75,10 @@ GC_THRESHOLD = 50_000
               help="Where other nodes connect.  [default: none, this node is alone]")  # fmt: skip
 @click.option("--seeds", metavar="HOST:PORT,...",
               help="Nodes to found a cluster with, or to join one through.")  # fmt: skip
-@click.option("--rack", metavar="NAME", help="What fails together: replicas are spread over racks.")
+@click.option("--rack", metavar="NAME", help="Nodes that fail together: replicas are spread over racks.")
 @click.option("--cluster-key-file", metavar="FILE",
               help="The secret that the cluster's nodes share; may be left out on loopback only.")  # fmt: skip
-@click.option("--no-auto-create", is_flag=True, help="Topics must be created; using one does not make it.")
+@click.option("--no-auto-create", is_flag=True, help="Do not create topics when clients use them.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE",
               help="Any other setting, as often as needed.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
@@ -117,7 +117,7 @@ def run(config: NodeConfig) -> None:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its comings and goings are ours, told already
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we print its start and stop ourselves
     _own_the_process()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -129,11 +129,11 @@ def run(config: NodeConfig) -> None:
 
 
 def _own_the_process() -> None:
-    """Settings that a process may have which is nothing but a broker; an embedded one leaves its host's alone."""
+    """Settings for a process that is only a broker; an embedded broker does not change its host's."""
     # The flush thread needs the interpreter for microseconds, and with the default of 5 ms a busy loop lets it wait
     # that long before acks=all can be answered.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    # Requests leave no cycles behind: looking for them after every 700 objects cost some percent of the time.
+    # Requests leave no cycles: searching for them after every 700 objects would cost some percent of the time.
     gc.set_threshold(GC_THRESHOLD)
     _keep_freed_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -143,9 +143,8 @@ def _own_the_process() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Large frames come and go all the time. glibc gives their memory back to the system after each, and every page of
-    the next one costs a fault: half of the CPU of receiving it. Other systems' allocators know better, or have no such
-    knob."""
+    """Keeps freed memory in the process. glibc returns the memory of each large frame to the system, and every page of
+    the next one costs a fault: half of the CPU of receiving it. Other allocators have no such setting."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, FREED_BYTES_KEPT)
@@ -161,7 +160,7 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
     service = Service(config, eager_http=True)
     try:
         await service.start()
-    except OSError as failure:  # before the first log is open nobody has made a StorageError of it
+    except OSError as failure:  # before the first log is open there is no StorageError
         raise StorageError(f"{failure.filename or 'starting'}: {failure.strerror or failure}") from None
     try:
         _announce(config, service)
@@ -174,7 +173,7 @@ async def _serve(config: NodeConfig, began_seconds: float) -> None:
 
 
 async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:
-    """Waits until clients are served, or until somebody wants no more."""
+    """Waits until clients are served, or a signal comes."""
     loop = asyncio.get_running_loop()
     ready, stopped = loop.create_task(service.wait_ready()), loop.create_task(stop.wait())
     await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,7 +188,7 @@ async def _is_ready(service: "Service", stop: asyncio.Event) -> bool:
 def _announce(config: NodeConfig, service: "Service") -> None:
     click.echo(f"kafka   {service.kafka_address}")
     if config.advertise is not None:
-        click.echo(f"        clients are told {config.advertise}")
+        click.echo(f"        advertised as {config.advertise}")
     if service.http_address is not None:
         click.echo(f"http    http://{service.http_address}")
     if service.cluster_address is not None:

@@ -29,9 +29,9 @@ class ShareGroups(NamedTuple):
 
 
 def find(connection: Connection, admin: AdminClient) -> ShareGroups:
-    """All share groups, as far as the brokers tell: what is said of the others does not depend on it."""
+    """All share groups of the brokers that answer."""
     if connection.settings.get("security.protocol", PLAIN).lower() != PLAIN:
-        return ShareGroups({}, "they are asked for without TLS and SASL only")
+        return ShareGroups({}, "they can be listed without TLS and SASL only")
     states: dict[str, str] = {}
     doubt = ""
     brokers = connection.metadata(admin, "looking for brokers").brokers.values()

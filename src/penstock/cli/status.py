@@ -1,9 +1,8 @@
-"""`penstock status`: the status log, as it is and as it grows.
+"""`penstock status`: prints the status log, and follows it.
 
-It reads the topic like any client, so it shows what any node of the cluster told, and also what a broker said that is
-no longer there. Like any client it connects, several times, which the log tells: so who comes and goes is shown only to
-those who ask for it, or each run would show the one before and nothing else.
-"""
+It reads the topic like any client, so it shows the events of all nodes, also of those that are down. Like any client
+it connects, several times, and the log has events for that. So connections are shown only on request, or each run
+would show little but the connections of the run before."""
 
 import json
 import os
@@ -34,9 +33,9 @@ KIND_WIDTH = 22
 EXCEPT = "!"
 CONNECTIONS = "connection*"
 WINDOW = 2_000
-"""So many events are looked through first; ten times as many if what is wanted is not among them, and so on."""
+"""So many events are searched first; ten times as many if there are too few matches, and so on."""
 NEVER = -1
-"""In ListOffsets: there is nothing that new."""
+"""In ListOffsets: no message is that new."""
 
 Event = dict[str, Any]
 
@@ -54,7 +53,7 @@ COLOURS = {
     "queue": "blue",
     "subscription": "blue",
 }
-"""By what stands before the dot. Connections have none: there are so many."""
+"""By the part of the kind before the dot. Connections have no colour: there are so many."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +61,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     kinds: tuple[str, ...]
-    """Patterns. One that begins with EXCEPT says which kinds are not shown."""
+    """Patterns. One that begins with EXCEPT names kinds that are not shown."""
     connections: bool = False
-    """Whether those who come and go are shown, also if no pattern asks for them."""
+    """Whether connections are shown, also if no pattern asks for them."""
     since_ms: int | None
     """Milliseconds since 1970."""
     last: int | None
@@ -92,15 +91,15 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         "penstock status --follow -n 0 --kind error --json",
     )
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new events, until Ctrl-C.")
 @click.option("-n", "--last", type=click.IntRange(min=0),
               help=f"Show this many of the events so far.  [default: {DEFAULT_LAST}; with --since: all]")  # fmt: skip
 @click.option("--since", type=Duration(), metavar="TIME",
               help="Only events that are not older: 90s, 15m, 2h, 7d; without a unit, seconds.")  # fmt: skip
 @click.option("--kind", "kinds", multiple=True, metavar="GLOB",
               help="Only such events (or with ! before it: all others), as often as needed.")  # fmt: skip
-@click.option("--connections", is_flag=True, help="Show who connects and disconnects, too.")
-@click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="Where the broker writes it.")
+@click.option("--connections", is_flag=True, help="Show connections, too.")
+@click.option("--topic", default=DEFAULT_TOPIC, show_default=True, help="The topic of the status log.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, as it is in the topic.")
 @connects
 def status(
@@ -115,8 +114,7 @@ def status(
 ) -> None:
     """Show what happened on the broker: topics, groups, queues, leaders, errors.
 
-    Who connects and disconnects is shown with --connections, or with a --kind that fits: this command itself does so
-    some twenty times.
+    Connections are shown with --connections, or with a --kind that fits: this command itself opens some twenty.
     """
     if last is None and since is None:
         last = DEFAULT_LAST
@@ -141,7 +139,7 @@ def _run(connection: Connection, selection: Selection, *, follow: bool, as_json:
 def _bounds(
     connection: Connection, selection: Selection
 ) -> tuple[topic_facts.Partitions, topic_facts.Partitions]:
-    """Where what is meant begins at the earliest, and where what is there now ends."""
+    """The first offsets that may match, and the present ends."""
     admin = connection.admin()
     if selection.topic not in topic_facts.all_topics(connection):
         raise Problem(
@@ -165,7 +163,7 @@ def _past(
     ends: topic_facts.Partitions,
     stop: Stop,
 ) -> list[Event]:
-    """The events that are there already: from further and further back, until there are as many as are wanted."""
+    """The past events: from further and further back, until there are enough matches."""
     last = selection.last
     if last is None:
         return _since(reader, selection, firsts, ends, stop)
@@ -206,7 +204,7 @@ def _events(messages: Iterable[Message], selection: Selection) -> Iterator[Event
         except ValueError:
             event = None
         if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
-            note(f"offset {message.offset()} of {selection.topic} is no event")
+            note(f"offset {message.offset()} of {selection.topic} is not an event")
         elif selection.takes(message, event):
             yield event
 
@@ -229,7 +227,7 @@ def line_of(event: Event) -> str:
 
 
 def _value(value: object) -> str:
-    """Without blanks and without what a terminal might obey: clients choose their names themselves."""
+    """Without blanks and control characters: clients choose their names themselves."""
     if isinstance(value, dict):
         text = ",".join(f"{name}={each}" for name, each in value.items())
     elif isinstance(value, list):

@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Stop:
-    """Becomes true when the person, or the system, wants the command to end."""
+    """Becomes true when a signal asks the command to end."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -16,7 +16,7 @@ class Stop:
         return self.asked
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:  # a second Ctrl-C means it
+        if self.asked:  # the second Ctrl-C
             raise KeyboardInterrupt
         self.asked = True
 

@@ -85,8 +85,8 @@ def create(
 
 
 def _only(ask: Callable[[list[T]], dict[Any, Any]], what: T) -> Any:
-    """The future of one thing that is asked for. One at a time, because what was refused for want of a controller is
-    asked again, and what was done must not be."""
+    """The future of a request for one thing. One at a time, because a request that was refused for lack of a controller
+    is repeated, and one that succeeded must not be."""
     [future] = ask([what]).values()
     return future
 
@@ -194,7 +194,8 @@ def alter(
 
 
 def _check_known(topic: str, removals: Iterable[str], known: Collection[str]) -> None:
-    """Brokers let unknown settings be unset, for tools that clean up; a person has mistyped it."""
+    """Brokers accept the removal of unknown settings, for tools that clean up; on the command line it is a typing
+    error."""
     for name in removals:
         if name not in known and name not in TOPIC_CONFIGS:
             hint = f"`penstock topics describe {topic} --all-configs` shows what there is"
@@ -225,7 +226,7 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists:
 
 
 def confirm(question: str) -> None:
-    """Asks a person; a script has to say --yes."""
+    """Asks the person for confirmation; a script must pass --yes."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("not on a terminal, so nobody can be asked: add --yes")
+        raise click.UsageError("this needs a confirmation, and stdin is not a terminal: add --yes")
     click.confirm(question, abort=True, err=True)

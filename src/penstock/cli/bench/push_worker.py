@@ -42,9 +42,9 @@ CONNECT_AT_ONCE: Final = 32
 CONNECT_SECONDS: Final = 60.0
 LEAVE_SECONDS: Final = 20.0
 TTL_MS: Final = 600_000
-"""For subscriptions that are left behind when this process is killed: a broker of somebody's forgets them soon."""
+"""For subscriptions that are left behind when this process is killed: another person's broker deletes them soon."""
 LOOK_SECONDS: Final = 0.5
-NO_ROOM: Final = "has the broker room for it? see limits.max_http_connections and ulimit -n"
+TOO_MANY: Final = "does the broker allow that many? see limits.max_http_connections and ulimit -n"
 
 
 class Unexpected(ClientError):
@@ -119,18 +119,18 @@ class Subscriber:
         await self._socket.close()
 
 
-async def subscribe(load: PushLoad, name: str, room: asyncio.Semaphore) -> Subscriber:
+async def subscribe(load: PushLoad, name: str, limit: asyncio.Semaphore) -> Subscriber:
     url = f"{load.url.replace('http', 'ws', 1).rstrip('/')}{PUSH_PATH}?subscription={quote(name, safe='')}"
-    async with room:
+    async with limit:
         try:
             socket = await connect(
                 url, compression=None, proxy=None, max_size=MAX_FRAME_BYTES, open_timeout=CONNECT_SECONDS
             )
-            wishes = {"topics": [load.topic], "credit": load.credit, "encoding": "batch", "ttl_ms": TTL_MS}
-            await socket.send(compose("subscribe", subscription=name, **wishes))
+            settings = {"topics": [load.topic], "credit": load.credit, "encoding": "batch", "ttl_ms": TTL_MS}
+            await socket.send(compose("subscribe", subscription=name, **settings))
             answer = parse(await socket.recv())
         except (WebSocketException, OSError) as problem:
-            raise Unexpected(f"a subscriber did not get in ({NO_ROOM}): {problem}") from None
+            raise Unexpected(f"a subscriber did not get in ({TOO_MANY}): {problem}") from None
     if not isinstance(answer, Subscribed):
         raise Unexpected(f"a subscriber was not let in: {answer}")
     return Subscriber(socket)
@@ -160,7 +160,7 @@ async def _watch(tasks: set["asyncio.Task[None]"], count: Count, wanted: int) ->
         done, pending = await asyncio.wait(pending, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             if (problem := task.exception()) is not None:
-                lost = f" ({NO_ROOM})" if isinstance(problem, WebSocketException) else ""
+                lost = f" ({TOO_MANY})" if isinstance(problem, WebSocketException) else ""
                 return f"{problem}{lost}"
         if count.deliveries != seen:
             seen, seen_at = count.deliveries, time.monotonic()
@@ -173,8 +173,8 @@ async def _watch(tasks: set["asyncio.Task[None]"], count: Count, wanted: int) ->
 
 async def main() -> None:
     load = msgspec.json.decode(sys.stdin.buffer.readline(), type=PushLoad)
-    room = asyncio.Semaphore(CONNECT_AT_ONCE)
-    subscribers = await asyncio.gather(*(subscribe(load, name, room) for name in load.names))
+    limit = asyncio.Semaphore(CONNECT_AT_ONCE)
+    subscribers = await asyncio.gather(*(subscribe(load, name, limit) for name in load.names))
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     while line := await asyncio.to_thread(sys.stdin.buffer.readline):

@@ -22,7 +22,7 @@ from penstock.client.errors import ClientError
 CONSUME_CHUNK = 10_000
 QUEUE_FULL_WAIT_S = 0.002
 STALL_TIMEOUT_S = 60.0
-"""No progress for this long is a failure, not patience."""
+"""No progress for this long is a failure."""
 METADATA_TIMEOUT_S = 20.0
 NO_SETTINGS: Mapping[str, int] = {}
 READ_AHEAD: Mapping[str, int] = {"fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000}

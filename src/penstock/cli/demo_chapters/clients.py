@@ -1,4 +1,4 @@
-"""Other people's clients, as far as they are installed: the broker does not care which one talks."""
+"""Other Kafka clients, as far as they are installed."""
 
 import asyncio
 import importlib.util

@@ -4,7 +4,7 @@ import time
 
 from confluent_kafka import Message
 
-from penstock.cli.cluster_plan import new_plan, places
+from penstock.cli.cluster_plan import free_nodes, new_plan
 from penstock.cli.cluster_processes import LOOK_SECONDS, Children
 from penstock.cli.connection import Connection
 from penstock.cli.demo_chapters.numbered import TIMEOUT_S, Numbered
@@ -27,7 +27,7 @@ def play(stage: Stage) -> None:
     stage.chapter("A cluster that loses a leader")
     folder = stage.scratch / "cluster"
     folder.mkdir()
-    plan = new_plan(folder, NODES, memory=False, ports=places(1, kafka_port=None, http_port=None))
+    plan = new_plan(folder, NODES, memory=False, ports=free_nodes(1, kafka_port=None, http_port=None))
     plan.write()
     with Children(plan, ("--log-level", "warning")) as nodes:
         began = time.perf_counter()

@@ -18,7 +18,7 @@ SIZE_BYTES = 100
 CUSTOMERS = 1000
 """Keys, so that the partitions fill evenly: without any, librdkafka stays with one partition for a while."""
 CHUNK = 5000
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def play(stage: Stage) -> None:
@@ -46,7 +46,7 @@ def _produce(stage: Stage) -> float:
     began = time.perf_counter()
     for number in range(stage.messages):
         send(producer, TOPIC, value, str(number % CUSTOMERS).encode())
-    if producer.flush(PATIENCE_S):
+    if producer.flush(TIMEOUT_S):
         raise Problem("not every message was acknowledged in time")
     return time.perf_counter() - began
 
@@ -65,8 +65,8 @@ def _consume(stage: Stage, wanted: int) -> float:
             got += len(messages)
             for message in {message.partition(): message for message in messages}.values():
                 consumer.store_offsets(message)  # the last one of each partition
-            if time.perf_counter() - began > PATIENCE_S:
-                raise Problem(f"group {GROUP} got only {got:,} of {wanted:,} messages in {PATIENCE_S:.0f} s")
+            if time.perf_counter() - began > TIMEOUT_S:
+                raise Problem(f"group {GROUP} got only {got:,} of {wanted:,} messages in {TIMEOUT_S:.0f} s")
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()

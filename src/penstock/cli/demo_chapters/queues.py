@@ -13,10 +13,10 @@ DEAD_LETTERS = f"{TOPIC}.dlq"
 JOBS = 2000
 KILL_AFTER = 200
 BROKEN = 1234
-"""A job that nobody can do."""
+"""A job that the worker rejects."""
 QUIET_SECONDS = 20.0
 UNSURE_SECONDS = 1.0
-"""How long a job is waited for that may have been acknowledged in the worker's last moment."""
+"""How long to wait for a job that the worker may have acknowledged in its last moment."""
 
 
 def play(stage: Stage) -> None:
@@ -39,8 +39,8 @@ def play(stage: Stage) -> None:
             _push(stage, client)
 
 
-class Diary:
-    """What a worker said before it died."""
+class WorkerLog:
+    """The lines that a worker printed before it died."""
 
     def __init__(self) -> None:
         self.begun: set[int] = set()
@@ -53,35 +53,35 @@ class Diary:
 
     @property
     def unsure(self) -> set[int]:
-        """Acknowledged, or not: it died before it could say. They come again only in the second case."""
+        """Jobs that may have been acknowledged: the worker died before it could print that. If not, they come again."""
         return self.begun - self.done
 
 
-def _work_and_die(stage: Stage) -> Diary:
+def _work_and_die(stage: Stage) -> WorkerLog:
     """Kills the first worker in the middle of its work."""
     command = [sys.executable, "-m", "penstock.cli.demo_chapters.crashing_worker"]
     worker = subprocess.Popen(
         [*command, stage.connection.bootstrap, TOPIC, GROUP], stdout=subprocess.PIPE, text=True
     )
     assert worker.stdout is not None
-    diary = Diary()
+    log = WorkerLog()
     try:
         for line in worker.stdout:
-            diary.read(line)
-            if len(diary.done) == KILL_AFTER:
+            log.read(line)
+            if len(log.done) == KILL_AFTER:
                 break
     finally:
         worker.kill()
         for line in worker.stdout:
-            diary.read(line)
+            log.read(line)
         worker.stdout.close()
         worker.wait()
-    if len(diary.done) < KILL_AFTER:
+    if len(log.done) < KILL_AFTER:
         raise Problem("the worker of the demo ended by itself")
-    return diary
+    return log
 
 
-def _finish(stage: Stage, client: Client, first: Diary) -> list[int]:
+def _finish(stage: Stage, client: Client, first: WorkerLog) -> list[int]:
     """The jobs that the second worker got, in order. One of them it rejects."""
     rest: list[int] = []
     began = time.perf_counter()
@@ -100,7 +100,7 @@ def _finish(stage: Stage, client: Client, first: Diary) -> list[int]:
     return rest
 
 
-def _verify(stage: Stage, first: Diary, rest: list[int]) -> None:
+def _verify(stage: Stage, first: WorkerLog, rest: list[int]) -> None:
     twice = [number for number in rest if number in first.done]
     lost = set(range(JOBS)) - first.begun - set(rest)
     if lost or twice or len(set(rest)) != len(rest):
@@ -128,4 +128,4 @@ def _push(stage: Stage, client: Client) -> None:
     if letter is None or int(letter.value or b"0") != BROKEN:
         raise Problem("the rejected job is not among the dead letters")
     reason = (dict(letter.headers).get("penstock-dead-reason") or b"").decode()
-    stage.say(f"the job that nobody could do is in {DEAD_LETTERS}: {reason}")
+    stage.say(f"the rejected job is in {DEAD_LETTERS}: {reason}")

@@ -22,7 +22,7 @@ PARTITIONS = 2
 CITIES = ("Aarhus", "Bergen", "Cork", "Delft")
 LARGE = 90
 """Amounts above this go to the second topic: one in ten."""
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def play(stage: Stage) -> None:
@@ -50,7 +50,7 @@ def _produce(stage: Stage) -> None:
     for number in range(stage.messages // 2):
         purchase = {"city": CITIES[number % len(CITIES)], "amount": number % 100 + 1}
         send(producer, TOPIC, json.dumps(purchase).encode(), str(number % 1000).encode())
-    if producer.flush(PATIENCE_S):
+    if producer.flush(TIMEOUT_S):
         raise Problem("not every purchase was acknowledged in time")
 
 
