@@ -359,7 +359,7 @@ def test_a_duplicate_of_what_is_not_committed_yet_waits_for_the_same_commit(acks
             await asyncio.sleep(0)
         assert not waiting.done()
         partition.log.flushes = flushes
-        act.node.storage.flusher.mark(partition)
+        act.node.storage.flusher.mark(partition.replica)
         assert (await act.answer(waiting)).base_offset == 1
 
     play(scene)
