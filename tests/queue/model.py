@@ -67,9 +67,9 @@ class Model:
         rests_until_ms = fate.due_ms if fate.deliveries and fate.state in (DEFERRED, "unread") else 0
         self.fates[offset] = Fate("unread", fate.deliveries, due_ms=rests_until_ms)
         if fate.reason == "rejected":
-            self._die(offset, "rejected")
+            self._dead_letter(offset, "rejected")
         elif 0 < self.settings.delivery_limit <= fate.deliveries:
-            self._die(offset, "delivery_limit")
+            self._dead_letter(offset, "delivery_limit")
 
     # Inputs
 
@@ -141,7 +141,7 @@ class Model:
         elif kind == 2:
             self._give_back(now_ms, offset, delay_ms)
         elif kind == 3:
-            self._die(offset, "rejected")
+            self._dead_letter(offset, "rejected")
         else:
             fate.until_ms = now_ms + self.settings.lease_ms
         self._move_ends()
@@ -172,7 +172,7 @@ class Model:
     def _give_back(self, now_ms: int, offset: int, delay_ms: int | None) -> None:
         fate = self.fates[offset]
         if 0 < self.settings.delivery_limit <= fate.deliveries:
-            self._die(offset, "delivery_limit")
+            self._dead_letter(offset, "delivery_limit")
             return
         backoff = self.settings.retry_backoff
         if delay_ms is None:
@@ -185,7 +185,7 @@ class Model:
         if self.log[offset].expires_ms <= now_ms:
             fate.state = DONE
 
-    def _die(self, offset: int, reason: str) -> None:
+    def _dead_letter(self, offset: int, reason: str) -> None:
         fate = self.fates[offset]
         if not self.settings.dead_letters:
             fate.state = DONE

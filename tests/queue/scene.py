@@ -1,7 +1,7 @@
 """A queue partition with its clock and its state topic, told in sentences."""
 
 from penstock.errors import ErrorCode
-from penstock.queue import AckKind, AckResult, Notes, QueuePartition, QueueSettings
+from penstock.queue import AckKind, AckResult, QueuePartition, QueueSettings, ScanResult
 from penstock.queue.states import AVAILABLE, DEFERRED, DYING, LEASED, REJECTED, WAITING
 from penstock.types import Term
 
@@ -27,9 +27,9 @@ class Scene:
         if messages:
             self.reads(messages)
 
-    def reads(self, count: int, **notes: object) -> None:
+    def reads(self, count: int, **scan: object) -> None:
         first = self.queue.next_offset
-        self.queue.extend(self.now_ms, first + count, Notes(**notes))  # type: ignore[arg-type]
+        self.queue.extend(self.now_ms, first + count, ScanResult(**scan))  # type: ignore[arg-type]
 
     def reads_keys(self, *keys: int | None) -> None:
         self.reads(len(keys), keys=keys)
@@ -84,6 +84,6 @@ class Scene:
 
     def check_counters(self) -> None:
         """[6]"""
-        board = self.queue._board
+        table = self.queue._table
         for state in (AVAILABLE, LEASED, DEFERRED, WAITING, DYING, REJECTED):
-            assert board.counts[state] == sum(each.state.count(state) for each in board.chunks.values())
+            assert table.counts[state] == sum(each.state.count(state) for each in table.chunks.values())

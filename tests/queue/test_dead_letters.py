@@ -1,9 +1,9 @@
 """What was delivered too often, or rejected, is copied before it is done. Numbers: queue/partition.py."""
 
-from penstock.queue import DeadLetter, DeathReason, State
+from penstock.queue import DeadLetter, DeadLetterReason, State
 from tests.queue.scene import ACCEPT, NOT_YOURS, REJECT, RELEASE, TAKEN, Scene
 
-LIMIT, REJECTED = DeathReason.DELIVERY_LIMIT, DeathReason.REJECTED
+LIMIT, REJECTED = DeadLetterReason.DELIVERY_LIMIT, DeadLetterReason.REJECTED
 
 
 def test_a_message_dies_when_it_comes_back_after_its_last_delivery() -> None:
@@ -59,9 +59,9 @@ def test_the_dead_are_undone_until_they_are_buried() -> None:
     assert scene.queue.start_offset == 0
     assert scene.queue.dying_count == 2
     assert scene.says("ann", ACCEPT, 0) == NOT_YOURS
-    scene.queue.buried(0, 0)
+    scene.queue.dead_letters_copied(0, 0)
     assert scene.queue.start_offset == 1
-    scene.queue.buried(0, 9)
+    scene.queue.dead_letters_copied(0, 9)
     assert scene.queue.start_offset == 3
     assert scene.queue.dying_count == 0
 
@@ -70,7 +70,7 @@ def test_a_burial_touches_nobody_who_lives() -> None:
     scene = Scene(messages=4)
     scene.gets("ann", 2)
     scene.says("ann", REJECT, 1)
-    scene.queue.buried(0, 3)
+    scene.queue.dead_letters_copied(0, 3)
     assert [run.state for run in scene.queue.peek(0, 9)] == [State.LEASED, State.AVAILABLE]
 
 
@@ -91,7 +91,7 @@ def test_a_rejection_survives_a_restart_and_is_copied_by_the_next_leader() -> No
     assert scene.queue.take_dead_letters() == [DeadLetter(1, 1, 1, REJECTED)]
     scene.reads(3)
     assert scene.gets("ben", 9) == [0, 2]
-    scene.queue.buried(1, 1)
+    scene.queue.dead_letters_copied(1, 1)
     scene.saves()
     scene.crashes()
     assert scene.queue.take_dead_letters() == []
@@ -105,7 +105,7 @@ def test_what_is_buried_before_it_is_read_again_need_not_be_read() -> None:
     scene.crashes()
     scene.reads(1)
     assert scene.queue.next_offset == 1
-    scene.queue.buried(1, 1)
+    scene.queue.dead_letters_copied(1, 1)
     assert scene.queue.next_offset == 2
 
 

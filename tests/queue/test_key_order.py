@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.queue.lanes import Lanes
-from penstock.queue.settings import RetryBackoff
+from penstock.queue.key_order import KeyOrder
+from penstock.queue.settings import RetryBackoffSettings
 from penstock.queue.states import CHUNK_SIZE
 from tests.queue.scene import ACCEPT, REJECT, RELEASE, TAKEN, Scene
 
@@ -45,7 +45,7 @@ def test_a_released_message_stays_the_first_of_its_key() -> None:
 
 
 def test_a_key_waits_while_its_first_message_rests() -> None:
-    scene = keyed(retry_backoff=RetryBackoff(first_ms=300))
+    scene = keyed(retry_backoff=RetryBackoffSettings(first_ms=300))
     scene.gets("ann", 9)
     scene.says("ann", RELEASE, 0)
     scene.says("ann", ACCEPT, 1)
@@ -104,7 +104,7 @@ def test_a_key_waits_for_the_burial_of_its_dead() -> None:
     scene.says("ann", REJECT, 0)
     (letter,) = scene.queue.take_dead_letters()
     assert scene.gets("ben", 9) == []
-    scene.queue.buried(letter.first, letter.last)
+    scene.queue.dead_letters_copied(letter.first, letter.last)
     assert scene.gets("ben", 9) == [2]
 
 
@@ -119,7 +119,7 @@ def test_order_survives_a_restart() -> None:
     scene.reads_keys(2, 1, None, 1, 2)
     assert scene.gets("ben", 9) == [2, 3]
     (letter,) = scene.queue.take_dead_letters()
-    scene.queue.buried(letter.first, letter.last)
+    scene.queue.dead_letters_copied(letter.first, letter.last)
     assert scene.gets("ben", 9) == [5]
 
 
@@ -146,29 +146,29 @@ def test_nothing_is_kept_of_keys_that_are_done() -> None:
         while offsets := scene.gets("ann", 500):
             for offset in offsets:
                 scene.says("ann", ACCEPT, offset)
-    lanes = scene.queue._board._lanes
-    assert (len(lanes), lanes._after, lanes._before) == (0, {}, {})
-    assert all(not chunk.keys for chunk in scene.queue._board.chunks.values())
+    order = scene.queue._table._key_order
+    assert (len(order), order._after, order._before) == (0, {}, {})
+    assert all(not chunk.keys for chunk in scene.queue._table.chunks.values())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_lanes_are_what_lists_would_be(steps: list[tuple[int, bool]], chance: object) -> None:
-    lanes = Lanes()
+    order = KeyOrder()
     lists: dict[int, list[int]] = {key: [] for key in range(4)}
     for offset, (key, joins) in enumerate(steps):
         lane = lists[key]
         if joins or not lane:
-            assert lanes.join(offset, key) == bool(lane)
+            assert order.append(offset, key) == bool(lane)
             lane.append(offset)
         else:
             leaving = chance.choice(lane)  # type: ignore[attr-defined]
             was_first = lane[0] == leaving
             lane.remove(leaving)
-            assert lanes.leave(leaving, key) == (lane[0] if was_first and lane else None)
-        waiting = [each for some in lists.values() for each in some if lanes.waits(each)]
+            assert order.remove(leaving, key) == (lane[0] if was_first and lane else None)
+        waiting = [each for some in lists.values() for each in some if order.is_blocked(each)]
         assert waiting == [each for some in lists.values() for each in some[1:]]
-    assert len(lanes) == sum(bool(some) for some in lists.values())
+    assert len(order) == sum(bool(some) for some in lists.values())
 
 
 def test_keys_cross_the_border_of_two_chunks() -> None:

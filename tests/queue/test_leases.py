@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import ConfigError, ErrorCode
-from penstock.queue import AckResult, Acquired, Notes, QueueSettings, RetryBackoff, Run, State
+from penstock.queue import AckResult, Acquired, QueueSettings, RetryBackoffSettings, Run, ScanResult, State
 from penstock.queue.states import CHUNK_SIZE
 from tests.queue.scene import ACCEPT, NOT_YOURS, REJECT, RELEASE, RENEW, TAKEN, Scene
 
@@ -214,7 +214,7 @@ def test_gaps_are_done_and_one_that_is_huge_costs_nothing() -> None:
     scene.reads(10, gaps=[(0, 2), (5, 5), (8, 9)])
     assert scene.queue.start_offset == 3
     assert scene.gets("ann", 9) == [3, 4, 6, 7]
-    scene.queue.extend(scene.now_ms, 10**15 + 5, Notes(gaps=[(10, 10**15)]))
+    scene.queue.extend(scene.now_ms, 10**15 + 5, ScanResult(gaps=[(10, 10**15)]))
     assert scene.queue.describe().chunks == 2
     assert scene.gets("ann", 9) == [10**15 + each for each in (1, 2, 3, 4)]
     scene.says("ann", ACCEPT, 3, 4)
@@ -274,9 +274,9 @@ def test_settings_change_for_what_comes_then() -> None:
         QueueSettings(delivery_limit=256),
         QueueSettings(delivery_limit=-1),
         QueueSettings(max_leased=0),
-        QueueSettings(retry_backoff=RetryBackoff(first_ms=0)),
-        QueueSettings(retry_backoff=RetryBackoff(first_ms=9, max_ms=8)),
-        QueueSettings(retry_backoff=RetryBackoff(first_ms=9, factor=0.5)),
+        QueueSettings(retry_backoff=RetryBackoffSettings(first_ms=0)),
+        QueueSettings(retry_backoff=RetryBackoffSettings(first_ms=9, max_ms=8)),
+        QueueSettings(retry_backoff=RetryBackoffSettings(first_ms=9, factor=0.5)),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: QueueSettings) -> None:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import ErrorCode
-from penstock.queue import DeadLetter, Notes, QueuePartition, QueueSettings, RetryBackoff, chunk_of
+from penstock.queue import (
+    DeadLetter,
+    QueuePartition,
+    QueueSettings,
+    RetryBackoffSettings,
+    ScanResult,
+    chunk_of,
+)
 from penstock.queue.states import (
     AVAILABLE,
     CHUNK_SIZE,
@@ -44,7 +51,7 @@ SETTINGS = st.builds(
     key_ordered=st.booleans(),
     strict=st.sampled_from([False, False, True]),
     dead_letters=st.booleans(),
-    retry_backoff=st.sampled_from([None, RetryBackoff(first_ms=200, max_ms=500)]),
+    retry_backoff=st.sampled_from([None, RetryBackoffSettings(first_ms=200, max_ms=500)]),
 )
 
 
@@ -78,7 +85,7 @@ class QueueUnderFire(RuleBasedStateMachine):
     # What members do
 
     @rule(messages=st.lists(MESSAGES, min_size=3, max_size=12))
-    def read_on(self, messages: list[Message]) -> None:
+    def add_records(self, messages: list[Message]) -> None:
         # Times are relative when a message is written.
         stamped = [
             replace(
@@ -101,13 +108,13 @@ class QueueUnderFire(RuleBasedStateMachine):
         for offset, message in enumerate(messages, first):
             self.log.setdefault(offset, message)
         read = {offset: self.log[offset] for offset in range(first, end)}
-        notes = Notes(
+        scan = ScanResult(
             gaps=[(offset, offset) for offset, each in read.items() if each.gap],
             deferred=[(offset, each.due_ms) for offset, each in read.items() if each.due_ms],
             expiring=[(o, each.expires_ms) for o, each in read.items() if each.expires_ms < FOR_EVER],
             keys=[each.key for each in read.values()] if self.settings.key_ordered else (),
         )
-        self.partition.extend(self.now_ms, end, notes)
+        self.partition.extend(self.now_ms, end, scan)
         self.model.extend(self.now_ms, end)
 
     @rule(member=MEMBERS, count=st.sampled_from([1, 2, 3, 5, 10_000]))
@@ -122,11 +129,11 @@ class QueueUnderFire(RuleBasedStateMachine):
         member=MEMBERS,
         count=st.sampled_from([1, 4, 5000]),
         kept=st.integers(0, 5),
-        reach=st.sampled_from([0, 1, 7, 4000]),
+        state_end=st.sampled_from([0, 1, 7, 4000]),
     )
     @precondition(some(naive.AVAILABLE))
-    def acquire_more_than_fits(self, member: str, count: int, kept: int, reach: int) -> None:
-        below = self.start_offset + reach
+    def acquire_more_than_fits(self, member: str, count: int, kept: int, state_end: int) -> None:
+        below = self.start_offset + state_end
         acquired = self.partition.acquire(self.now_ms, member, count, below=below)
         got = [o for each in acquired for o in range(each.first, each.last + 1)]
         assert got == [offset for offset, _ in self.model.acquire(self.now_ms, member, count, below)]
@@ -195,7 +202,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         data=st.data(),
     )
     def upset(self, what: str, data: st.DataObject) -> None:
-        """One rule for all that makes the state simpler, so that it does not happen all the time."""
+        """One rule for all that makes the state simpler, so that it does not run_timers all the time."""
         if what == "retention":
             self.retention_deletes(data.draw(st.sampled_from([1, 3, 10])))
         elif what == "much":
@@ -229,7 +236,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         assert sorted(every) == self.model.take_letters()
         self.letters += letters
         for letter in self.letters[:buried]:
-            self.partition.buried(letter.first, letter.last)
+            self.partition.dead_letters_copied(letter.first, letter.last)
             self.model.bury(letter.first, letter.last)
         self.letters = self.letters[buried:]
 
@@ -322,19 +329,19 @@ class QueueUnderFire(RuleBasedStateMachine):
     @invariant()
     def counters_equal_the_bytes(self) -> None:
         """[6]"""
-        board, leases = self.partition._board, self.partition._leases
-        chunks = list(board.chunks.values())
+        table, leases = self.partition._table, self.partition._leases
+        chunks = list(table.chunks.values())
         for state in (AVAILABLE, LEASED, DEFERRED, WAITING, DYING, REJECTED):
-            assert board.counts[state] == sum(chunk.state.count(state) for chunk in chunks)
-        assert board.reached == sum(chunk.reached for chunk in chunks)
+            assert table.counts[state] == sum(chunk.state.count(state) for chunk in chunks)
+        assert table.reached == sum(chunk.reached for chunk in chunks)
         held = [lease.held for lease in leases._slots if lease is not None]
-        assert sum(held) == board.counts[LEASED]
+        assert sum(held) == table.counts[LEASED]
         assert 0 not in held
         assert len(leases) == len(held)
         for chunk in chunks:
             assert (chunk.owners is None) == (chunk.state.count(LEASED) == 0)
             assert chunk.listed or chunk.state.count(AVAILABLE) == 0
-            read = chunk.state[: max(0, board.next_offset - chunk.base)]
+            read = chunk.state[: max(0, table.next_offset - chunk.base)]
             assert UNREAD not in read  # [5]
 
     def teardown(self) -> None:
@@ -345,7 +352,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         for _ in range(10_000):
             self.now_ms += 100_000
             for letter in self.letters + self.partition.take_dead_letters():
-                self.partition.buried(letter.first, letter.last)
+                self.partition.dead_letters_copied(letter.first, letter.last)
             self.letters = []
             acquired = self.partition.acquire(self.now_ms, "last", 100_000)
             if not acquired:

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from penstock.errors import UnknownFormat
-from penstock.queue import Acquired, Notes, QueuePartition, QueueSettings, chunk_of, decode_head
-from penstock.queue.journal import MAX_CHUNKS_PER_WRITE
+from penstock.queue import Acquired, QueuePartition, QueueSettings, ScanResult, chunk_of, decode_head
+from penstock.queue.state_records import HEAD_SUFFIX, chunk_suffix
+from penstock.queue.state_writer import MAX_CHUNKS_PER_WRITE
 from penstock.queue.states import CHUNK_SIZE
-from penstock.queue.storage import HEAD_SUFFIX, chunk_suffix
 from penstock.types import Term
 from tests.queue.scene import ACCEPT, RELEASE, TAKEN, Scene
 
@@ -217,9 +217,9 @@ def test_a_write_stays_below_what_a_topic_takes() -> None:
     settings = QueueSettings(delivery_limit=0, max_leased=10**7)
     queue = QueuePartition(settings, term=Term(1), start_offset=0)
     end = (MAX_CHUNKS_PER_WRITE + 1) * CHUNK_SIZE
-    queue.extend(0, end, Notes())
+    queue.extend(0, end, ScanResult())
     queue.acquire(0, "ann", end)
-    for chunk in queue._board.chunks.values():
+    for chunk in queue._table.chunks.values():
         chunk.deliveries[:] = bytes(1 + index % 5 for index in range(CHUNK_SIZE))
         queue.acknowledge(0, "ann", chunk.base + 7, chunk.base + 7, ACCEPT)
     changes = queue.take_changes()

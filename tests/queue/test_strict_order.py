@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.queue.settings import RetryBackoff
+from penstock.queue.settings import RetryBackoffSettings
 from penstock.queue.states import CHUNK_SIZE
 from tests.queue.scene import ACCEPT, REJECT, RELEASE, RENEW, TAKEN, Scene
 
@@ -29,7 +29,7 @@ def test_nobody_else_gets_what_is_behind_them() -> None:
     assert scene.gets("ben", 2) == [2, 3]
 
 
-@pytest.mark.parametrize("settings", [{}, {"retry_backoff": RetryBackoff(first_ms=300)}])
+@pytest.mark.parametrize("settings", [{}, {"retry_backoff": RetryBackoffSettings(first_ms=300)}])
 def test_nothing_overtakes_a_message_that_rests(settings: dict[str, Any]) -> None:
     scene = strict(**settings)
     scene.gets("ann", 2)
@@ -93,7 +93,7 @@ def test_everything_waits_for_the_burial_of_the_dead() -> None:
     scene.says("ann", ACCEPT, 1)
     assert scene.gets("ann", 9) == []
     (letter,) = scene.queue.take_dead_letters()
-    scene.queue.buried(letter.first, letter.last)
+    scene.queue.dead_letters_copied(letter.first, letter.last)
     assert scene.gets("ann", 9) == [2, 3, 4, 5]
 
 

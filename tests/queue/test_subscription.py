@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.queue.subscription import Ack, Place, Subscriber, SubscriberSettings, Times
+from penstock.queue.subscription import Ack, Position, Subscriber, SubscriberSettings, Times
+from penstock.queue.subscription_metadata import decode_done, encode_metadata, is_subscription
 from penstock.queue.subscription_ranges import DoneRanges
-from penstock.queue.subscription_storage import decode_done, encode_mark, is_mark
 from penstock.types import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -14,8 +14,8 @@ PAYMENTS = TopicPartition("payments", 3)
 NEVER = Times(None, None)
 
 
-def subscriber(*places: Place, credit: int = 100, **settings: int) -> Subscriber:
-    return Subscriber(SubscriberSettings(credit=credit, **settings), places or (Place(ORDERS, 0),))
+def subscriber(*positions: Position, credit: int = 100, **settings: int) -> Subscriber:
+    return Subscriber(SubscriberSettings(credit=credit, **settings), positions or (Position(ORDERS, 0),))
 
 
 def offer(
@@ -40,8 +40,8 @@ def offer(
     return [offsets[row] for row in rows]
 
 
-def floor(one: Subscriber, key: TopicPartition = ORDERS) -> int:
-    return next(place.offset for place in one.places() if place.key == key)
+def first_undone(one: Subscriber, key: TopicPartition = ORDERS) -> int:
+    return next(position.offset for position in one.positions() if position.key == key)
 
 
 # --- order and credit
@@ -50,20 +50,20 @@ def floor(one: Subscriber, key: TopicPartition = ORDERS) -> int:
 def test_messages_go_out_in_the_order_of_the_log_and_reading_goes_on_behind_them() -> None:
     one = subscriber()
     assert offer(one, [0, 1, 2]) == [0, 1, 2]
-    assert one.position(ORDERS) == 3
+    assert one.next_offset(ORDERS) == 3
 
 
 def test_no_more_is_sent_than_the_credit_allows_and_the_rest_stays_unread() -> None:
     one = subscriber(credit=2)
     assert offer(one, [0, 1, 2]) == [0, 1]
-    assert one.position(ORDERS) == 2
+    assert one.next_offset(ORDERS) == 2
     assert offer(one, [0, 1, 2]) == []
-    assert one.ack(ORDERS, 0) is Ack.NEWS
+    assert one.ack(ORDERS, 0) is Ack.NEW
     assert offer(one, [0, 1, 2]) == [2]
 
 
 def test_one_credit_is_shared_by_all_lanes() -> None:
-    one = subscriber(Place(ORDERS, 0), Place(PAYMENTS, 0), credit=3)
+    one = subscriber(Position(ORDERS, 0), Position(PAYMENTS, 0), credit=3)
     assert offer(one, [0, 1]) == [0, 1]
     assert offer(one, [0, 1], key=PAYMENTS) == [0]
 
@@ -72,19 +72,19 @@ def test_credit_that_is_taken_away_calls_nothing_back() -> None:
     one = subscriber(credit=3)
     offer(one, [0, 1, 2])
     one.set_credit(1)
-    assert one.room == 0
+    assert one.credit_left == 0
     one.ack(ORDERS, 1)
-    assert one.room == 0
+    assert one.credit_left == 0
     one.ack(ORDERS, 2)
-    assert one.room == 1
+    assert one.credit_left == 1
 
 
 def test_a_frame_that_is_cut_leaves_the_rest_of_the_page_for_the_next_one() -> None:
     one = subscriber()
     assert offer(one, [0, 1, 2, 3], stop=2, end=9) == [0, 1]
-    assert one.position(ORDERS) == 2
+    assert one.next_offset(ORDERS) == 2
     assert offer(one, [0, 1, 2, 3], end=9) == [2, 3]
-    assert one.position(ORDERS) == 9
+    assert one.next_offset(ORDERS) == 9
 
 
 # --- acks
@@ -93,10 +93,10 @@ def test_a_frame_that_is_cut_leaves_the_rest_of_the_page_for_the_next_one() -> N
 def test_only_an_ack_moves_the_floor() -> None:
     one = subscriber()
     offer(one, [0, 1, 2])
-    assert floor(one) == 0
+    assert first_undone(one) == 0
     assert not one.has_changes
-    assert one.ack(ORDERS, 1) is Ack.NEWS
-    assert one.take_changes() == [Place(ORDERS, 2)]
+    assert one.ack(ORDERS, 1) is Ack.NEW
+    assert one.take_changes() == [Position(ORDERS, 2)]
     assert not one.has_changes
 
 
@@ -104,9 +104,9 @@ def test_an_ack_that_comes_twice_changes_nothing() -> None:
     one = subscriber()
     offer(one, [0, 1, 2])
     one.ack(ORDERS, 1)
-    assert one.ack(ORDERS, 1) is Ack.KNOWN
-    assert one.ack(ORDERS, 0) is Ack.KNOWN
-    assert floor(one) == 2
+    assert one.ack(ORDERS, 1) is Ack.REPEATED
+    assert one.ack(ORDERS, 0) is Ack.REPEATED
+    assert first_undone(one) == 2
 
 
 def test_what_was_not_sent_cannot_be_acked() -> None:
@@ -114,15 +114,15 @@ def test_what_was_not_sent_cannot_be_acked() -> None:
     offer(one, [0, 1])
     assert one.ack(ORDERS, 1) is Ack.NOT_SENT
     assert one.ack(ORDERS, 10**12) is Ack.NOT_SENT
-    assert floor(one) == 0
+    assert first_undone(one) == 0
 
 
 def test_where_the_log_has_nothing_there_is_nothing_to_ack() -> None:
     one = subscriber()
     assert offer(one, [3, 5], end=9) == [3, 5]
-    assert one.take_changes() == [Place(ORDERS, 3, ((4, 5), (6, 9)))]
+    assert one.take_changes() == [Position(ORDERS, 3, ((4, 5), (6, 9)))]
     one.ack(ORDERS, 5)
-    assert floor(one) == 9
+    assert first_undone(one) == 9
 
 
 def test_an_ack_reaches_back_in_the_order_of_sending_not_of_offsets() -> None:
@@ -131,9 +131,9 @@ def test_an_ack_reaches_back_in_the_order_of_sending_not_of_offsets() -> None:
     assert one.pop_due(50) == (ORDERS, 0)
     assert one.send_due(50, ORDERS, 0)
     one.ack(ORDERS, 2)  # came before 0 did
-    assert one.take_changes() == [Place(ORDERS, 0, ((1, 3),))]
+    assert one.take_changes() == [Position(ORDERS, 0, ((1, 3),))]
     one.ack(ORDERS, 0)
-    assert floor(one) == 3
+    assert first_undone(one) == 3
 
 
 # --- what is not due
@@ -161,14 +161,14 @@ def test_a_due_message_waits_for_credit() -> None:
     assert one.pop_due(60) is None
     one.ack(ORDERS, 1)
     assert one.pop_due(60) == (ORDERS, 0)
-    assert one.room == 0  # it is on its way
+    assert one.credit_left == 0  # it is on its way
 
 
 def test_past_so_many_deferred_messages_reading_stops_until_one_is_due() -> None:
     one = subscriber(max_deferred=2)
     times = {offset: Times(50 + offset, None) for offset in range(3)}
     assert offer(one, [0, 1, 2, 3], times=times) == []
-    assert one.position(ORDERS) == 2
+    assert one.next_offset(ORDERS) == 2
     assert one.pop_due(50) == (ORDERS, 0)
     assert offer(one, [0, 1, 2, 3], times=times) == [3]
 
@@ -178,7 +178,7 @@ def test_a_due_message_that_could_not_be_read_is_due_again() -> None:
     offer(one, [0], times={0: Times(50, None)})
     one.pop_due(50)
     one.put_back(55, ORDERS, 0)
-    assert one.room == 100
+    assert one.credit_left == 100
     assert one.pop_due(55) == (ORDERS, 0)
 
 
@@ -187,7 +187,7 @@ def test_a_due_message_that_has_expired_meanwhile_is_done() -> None:
     offer(one, [0], times={0: Times(50, 60)})
     one.pop_due(70)
     one.skip(ORDERS, 0)
-    assert floor(one) == 1
+    assert first_undone(one) == 1
     assert not one.send_due(70, ORDERS, 0)
 
 
@@ -195,7 +195,7 @@ def test_expired_messages_are_not_sent_and_hold_nothing_up() -> None:
     one = subscriber()
     times = {0: Times(None, 10), 1: Times(50, 10), 2: Times(None, 11)}
     assert offer(one, [0, 1, 2], at=10, times=times) == [2]
-    assert floor(one) == 2
+    assert first_undone(one) == 2
 
 
 # --- the log's beginning, lanes that come and go
@@ -206,20 +206,20 @@ def test_what_retention_deleted_is_done_whatever_it_was() -> None:
     offer(one, [0, 1, 2, 3], times={0: Times(50, None), 1: Times(40, None)})
     one.pop_due(40)
     one.trimmed(ORDERS, 3)
-    assert floor(one) == 3
-    assert one.room == 99  # only 3 is unacked
+    assert first_undone(one) == 3
+    assert one.credit_left == 99  # only 3 is unacked
     assert not one.send_due(40, ORDERS, 1)
     assert one.pop_due(60) is None
 
 
 def test_a_lane_that_is_dropped_gives_its_credit_back_and_is_heard_of_no_more() -> None:
-    one = subscriber(Place(ORDERS, 0), Place(PAYMENTS, 0), credit=2)
+    one = subscriber(Position(ORDERS, 0), Position(PAYMENTS, 0), credit=2)
     offer(one, [0, 1])
     offer(one, [5], key=PAYMENTS, times={5: Times(9, None)})
     one.drop(ORDERS)
     one.drop(PAYMENTS)
-    assert one.room == 2
-    assert one.ack(ORDERS, 0) is Ack.KNOWN
+    assert one.credit_left == 2
+    assert one.ack(ORDERS, 0) is Ack.REPEATED
     assert one.pop_due(10) is None
     assert offer(one, [2]) == []
     assert one.take_changes() == []
@@ -228,15 +228,15 @@ def test_a_lane_that_is_dropped_gives_its_credit_back_and_is_heard_of_no_more() 
 def test_what_cannot_be_read_is_passed_over() -> None:
     one = subscriber()
     one.unreadable(ORDERS, 7)
-    assert one.position(ORDERS) == 7
-    assert floor(one) == 7
+    assert one.next_offset(ORDERS) == 7
+    assert first_undone(one) == 7
 
 
 # --- missed acks
 
 
 def test_the_oldest_unacked_message_sets_the_deadline() -> None:
-    one = subscriber(Place(ORDERS, 0), Place(PAYMENTS, 0), ack_timeout_ms=100)
+    one = subscriber(Position(ORDERS, 0), Position(PAYMENTS, 0), ack_timeout_ms=100)
     assert one.ack_due_ms is None
     offer(one, [0], at=10)
     offer(one, [0], at=20, key=PAYMENTS)
@@ -255,19 +255,19 @@ def test_what_was_acked_beyond_a_deferred_message_is_not_sent_again_after_a_rest
     offer(one, [0, 1, 2, 3], times={1: Times(50, None)})
     one.ack(ORDERS, 2)
     [stored] = one.take_changes()
-    mark = encode_mark(1000, stored.offset, stored.done, 4096)
-    again = subscriber(Place(ORDERS, stored.offset, tuple(decode_done(stored.offset, mark))))
+    mark = encode_metadata(1000, stored.offset, stored.done, 4096)
+    again = subscriber(Position(ORDERS, stored.offset, tuple(decode_done(stored.offset, mark))))
     assert offer(again, [1, 2, 3], times={1: Times(50, None)}) == [3]
     assert again.pop_due(50) == (ORDERS, 1)
 
 
 def test_ranges_that_do_not_fit_are_left_out_from_the_far_end() -> None:
     done = [(10, 12), (20, 23), (30, 34)]
-    whole = encode_mark(1000, 5, done, 4096)
+    whole = encode_metadata(1000, 5, done, 4096)
     assert decode_done(5, whole) == done
-    assert decode_done(5, encode_mark(1000, 5, done, len(whole) - 1)) == done[:2]
-    assert decode_done(5, encode_mark(1000, 5, done, len("penstock-subscription ttl=1000"))) == []
-    assert encode_mark(1000, 5, done, 10) == ""
+    assert decode_done(5, encode_metadata(1000, 5, done, len(whole) - 1)) == done[:2]
+    assert decode_done(5, encode_metadata(1000, 5, done, len("penstock-subscription ttl=1000"))) == []
+    assert encode_metadata(1000, 5, done, 10) == ""
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_the_text_of_somebody_else_says_nothing(text: str) -> None:
 
 
 def test_a_mark_is_known_as_one() -> None:
-    assert is_mark(encode_mark(1000, 0, (), 100))
-    assert not is_mark("my own text")
+    assert is_subscription(encode_metadata(1000, 0, (), 100))
+    assert not is_subscription("my own text")
 
 
 def test_ranges_that_touch_become_one_and_the_floor_moves_over_them() -> None:
@@ -299,5 +299,5 @@ def test_ranges_that_touch_become_one_and_the_floor_moves_over_them() -> None:
     assert 2 in done
     assert 8 not in done
     assert done.add(0, 2)
-    assert done.floor == 8
+    assert done.first_undone == 8
     assert len(done) == 0

@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.queue.subscription import Ack, Place, Subscriber, SubscriberSettings, Times
-from penstock.queue.subscription_storage import decode_done, encode_mark
+from penstock.queue.subscription import Ack, Position, Subscriber, SubscriberSettings, Times
+from penstock.queue.subscription_metadata import decode_done, encode_metadata
 from penstock.types import TopicPartition
 
 KEYS = [TopicPartition("a", 0), TopicPartition("b", 1)]
@@ -38,7 +38,7 @@ class Model:
         self.acked: set[int] = set()
         self.ever_sent: list[int] = []
         self.sent_in_order: list[int] = []
-        self.floor = 0
+        self.first_undone = 0
 
 
 class SubscriberMachine(RuleBasedStateMachine):
@@ -49,21 +49,21 @@ class SubscriberMachine(RuleBasedStateMachine):
         self.logs = {key: Log() for key in KEYS}
         self.models = {key: Model() for key in KEYS}
         self.due: list[tuple[TopicPartition, int]] = []
-        self.core = self.made([Place(key, 0) for key in KEYS])
+        self.core = self.made([Position(key, 0) for key in KEYS])
 
-    def made(self, places: list[Place]) -> Subscriber:
+    def made(self, positions: list[Position]) -> Subscriber:
         limits = SubscriberSettings(credit=self.credit, ack_timeout_ms=10, max_deferred=MOST_DEFERRED)
-        return Subscriber(limits, places)
+        return Subscriber(limits, positions)
 
     @rule(key=keys, size=st.integers(1, 12), stop=st.integers(1, 12))
     def reads_a_page(self, key: TopicPartition, size: int, stop: int) -> None:
         log, model = self.logs[key], self.models[key]
-        position = self.core.position(key)
+        position = self.core.next_offset(key)
         assert position is not None
         page = [offset for offset in log.offsets if offset >= max(position, log.start)][:size]
         if position < log.start or not page:
             return
-        room = self.core.room
+        room = self.core.credit_left
         rows = self.core.offer(self.now, key, page, log.times, stop=stop, end=page[-1] + 1)
         sent = [page[row] for row in rows]
         assert len(sent) <= room, "invariant 4"
@@ -88,12 +88,12 @@ class SubscriberMachine(RuleBasedStateMachine):
         model = self.models[key]
         outcome = self.core.ack(key, offset)
         if offset in model.sent:
-            assert outcome is Ack.NEWS
+            assert outcome is Ack.NEW
             upto = model.sent.index(offset) + 1
             model.acked.update(model.sent[:upto])
             del model.sent[:upto]
         else:
-            assert outcome is not Ack.NEWS
+            assert outcome is not Ack.NEW
 
     @rule(key=keys, which=st.integers(0, 5))
     def acks_what_it_was_sent(self, key: TopicPartition, which: int) -> None:
@@ -112,7 +112,7 @@ class SubscriberMachine(RuleBasedStateMachine):
 
     @rule()
     def looks_for_due_messages(self) -> None:
-        room = self.core.room
+        room = self.core.credit_left
         found = self.core.pop_due(self.now)
         if found is None:
             return
@@ -146,30 +146,32 @@ class SubscriberMachine(RuleBasedStateMachine):
     @rule(max_bytes=st.sampled_from([30, 40, 4096]))
     def connects_again(self, max_bytes: int) -> None:
         """What was stored is all that is known. With too little room for it, some comes again."""
-        places = []
-        for place in self.core.places():
-            mark = encode_mark(1000, place.offset, place.done, max_bytes)
-            places.append(Place(place.key, place.offset, tuple(decode_done(place.offset, mark))))
-        self.core = self.made(places)
+        positions = []
+        for position in self.core.positions():
+            mark = encode_metadata(1000, position.offset, position.done, max_bytes)
+            positions.append(
+                Position(position.key, position.offset, tuple(decode_done(position.offset, mark)))
+            )
+        self.core = self.made(positions)
         self.due.clear()
-        for place in places:
-            model = self.models[place.key]
+        for position in positions:
+            model = self.models[position.key]
             model.sent.clear()
             model.sent_in_order.clear()
-            kept = {offset for first, end in place.done for offset in range(first, end)}
-            model.acked = {offset for offset in model.acked if offset < place.offset or offset in kept}
+            kept = {offset for first, end in position.done for offset in range(first, end)}
+            model.acked = {offset for offset in model.acked if offset < position.offset or offset in kept}
 
     @invariant()
     def places_are_true(self) -> None:
-        for place in self.core.places():
-            model, log = self.models[place.key], self.logs[place.key]
-            assert place.offset >= model.floor, "invariant 2"
-            model.floor = place.offset
-            done = set(range(place.offset)) | {
-                offset for first, end in place.done for offset in range(first, end)
+        for position in self.core.positions():
+            model, log = self.models[position.key], self.logs[position.key]
+            assert position.offset >= model.first_undone, "invariant 2"
+            model.first_undone = position.offset
+            done = set(range(position.offset)) | {
+                offset for first, end in position.done for offset in range(first, end)
             }
             assert not done & set(model.sent), "invariants 1, 3"
-            position = self.core.position(place.key)
+            position = self.core.next_offset(position.key)
             assert position is not None
             for offset in done:
                 assert (
@@ -183,7 +185,7 @@ class SubscriberMachine(RuleBasedStateMachine):
     def credit_is_counted(self) -> None:
         taken = sum(len(model.sent) for model in self.models.values())
         assert self.core.unacked == taken
-        assert self.core.room <= max(0, self.credit - taken), "invariant 4"
+        assert self.core.credit_left <= max(0, self.credit - taken), "invariant 4"
         assert self.core.deferred_count <= MOST_DEFERRED + len(self.due) + 2 * LOG_END
 
     def teardown(self) -> None:
@@ -201,9 +203,9 @@ class SubscriberMachine(RuleBasedStateMachine):
             if sent:
                 self.acks_anything(key, sent[-1])
             last = self.logs[key].offsets[-1] + 1
-            [place] = [place for place in self.core.places() if place.key == key]
-            assert place.offset == max(last, self.logs[key].start)
-            assert place.done == ()
+            [position] = [position for position in self.core.positions() if position.key == key]
+            assert position.offset == max(last, self.logs[key].start)
+            assert position.done == ()
 
 
 TestSubscriber = SubscriberMachine.TestCase

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from penstock.queue import RetryBackoff
-from penstock.queue.agenda import DUE, EXPIRES, MAX_TIME_MS, Agenda, event
+from penstock.queue import RetryBackoffSettings
 from penstock.queue.deadlines import Deadlines
 from penstock.queue.settings import MAX_DELAY_MS
 from penstock.queue.states import CHUNK_SIZE
+from penstock.queue.timers import DUE, EXPIRES, MAX_TIME_MS, ChunkTimers, event
 from tests.queue.scene import ACCEPT, NOT_YOURS, RELEASE, RENEW, TAKEN, Scene
 
 
@@ -87,7 +87,7 @@ def test_a_retry_with_delay_rests_and_then_comes_first() -> None:
 
 
 def test_without_a_delay_the_queue_s_backoff_grows_with_each_delivery() -> None:
-    backoff = RetryBackoff(first_ms=100, factor=3, max_ms=800)
+    backoff = RetryBackoffSettings(first_ms=100, factor=3, max_ms=800)
     scene = Scene(messages=1, delivery_limit=0, retry_backoff=backoff)
     for rest_ms in (100, 300, 800, 800):
         assert scene.gets("ann") == [0]
@@ -101,7 +101,7 @@ def test_without_a_delay_the_queue_s_backoff_grows_with_each_delivery() -> None:
 
 
 def test_backoff_is_for_who_releases_and_not_for_who_disappears() -> None:
-    scene = Scene(messages=1, lease_ms=1000, retry_backoff=RetryBackoff(first_ms=5000))
+    scene = Scene(messages=1, lease_ms=1000, retry_backoff=RetryBackoffSettings(first_ms=5000))
     scene.gets("ann")
     scene.passes(1000)
     assert scene.gets("ben") == [0]
@@ -128,19 +128,19 @@ def test_a_million_deferred_messages_take_little_memory_and_none_is_lost() -> No
         due = [(offset, scene.now_ms + 1 + offset * 7919 % day_ms) for offset in range(first, first + 50_000)]
         scene.reads(50_000, deferred=due)
     assert scene.queue.deferred_count == 1_000_000
-    chunks = list(scene.queue._board.chunks.values())
+    chunks = list(scene.queue._table.chunks.values())
     held = sum(sys.getsizeof(part) for chunk in chunks for part in (chunk.state, chunk.deliveries))
-    held += sum(sys.getsizeof(chunk.agenda._events) for chunk in chunks if chunk.agenda is not None)
+    held += sum(sys.getsizeof(chunk.timers._events) for chunk in chunks if chunk.timers is not None)
     assert held < 14_000_000
     assert all(chunk.owners is None and chunk.keys is None for chunk in chunks)
-    assert len(scene.queue._board.due._heap) <= 64 + 2 * len(chunks)
+    assert len(scene.queue._table.due._heap) <= 64 + 2 * len(chunks)
     came_early = sum(offset * 7919 % day_ms < day_ms // 2 for offset in range(1_000_000))
     scene.passes(day_ms // 2)
     assert scene.queue.available_count == came_early
     scene.passes(day_ms)
     assert scene.queue.available_count == 1_000_000
     assert scene.queue.next_due_ms is None
-    assert all(chunk.agenda is None for chunk in chunks)
+    assert all(chunk.timers is None for chunk in chunks)
 
 
 def test_expiry_of_a_range_leaves_to_a_member_what_it_holds() -> None:
@@ -158,16 +158,16 @@ def test_expiry_of_a_range_leaves_to_a_member_what_it_holds() -> None:
 
 
 def test_an_agenda_takes_events_in_any_order_and_gives_what_has_come_in_ranges() -> None:
-    agenda = Agenda()
-    agenda.add([event(50, DUE, 4095), event(20, DUE, 7)])
-    agenda.add([event(20, EXPIRES, 9)])
-    agenda.add([event(60, DUE, 1), event(60, DUE, 2)])
-    agenda.add([event(10, DUE, 3), event(55, DUE, 5)])
-    assert agenda.next_ms == 10
-    assert agenda.take_due(49) == ([(9, 10)], [(3, 4), (7, 8)])
-    assert agenda.take_due(49) == ([], [])
-    assert agenda.take_due(60) == ([], [(1, 3), (5, 6), (4095, 4096)])
-    assert agenda.next_ms is None
+    timers = ChunkTimers()
+    timers.add([event(50, DUE, 4095), event(20, DUE, 7)])
+    timers.add([event(20, EXPIRES, 9)])
+    timers.add([event(60, DUE, 1), event(60, DUE, 2)])
+    timers.add([event(10, DUE, 3), event(55, DUE, 5)])
+    assert timers.next_ms == 10
+    assert timers.take_due(49) == ([(9, 10)], [(3, 4), (7, 8)])
+    assert timers.take_due(49) == ([], [])
+    assert timers.take_due(60) == ([], [(1, 3), (5, 6), (4095, 4096)])
+    assert timers.next_ms is None
 
 
 @pytest.mark.parametrize("moves", [1, 1000])

@@ -240,7 +240,7 @@ def test_a_consumer_group_with_members_is_no_subscription(broker: Broker, topic:
             assert one.subscribe(name, topic)["code"] == "group_in_use"
     finally:
         consumer.close()
-    with subscriber(broker.http_url) as one:  # nobody is in it any more, so its place is taken over
+    with subscriber(broker.http_url) as one:  # nobody is in it any more, so its position is taken over
         assert one.subscribe(name, topic)["resumed"] is True
 
 

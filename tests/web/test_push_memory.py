@@ -1,4 +1,4 @@
-"""Subscriptions to topics in memory: their places are on the disk, and the logs that these were in are not."""
+"""Subscriptions to topics in memory: their positions are on the disk, and the logs that these were in are not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A topic is deleted under its subscriber, and another one gets its name: a place in the one is none in the other."""
+"""A topic is deleted under its subscriber, and another one gets its name: positions do not carry over."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,18 +1,9 @@
-"""Queues: what one share group knows of one partition, and how it is stored. Sans-I/O."""
+"""The cores of queues and subscriptions, sans-I/O: the state of one share group on one partition, its stored form, and
+the order in which a subscriber is sent messages."""
 
 from penstock.queue.partition import QueuePartition
-from penstock.queue.settings import QueueSettings, RetryBackoff
-from penstock.queue.state_store import (
-    NO_FENCE,
-    Claimed,
-    Fence,
-    Heads,
-    Part,
-    QueueKey,
-    QueueStateStore,
-)
-from penstock.queue.states import State
-from penstock.queue.storage import (
+from penstock.queue.settings import QueueSettings, RetryBackoffSettings
+from penstock.queue.state_records import (
     FENCE_SUFFIX,
     HEAD_SUFFIX,
     Head,
@@ -22,51 +13,61 @@ from penstock.queue.storage import (
     decode_key,
     encode_head,
     encode_key,
-    reach,
+    state_end,
 )
+from penstock.queue.state_store import (
+    NO_FENCE,
+    Claimed,
+    Fence,
+    Heads,
+    QueueKey,
+    QueueStateStore,
+    StatePart,
+)
+from penstock.queue.states import State
 from penstock.queue.values import (
-    NO_NOTES,
+    EMPTY_SCAN,
     AckKind,
     AckResult,
     Acquired,
     Changes,
     DeadLetter,
-    DeathReason,
+    DeadLetterReason,
     Description,
-    Notes,
     Run,
+    ScanResult,
 )
 
 __all__ = [
+    "EMPTY_SCAN",
     "FENCE_SUFFIX",
     "HEAD_SUFFIX",
     "NO_FENCE",
-    "NO_NOTES",
     "AckKind",
     "AckResult",
     "Acquired",
     "Changes",
     "Claimed",
     "DeadLetter",
-    "DeathReason",
+    "DeadLetterReason",
     "Description",
     "Fence",
     "Head",
     "Heads",
-    "Notes",
-    "Part",
     "QueueKey",
     "QueuePartition",
     "QueueSettings",
     "QueueStateStore",
-    "RetryBackoff",
+    "RetryBackoffSettings",
     "Run",
+    "ScanResult",
     "State",
     "StateKey",
+    "StatePart",
     "chunk_of",
     "decode_head",
     "decode_key",
     "encode_head",
     "encode_key",
-    "reach",
+    "state_end",
 ]

@@ -1,26 +1,28 @@
-"""Which records everybody has acked, so that they may go (`cleanup.policy=acked`).
+"""Which records all consumers have acked, so that they may be deleted (`cleanup.policy=acked`).
 
-*Holders* keep records alive: a queue, by where its stored state begins; a consumer group or a subscription, by its
-committed offsets. A *keeper* is whoever knows some of them: a partition of the topic where groups commit, or of the one
-where queues are stored, in the term of its leader. Whoever leads a partition with this policy asks all keepers of the
-cluster at once (a `Poll`), counts what they say, and deletes what is before the lowest place of all holders.
+*Consumers* here are queues, consumer groups and subscriptions. A queue has acked everything before the start of its
+stored state; a group or a subscription, everything before its committed offset. A *progress source* knows some of them:
+a partition of the topic in which groups commit, or of the topic in which queues are stored, in one term of its leader.
+The leader of a partition with this policy asks all sources of the cluster at once (a `Poll`), combines their answers,
+and deletes the records before the lowest offset.
 
 Invariants:
- 1. Never on partial knowledge. A poll counts only if every keeper has answered it, each from the node and in the term
-    that the asker took for its leader's before it asked, and still does after. A holder that was not counted could lose
-    what it has not read; a poll that fails costs a few seconds. So a failover of a keeper begins the count anew.
- 2. A keeper tells what is durable, and only while it is sure that nobody else keeps the same holders by now.
- 3. A group that is on a topic has acked nothing in those of its partitions where it has committed nothing. It is on
-    what its members read, also while they rebalance, and on what it has committed in.
- 4. A topic without any holder keeps everything: that nobody has come yet does not mean that nobody will.
- 5. A queue that is on a topic, by state stored for any of its partitions, has done nothing in those where it has not
-    begun: a partition that the topic got later is read from its beginning. What a queue has stored of its partitions is
-    with different keepers, so that only the asker, who hears all of them, can tell where it has not begun.
- 6. Queues at work on the asking leader are asked directly too, at the moment of deletion: one that has just begun is
-    not missed because its keeper answered a moment before.
+ 1. Nothing is deleted on partial knowledge. A poll is valid only if every source has answered it, each from the node
+    and in the term that the asker took for its leader's before it asked, and still does afterwards. A consumer that was
+    not counted could lose records that it has not read; a poll that fails costs a few seconds. So after a failover of a
+    source the next poll starts from zero.
+ 2. A source reports only durable progress, and only while it is sure that no other node leads it.
+ 3. A group that consumes a topic has acked nothing in those partitions where it has committed nothing. It consumes the
+    topics that its members read, also while they rebalance, and the topics in which it has committed.
+ 4. A topic without any consumer keeps everything: a first consumer may still come.
+ 5. A queue on a topic (it has state stored for any of the topic's partitions) has acked nothing in the partitions where
+    it has not started: it reads a partition that was added later from the beginning. The state of a queue's partitions
+    is spread over several sources, so only the asker, which has all answers, can tell where the queue has not started.
+ 6. The leader also asks the queues that it drives itself, at the moment of deletion: a queue that has just started is
+    not missed because its source answered a moment earlier.
 
-What is left open is the time that a poll takes: a consumer group that commits for the first time, or goes back, while
-the answers are under way is as one that came a moment later, when the records were gone.
+One gap remains, for the duration of a poll: a consumer group that commits for the first time, or moves back, while the
+answers are on their way is treated as if it had come a moment later, when the records were already deleted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,124 +31,123 @@ from uuid import UUID
 
 from penstock.types import GroupId
 
-NOTHING = 0
-"""An offset before which nothing is."""
+NOTHING_ACKED = 0
+"""The offset before which there are no records."""
 
 
-class Keeper(NamedTuple):
+class ProgressSource(NamedTuple):
     """A partition of an internal topic."""
 
     topic: str
     partition: int
 
 
-class Reign(NamedTuple):
-    """Who leads a keeper's partition, and in which term."""
+class SourceLeader(NamedTuple):
+    """The node that leads a source, and its term."""
 
     node: int
     term: int
 
 
-class Line(NamedTuple):
-    """How many holders there are on a partition, and the offset before which all of them have acked everything."""
+class Progress(NamedTuple):
+    """How many consumers a partition has, and the offset before which all of them have acked everything."""
 
-    holders: int
+    consumers: int
     offset: int
 
 
-class QueueStats:
-    """What the keepers of one node know of some partitions."""
+class ProgressTable:
+    """The progress that the sources of one node report for some partitions."""
 
     def __init__(self, wanted: Iterable[GroupId]) -> None:
         self._partitions: dict[UUID, list[int]] = {}
         for topic_id, index in wanted:
             self._partitions.setdefault(topic_id, []).append(index)
-        self.lines: dict[GroupId, Line] = {}
-        """Of those partitions that somebody has a place in."""
-        self.begun: dict[UUID, dict[str, set[int]]] = {}
-        """By topic and queue: the partitions that something is stored of, whether they were asked for or not."""
+        self.reported: dict[GroupId, Progress] = {}
+        """For the partitions that have consumers."""
+        self.started: dict[UUID, dict[str, set[int]]] = {}
+        """By topic and queue: all partitions with stored state, including partitions that were not asked for."""
 
-    def group(self, topic_id: UUID, offsets: Mapping[int, int]) -> None:
-        """A group is on this topic, and has acked everything before these offsets, by partition (3)."""
+    def add_group(self, topic_id: UUID, offsets: Mapping[int, int]) -> None:
+        """A group consumes this topic, and has acked everything before these offsets, by partition (3)."""
         for index in self._partitions.get(topic_id, ()):
-            self.count(GroupId(topic_id, index), Line(1, offsets.get(index, NOTHING)))
+            self.add(GroupId(topic_id, index), Progress(1, offsets.get(index, NOTHING_ACKED)))
 
-    def queue(self, name: str, topic_id: UUID, index: int, start_offset: int) -> None:
-        """A queue has done everything before this offset of a partition."""
+    def add_queue(self, name: str, topic_id: UUID, index: int, start_offset: int) -> None:
+        """A queue has acked everything before this offset of a partition."""
         if topic_id in self._partitions:
-            self.begins(topic_id, name, (index,))
+            self.add_started(topic_id, name, (index,))
         if index in self._partitions.get(topic_id, ()):
-            self.count(GroupId(topic_id, index), Line(1, start_offset))
+            self.add(GroupId(topic_id, index), Progress(1, start_offset))
 
-    def begins(self, topic_id: UUID, name: str, indexes: Collection[int]) -> None:
-        """A queue is on this topic, and has begun on these partitions."""
-        self.begun.setdefault(topic_id, {}).setdefault(name, set()).update(indexes)
+    def add_started(self, topic_id: UUID, name: str, indexes: Collection[int]) -> None:
+        """A queue is on this topic, and has started on these partitions."""
+        self.started.setdefault(topic_id, {}).setdefault(name, set()).update(indexes)
 
-    def count(self, place: GroupId, line: Line) -> None:
-        """Adds holders that somebody else has counted."""
-        known = self.lines.get(place)
+    def add(self, partition: GroupId, progress: Progress) -> None:
+        known = self.reported.get(partition)
         if known is not None:
-            line = Line(known.holders + line.holders, min(known.offset, line.offset))
-        self.lines[place] = line
+            progress = Progress(known.consumers + progress.consumers, min(known.offset, progress.offset))
+        self.reported[partition] = progress
 
-    def line(self, place: GroupId) -> Line | None:
-        """Of everybody who is on it, those included who have not begun (5). None: nobody is."""
-        queues = self.begun.get(place.topic_id, {}).values()
-        waiting = sum(place.partition not in indexes for indexes in queues)
-        known = self.lines.get(place)
-        if not waiting:
+    def progress(self, partition: GroupId) -> Progress | None:
+        """Of all consumers, including queues that have not started there (5). None: it has no consumers."""
+        queues = self.started.get(partition.topic_id, {}).values()
+        not_started = sum(partition.partition not in indexes for indexes in queues)
+        known = self.reported.get(partition)
+        if not not_started:
             return known
-        return Line(waiting + (known.holders if known is not None else 0), NOTHING)
+        return Progress(not_started + (known.consumers if known is not None else 0), NOTHING_ACKED)
 
 
 class Poll:
-    """One question to all keepers, and their answers."""
+    """One request to all sources, and their answers."""
 
-    def __init__(self, keepers: Mapping[Keeper, Reign], places: Iterable[GroupId]) -> None:
-        self.keepers = dict(keepers)
-        self._missing = dict(self.keepers)
-        self._tally = QueueStats(places)
+    def __init__(self, sources: Mapping[ProgressSource, SourceLeader], partitions: Iterable[GroupId]) -> None:
+        self.sources = dict(sources)
+        self._missing = dict(self.sources)
+        self._table = ProgressTable(partitions)
 
     @property
     def nodes(self) -> list[int]:
-        """Who has to be asked."""
-        return sorted({reign.node for reign in self.keepers.values()})
+        """The nodes to ask."""
+        return sorted({leader.node for leader in self.sources.values()})
 
-    def heard(
+    def add_answer(
         self,
         node: int,
-        told: Mapping[Keeper, int],
-        lines: Mapping[GroupId, Line],
-        begun: Mapping[UUID, Mapping[str, Collection[int]]],
+        answered: Mapping[ProgressSource, int],
+        reported: Mapping[GroupId, Progress],
+        started: Mapping[UUID, Mapping[str, Collection[int]]],
     ) -> None:
-        """A node's answer, once: which keepers it has counted, in which terms, and what came of it."""
-        for keeper, term in told.items():
-            if self._missing.get(keeper) == Reign(node, term):
-                del self._missing[keeper]
-        for place, line in lines.items():
-            self._tally.count(place, line)
-        for topic_id, queues in begun.items():
+        """A node's answer, at most one per node: the sources that it has counted, with their terms, and the result."""
+        for source, term in answered.items():
+            if self._missing.get(source) == SourceLeader(node, term):
+                del self._missing[source]
+        for partition, progress in reported.items():
+            self._table.add(partition, progress)
+        for topic_id, queues in started.items():
             for name, indexes in queues.items():
-                self._tally.begins(topic_id, name, indexes)
+                self._table.add_started(topic_id, name, indexes)
 
-    def counts(self, keepers: Mapping[Keeper, Reign]) -> bool:
-        """Whether all have answered, and are now what they were when they were asked (1)."""
-        return not self._missing and self.keepers == keepers
+    def is_valid(self, sources: Mapping[ProgressSource, SourceLeader]) -> bool:
+        """Whether all sources have answered, and have the same leaders now as when they were asked (1)."""
+        return not self._missing and self.sources == sources
 
     @property
-    def missing(self) -> list[Keeper]:
-        """Who has not answered so far."""
+    def missing(self) -> list[ProgressSource]:
+        """The sources that have not answered so far."""
         return list(self._missing)
 
-    def line(self, place: GroupId) -> Line | None:
-        """None: nobody is on it, or not everybody has answered."""
-        return None if self._missing else self._tally.line(place)
+    def progress(self, partition: GroupId) -> Progress | None:
+        """None: it has no consumers, or an answer is missing."""
+        return None if self._missing else self._table.progress(partition)
 
 
-def acked_before(line: Line | None, queues: Sequence[int | None]) -> int:
-    """The offset before which everything has been acked by all. `queues` are those at work on the partition's leader:
-    where each begins by what is stored, None while nothing is (4, 6)."""
-    if line is None or not line.holders:
-        return NOTHING
-    starts = [NOTHING if start is None else start for start in queues]
-    return max(NOTHING, min([line.offset, *starts]))
+def acked_before(progress: Progress | None, queues: Sequence[int | None]) -> int:
+    """The offset before which all consumers have acked everything. `queues` are the stored start offsets of the queues
+    that the partition's leader drives, None where nothing is stored yet (4, 6)."""
+    if progress is None or not progress.consumers:
+        return NOTHING_ACKED
+    starts = [NOTHING_ACKED if start is None else start for start in queues]
+    return max(NOTHING_ACKED, min([progress.offset, *starts]))

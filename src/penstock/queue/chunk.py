@@ -1,22 +1,21 @@
-"""4,096 consecutive offsets and what is known of each."""
+"""The state of 4,096 consecutive offsets."""
 
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from penstock.queue.agenda import DUE, Agenda
+from penstock.queue.state_records import DelayedRun
 from penstock.queue.states import AVAILABLE, BYTE, CHUNK_SIZE, DEFERRED, DONE, LEASED, UNREAD, run_end
-from penstock.queue.storage import RestingRun
+from penstock.queue.timers import DUE, ChunkTimers
 
 _NO_OWNERS = bytes(4 * CHUNK_SIZE)
 
 
 class Chunk:
-    """A passive thing: `Board` changes it and keeps the counters that follow from it."""
+    """Holds data only: `OffsetTable` changes it and keeps the counters that depend on it."""
 
     __slots__ = (
-        "agenda",
         "base",
         "deliveries",
         "expired",
@@ -25,8 +24,9 @@ class Chunk:
         "number",
         "owners",
         "reached",
-        "rested",
         "state",
+        "stored_delays",
+        "timers",
     )
 
     def __init__(self, number: int, *, done_below: int = 0) -> None:
@@ -37,19 +37,21 @@ class Chunk:
             self.state[:done_below] = BYTE[DONE] * done_below
         self.deliveries = bytearray(CHUNK_SIZE)
         self.owners: array[int] | None = None
-        """The slot of the lease that each LEASED offset belongs to; means nothing elsewhere. Not there while there is
-        none: it is twice as large as all the rest."""
-        self.agenda: Agenda | None = None
+        """The slot of the lease that each LEASED offset belongs to; undefined for other offsets. None while no offset
+        is leased, because it is twice as large as all the rest."""
+        self.timers: ChunkTimers | None = None
         self.expired: set[int] | None = None
-        """Indexes that expired in the hands of a member: they do not come back, but the member may still finish."""
+        """Indexes that expired while a member held them: they are not delivered again, but the member may still finish
+        them."""
         self.keys: dict[int, int] | None = None
-        """Index to key of what is undone and has one."""
+        """The keys of undone offsets that have one, by index."""
         self.listed = False
-        """Whether its number is in the list of chunks that may have something available."""
+        """Whether its number is in the heap of chunks that may have available offsets."""
         self.reached = True
-        """False: it was restored, and the log was not read so far yet."""
-        self.rested: Sequence[RestingRun] = ()
-        """What rested under an earlier leader. Of use where the log was not read again so far."""
+        """False: it was restored, and the log has not been read up to it yet."""
+        self.stored_delays: Sequence[DelayedRun] = ()
+        """Retry delays that an earlier leader stored. They apply to offsets that have not been read from the log
+        again."""
 
     def lease(self, start: int, stop: int, slot: int) -> None:
         if self.owners is None:
@@ -58,7 +60,7 @@ class Chunk:
         self.owners[start:stop] = array("I", (slot,)) * (stop - start)
 
     def lease_end(self, start: int, stop: int) -> int:
-        """The end of the run of offsets of one lease that begins at `start`, which is leased."""
+        """The end of the run of offsets of one lease that starts at `start`, which is leased."""
         stop = run_end(self.state, start, stop)
         owners = self.owners
         assert owners is not None
@@ -68,7 +70,7 @@ class Chunk:
         if owners[start:stop] == array("I", (slot,)) * (stop - start):
             return stop
         behind = islice(owners, start, stop)
-        return start + next(place for place, owner in enumerate(behind) if owner != slot)
+        return start + next(count for count, owner in enumerate(behind) if owner != slot)
 
     def first_available(self, start: int = 0) -> int:
         return self.state.find(AVAILABLE, start)
@@ -76,31 +78,32 @@ class Chunk:
     def has_leases(self) -> bool:
         return self.state.find(LEASED) >= 0
 
-    def resting(self) -> list[RestingRun]:
-        """What was delivered before and waits for its next try; also what waits by `rested`, and was not read again."""
+    def delayed(self) -> list[DelayedRun]:
+        """Offsets that were delivered and wait for their next try, including those of `stored_delays` that have not
+        been read again."""
         if not any(self.deliveries):
             return []
         found = [
-            (start + place, due_ms)
-            for start, length, due_ms in self.rested
-            for place in range(length)
-            if self.state[start + place] == UNREAD
+            (start + index, due_ms)
+            for start, length, due_ms in self.stored_delays
+            for index in range(length)
+            if self.state[start + index] == UNREAD
         ]
-        for at_ms, kind, index in self.agenda.coming() if self.agenda is not None else ():
+        for at_ms, kind, index in self.timers.pending() if self.timers is not None else ():
             if kind == DUE and self.deliveries[index] and self.state[index] == DEFERRED:
                 found.append((index, at_ms))
-        return list(_resting_runs(sorted(found)))
+        return list(_delayed_runs(sorted(found)))
 
 
-def _resting_runs(found: list[tuple[int, int]]) -> Iterator[RestingRun]:
-    """Neighbours that are due together, as one."""
-    run: RestingRun | None = None
+def _delayed_runs(found: list[tuple[int, int]]) -> Iterator[DelayedRun]:
+    """Adjacent offsets with the same due time become one run."""
+    run: DelayedRun | None = None
     for index, due_ms in found:
         if run is not None and run.due_ms == due_ms and run.start + run.length == index:
             run = run._replace(length=run.length + 1)
             continue
         if run is not None:
             yield run
-        run = RestingRun(index, 1, due_ms)
+        run = DelayedRun(index, 1, due_ms)
     if run is not None:
         yield run

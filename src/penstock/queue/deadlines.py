@@ -1,10 +1,10 @@
-"""Deadlines by number, for leases and chunks: some come and go thousands of times a second, few ever run out."""
+"""Deadlines by number, for leases and chunks. Thousands are set and dropped per second, and few ever expire."""
 
 import heapq
 
 STALE_FACTOR = 2
-"""The heap is rebuilt when it has grown to this many times its live entries: a lease that is settled after a
-millisecond would otherwise lie there until its thirty seconds are over."""
+"""The heap is rebuilt when it has grown to this many times its live entries: otherwise the entry of a lease that is
+settled after a millisecond would stay there until its thirty seconds are over."""
 STALE_MIN = 64
 
 
@@ -39,7 +39,7 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def pop_due(self, now_ms: int) -> int | None:
-        """A key whose time has come, the earliest first; its deadline is gone with that."""
+        """Removes and returns the key with the earliest deadline that has passed."""
         next_ms = self.next_ms
         if next_ms is None or next_ms > now_ms:
             return None

@@ -1,9 +1,9 @@
-"""Who holds what until when.
+"""Which member holds which offsets, and until when.
 
-A lease is what one member got by one request: ranges of offsets with one deadline. A chunk has, for every leased
-offset, the *slot* of its lease: a small number that is given to the next lease when this one holds nothing more. So a
-lease need not be told which of its offsets were settled, only how many: its ranges say where to look, and the owners
-in the chunks say what of that is still its own.
+A lease holds the offsets that one member acquired with one request: ranges with one deadline. A chunk stores, for every
+leased offset, the *slot* of its lease: a small number that is reused when the lease holds nothing any more. So a lease
+need not be told which of its offsets were settled, only how many: its ranges say where to look, and the owners in the
+chunks say which offsets there it still holds.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from penstock.queue.states import LEASED, runs
 
 
 class Lease:
-    """Ranges of offsets in one member's hands."""
+    """The offsets that a member acquired with one request."""
 
     __slots__ = ("held", "member", "ranges", "slot", "until_ms")
 
@@ -23,9 +23,9 @@ class Lease:
         self.member = member
         self.until_ms = until_ms
         self.held = 0
-        """How many offsets are its own now."""
+        """How many offsets it holds now."""
         self.ranges: list[tuple[int, int]] = []
-        """(first, stop) of all that it was ever given."""
+        """(first, stop) of everything that it ever held."""
 
 
 class Leases:
@@ -57,7 +57,7 @@ class Leases:
         return list(self._members.get(member, {}).values())
 
     def open(self, member: str, until_ms: int) -> Lease:
-        """A lease that is to be given something at once."""
+        """A lease; the caller must give it offsets at once."""
         if not self._free:
             self._free.append(len(self._slots))
             self._slots.append(None)
@@ -80,7 +80,7 @@ class Leases:
         self._deadlines.set(lease.slot, until_ms)
 
     def take(self, chunk: Chunk, start: int, stop: int) -> None:
-        """Offsets, all of them leased, are no longer."""
+        """Ends the lease of offsets, all of which are leased."""
         assert chunk.owners is not None
         while start < stop:
             end = chunk.lease_end(start, stop)
@@ -91,7 +91,7 @@ class Leases:
             start = end
 
     def pop_due(self, now_ms: int) -> Lease | None:
-        """A lease that has run out. It is still there, until everything is taken from it."""
+        """A lease that has expired. It exists until all its offsets are taken from it."""
         slot = self._deadlines.pop_due(now_ms)
         return None if slot is None else self.at(slot)
 
@@ -106,7 +106,7 @@ class Leases:
 
 
 def still_held(lease: Lease, chunk: Chunk, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The parts of a range of offsets in a chunk that are this lease's own now."""
+    """The parts of a range in a chunk that this lease holds now."""
     for leased_start, leased_stop, state in runs(chunk.state, start, stop):
         while state == LEASED and leased_start < leased_stop:
             end = chunk.lease_end(leased_start, leased_stop)

@@ -1,40 +1,42 @@
-"""What one queue knows of one partition: who has which message until when, and what is done.
+"""One queue on one partition: which member holds which message until when, and which messages are done.
 
-The leader of a partition has one `QueuePartition` per queue, for one term. It is told what was read from the log, what
-members ask and say, and what time it is. It says who gets what, what must be stored before an acknowledgement is
-answered, and what goes to the dead letters. Work is per range of offsets, not per message, wherever ranges are asked
-for and acknowledged; only what has a time or a key of its own costs something by itself.
+The leader of a partition has one `QueuePartition` per queue, for one term. Inputs are the records that were read from
+the log, the requests of members, and the time. Outputs are leases, the changes that must be stored before an
+acknowledgement is answered, and the messages to copy to the dead letters. Work is per range of offsets where members
+ask for ranges and acknowledge ranges; only messages with a time or a key of their own cost something each.
 
 Time is the caller's `now_ms`, milliseconds since 1970, because deliver-at and expiry are times of the wall clock. A
-clock that jumps makes leases longer or shorter, nothing else. Every input first lets happen what is due by then
+clock that jumps makes leases longer or shorter, and does nothing else. Every input first processes what is due by then
 (`tick`), so nothing depends on how often the caller ticks.
 
 Invariants. Code and tests cite the numbers.
 
-   1  An offset whose acceptance was saved is never handed out again, nor is one that is done for any other reason and
-      saved; also after a restart from any prefix of the writes that holds it.
+   1  An offset whose acceptance was saved is never delivered again, nor is one that is done for any other reason and
+      saved. This also holds after a restart from any prefix of the writes that contains it.
    2  An offset is leased to at most one member.
    3  The start offset only grows, and everything below it is done.
-   4  Nothing is handed out before it is due, or when it has expired.
+   4  No message is delivered before it is due, or after it has expired.
    5  An offset below the next offset that is not done is available, leased, deferred, waiting for its key, or on its
-      way to the dead letters; and none of these lasts unless something outside holds it there: a member that renews, a
-      time that has not come, a copy that was not made, or one of these for the key's first message.
+      way to the dead letters. It stays in one of these states only while something outside keeps it there: a member
+      that renews, a time in the future, a copy that was not made, or one of these for the first message of the key.
    6  The counters equal what the bytes say.
-   7  Key order: a message with a key is handed out only when all before it of that key are done. One message of a key
-      is under way at a time, whoever comes and goes; while it is leased, resting, not due or dying, its key waits.
-   8  What is handed out is always the lowest that is available. So what comes back is served before what was never
-      delivered.
-   9  Strict order, if that is set: a message is handed out only when all before it are done, or in the same hands for
-      the first time; so one that came back, is not due or is dying holds up all behind it. What is in a consumer's
-      hands already is not called back: only one that takes one at a time works strictly in order, whatever fails.
+   7  Key order: a message with a key is delivered only when all earlier messages of that key are done. So at most one
+      message of a key is in progress, whichever members join or leave; while it is leased, delayed, not due or dying,
+      the later messages of its key wait.
+   8  The lowest available offset is always delivered first. So messages that came back are delivered before messages
+      that were never delivered.
+   9  Strict order, if set: a message is delivered only when each earlier message is done, or is held by the same member
+      in its first delivery. So a message that came back, is not due or is dying blocks all later ones. Messages that a
+      consumer holds already are not recalled: only a consumer that takes one message at a time works strictly in order
+      when a message fails.
 
-What is not promised: exactly once. A member that finished its work and lost its lease before it said so has done what
-another one will do again; and after a restart so has everybody whose acknowledgement was not saved. A dead letter may
-be copied twice if the leader dies between the copy and `buried`.
+Delivery is at least once. A member that finished its work and lost its lease before it acknowledged has done work that
+another member will repeat; after a restart the same holds for every acknowledgement that was not saved. A dead letter
+may be copied twice if the leader dies between the copy and `dead_letters_copied`.
 
-Delivery counts are stored with whatever else changes in their chunk, not when a message is handed out: after a crash a
-count may be lower than it was, and the limit is reached later. What by its stored count was handed out as often as the
-limit allows, and is not done, goes to the dead letters at a restart: it may be what brought the leader down.
+Delivery counts are stored with the next other change in their chunk, not when a message is delivered: after a crash a
+count may be lower than it was, and the limit is reached later. An undone message whose stored count has reached the
+limit goes to the dead letters at a restart: it may be the message that brought the leader down.
 """
 
 from collections import Counter
@@ -42,12 +44,13 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 
 from penstock.errors import ErrorCode, UnknownFormat
-from penstock.queue.board import Board
 from penstock.queue.chunk import Chunk
-from penstock.queue.journal import Journal
 from penstock.queue.leases import Lease, Leases, still_held
-from penstock.queue.reading import read_on
+from penstock.queue.offset_table import OffsetTable
+from penstock.queue.reading import add_records
 from penstock.queue.settings import MAX_DELAY_MS, MAX_DELIVERIES, QueueSettings
+from penstock.queue.state_records import HEAD_SUFFIX, chunk_of, decode_chunk, decode_head
+from penstock.queue.state_writer import StateWriter
 from penstock.queue.states import (
     AVAILABLE,
     BYTE,
@@ -63,48 +66,47 @@ from penstock.queue.states import (
     run_end,
     runs,
 )
-from penstock.queue.storage import HEAD_SUFFIX, chunk_of, decode_chunk, decode_head
-from penstock.queue.strict import find_turn
+from penstock.queue.strict_order import find_deliverable
 from penstock.queue.values import (
-    NO_NOTES,
+    EMPTY_SCAN,
     AckKind,
     AckResult,
     Acquired,
     Changes,
     DeadLetter,
-    DeathReason,
+    DeadLetterReason,
     Description,
-    Notes,
     Run,
+    ScanResult,
 )
 from penstock.types import Term
 
 Held = tuple[Chunk, int, int, Lease]
-"""A part of a chunk (index, index behind) that is all one lease's."""
+"""A part of a chunk (index, end index) that belongs to one lease."""
 
 # As plain integers, for the same reason as the states.
 _RELEASE, _REJECT, _RENEW = int(AckKind.RELEASE), int(AckKind.REJECT), int(AckKind.RENEW)
 _TAKEN = AckResult(ErrorCode.NONE, True)
-_DEATHS = {DeathReason.DELIVERY_LIMIT: DYING, DeathReason.REJECTED: REJECTED}
+_DEAD_STATES = {DeadLetterReason.DELIVERY_LIMIT: DYING, DeadLetterReason.REJECTED: REJECTED}
 MAX_PEEKED_RUNS = 1000
-"""Of one look at the states: a table that a person can still scroll."""
+"""In one response of `peek`: a table that a person can still scroll."""
 
 
 class QueuePartition:
-    """The messages of one partition as one queue has them."""
+    """The messages of one partition in one queue."""
 
     def __init__(self, settings: QueueSettings, *, term: Term, start_offset: int) -> None:
         settings.validate()
         self._settings = settings
         self._leases = Leases()
-        self._board = Board(start_offset, self._leases)
-        self._journal = Journal(term)
+        self._table = OffsetTable(start_offset, self._leases)
+        self._writer = StateWriter(term)
         self._letters: list[DeadLetter] = []
 
     @classmethod
     def restore(cls, settings: QueueSettings, *, term: Term, records: Mapping[bytes, bytes]) -> Self:
-        """From the last value of each key suffix, deleted ones left out. The log is to be read from next_offset on; if
-        it begins later by now, `trimmed` says so."""
+        """From the last value of each key suffix, without deleted ones. The caller reads the log from next_offset on,
+        and calls `trimmed` if the log starts later by now."""
         stored = dict(records)
         head_value = stored.pop(HEAD_SUFFIX, None)
         if head_value is None:
@@ -112,14 +114,14 @@ class QueuePartition:
         start_offset = decode_head(head_value).start_offset
         partition = cls(settings, term=term, start_offset=start_offset)
         chunks = {chunk_of(suffix) or 0: value for suffix, value in stored.items()}
-        partition._journal.found(start_offset, list(chunks))
+        partition._writer.restored(start_offset, list(chunks))
         for number in sorted(chunks):
             if (number + 1) * CHUNK_SIZE > start_offset:
                 partition._restore_chunk(number, chunks[number])
-        partition._board.advance()
+        partition._table.advance()
         return partition
 
-    # What it is like
+    # Properties
 
     @property
     def settings(self) -> QueueSettings:
@@ -127,114 +129,117 @@ class QueuePartition:
 
     @property
     def start_offset(self) -> int:
-        return self._board.start_offset
+        return self._table.start_offset
 
     @property
     def saved_start_offset(self) -> int | None:
-        """As it is stored: nobody will ever want what is below. None before the first write."""
-        return self._journal.saved_start_offset
+        """The stored start offset: the queue needs no record below it. None before the first write."""
+        return self._writer.saved_start_offset
 
     @property
     def next_offset(self) -> int:
-        """Where the log is to be read next. May be beyond what was read last, where all is known to be done."""
-        return self._board.next_offset
+        """Where the caller must read the log next. May be beyond the last read, where all offsets are known to be
+        done."""
+        return self._table.next_offset
 
     @property
     def available_count(self) -> int:
-        """What could be handed out now."""
+        """How many messages could be delivered now."""
         if self._settings.strict:
-            return find_turn(self._board, self._leases).available
-        return self._board.counts[AVAILABLE]
+            return find_deliverable(self._table, self._leases).available
+        return self._table.counts[AVAILABLE]
 
     @property
     def leased_count(self) -> int:
-        return self._board.counts[LEASED]
+        return self._table.counts[LEASED]
 
     @property
     def deferred_count(self) -> int:
-        return self._board.counts[DEFERRED]
+        return self._table.counts[DEFERRED]
 
     @property
     def waiting_count(self) -> int:
-        """What is due, and behind another one of its key, or of the queue if its order is strict."""
-        counts = self._board.counts
+        """Messages that are due but blocked by an earlier one of their key, or of the queue if its order is strict."""
+        counts = self._table.counts
         return counts[WAITING] + counts[AVAILABLE] - self.available_count
 
     @property
     def dying_count(self) -> int:
-        return self._board.counts[DYING] + self._board.counts[REJECTED]
+        return self._table.counts[DYING] + self._table.counts[REJECTED]
 
     @property
     def next_due_ms(self) -> int | None:
-        """When `tick` has something to do: a lease ends, or a message becomes due or expires."""
-        times = [each for each in (self._leases.next_ms, self._board.due.next_ms) if each is not None]
+        """When `tick` has work: a lease ends, or a message becomes due or expires."""
+        times = [each for each in (self._leases.next_ms, self._table.due.next_ms) if each is not None]
         return min(times, default=None)
 
     def held_by(self, member: str) -> int:
-        """How many offsets are in a member's hands."""
+        """How many offsets a member holds."""
         return sum(lease.held for lease in self._leases.of(member))
 
     def wants_more(self, max_records: int) -> bool:
-        """Whether reading on would help somebody who asks for this many. The limits may be overrun by one read."""
-        board, settings = self._board, self._settings
+        """Whether reading more of the log would help a request for this many messages. One read may exceed the
+        limits."""
+        table, settings = self._table, self._settings
         return (
-            board.counts[AVAILABLE] < max_records
-            and board.counts[LEASED] < settings.max_leased
-            and board.counts[WAITING] < settings.max_waiting
-            and board.reached < settings.max_chunks
+            table.counts[AVAILABLE] < max_records
+            and table.counts[LEASED] < settings.max_leased
+            and table.counts[WAITING] < settings.max_waiting
+            and table.reached < settings.max_chunks
         )
 
     # Inputs
 
     def configure(self, settings: QueueSettings) -> None:
-        """Other settings from now on. Leases that run keep their end; a delivery limit counts when a message comes
-        back. Key order cannot be turned on or off: what is under way was not handed out by it."""
+        """Applies other settings from now on. Existing leases keep their end; a new delivery limit applies when a
+        message comes back. Key order cannot be changed: current leases were not given by it."""
         settings.validate()
         if settings.key_ordered != self._settings.key_ordered:
             raise ValueError("key order changes only with a new QueuePartition")
         self._settings = settings
 
-    def extend(self, now_ms: int, end_offset: int, notes: Notes = NO_NOTES) -> None:
+    def extend(self, now_ms: int, end_offset: int, scan: ScanResult = EMPTY_SCAN) -> None:
         """The log was read from next_offset to before end_offset."""
         self.tick(now_ms)
         if end_offset < self.next_offset:
             raise ValueError(f"read to {end_offset}, which is before {self.next_offset}")
-        if self._settings.key_ordered and len(notes.keys) != end_offset - self.next_offset:
+        if self._settings.key_ordered and len(scan.keys) != end_offset - self.next_offset:
             raise ValueError("a key-ordered queue needs one key, or None, for each offset")
         if end_offset > self.next_offset:
-            read_on(self._board, now_ms, end_offset, notes)
+            add_records(self._table, now_ms, end_offset, scan)
 
     def trimmed(self, now_ms: int, log_start_offset: int) -> None:
-        """Retention has deleted what is below, in whosever hands it is: who acknowledges it will be told."""
+        """Retention has deleted the records below this offset. A member that holds one is told so when it
+        acknowledges."""
         self.tick(now_ms)
         if log_start_offset > self.start_offset:
-            self._board.trim(log_start_offset)
+            self._table.trim(log_start_offset)
 
     def acquire(
         self, now_ms: int, member: str, max_records: int, *, below: int | None = None
     ) -> list[Acquired]:
-        """The lowest that are to be had (invariant 8), as one lease with one deadline; none at or above `below`. In
-        strict order, none behind what stands in the way (9)."""
+        """Leases the lowest available messages (invariant 8) with one deadline; none at or above `below`. In strict
+        order, none behind a blocking message (9)."""
         self.tick(now_ms)
-        board, lease = self._board, None
+        table, lease = self._table, None
         if self._settings.strict:
-            end = find_turn(board, self._leases, member).end
+            end = find_deliverable(table, self._leases, member).end
             below = end if below is None else min(below, end)
-        room = min(max_records, self._settings.max_leased - board.counts[LEASED])
+        left = min(max_records, self._settings.max_leased - table.counts[LEASED])
         acquired: list[Acquired] = []
-        while room > 0 and (place := board.next_available()) is not None:
-            chunk, start = place
+        while left > 0 and (found := table.next_available()) is not None:
+            chunk, start = found
             most = CHUNK_SIZE if below is None else min(CHUNK_SIZE, below - chunk.base)
             if start >= most:
                 break
-            stop = run_end(chunk.state, start, min(most, start + room))
+            stop = run_end(chunk.state, start, min(most, start + left))
             stop = run_end(chunk.deliveries, start, stop)
             deliveries = min(chunk.deliveries[start] + 1, MAX_DELIVERIES)
             if lease is None:
                 lease = self._leases.open(member, now_ms + self._settings.lease_ms)
-            board.hand_out(lease, chunk, start, stop, deliveries)
+            table.lease(lease, chunk, start, stop, deliveries)
             _add_range(acquired, Acquired(chunk.base + start, chunk.base + stop - 1, deliveries))
-            room -= stop - start
+            left -= stop - start
         return acquired
 
     def acknowledge(
@@ -248,9 +253,9 @@ class QueuePartition:
         delay_ms: int | None = None,
         token: object = None,
     ) -> AckResult:
-        """What a member says of offsets that it holds: all of it is taken, or nothing. `kinds` has one AckKind for all
-        of them, or one for each; `delay_ms` is for what is released. The token comes back from `saved`, if it waits: a
-        mere renewal does not."""
+        """Applies a member's acknowledgement of offsets that it holds: all of it, or nothing. `kinds` has one AckKind
+        for all offsets, or one for each; `delay_ms` is for releases. `saved` returns the token when the change is
+        durable; a pure renewal needs no save."""
         self.tick(now_ms)
         count = last - first + 1
         if count < 1 or len(kinds) not in (1, count) or max(kinds) > _RENEW:
@@ -269,58 +274,59 @@ class QueuePartition:
             if kinds.count(_RENEW) == len(kinds):
                 return AckResult(ErrorCode.NONE, False)
         if token is not None:
-            self._journal.wait(token)
+            self._writer.wait(token)
         return _TAKEN
 
     def hand_back(self, now_ms: int, member: str, first: int, last: int) -> bool:
-        """What was acquired could not be sent, or nobody has begun it: it is as if it had not been handed out. All of
-        it, or nothing: whether it was this member's."""
+        """Undoes a delivery that could not be sent, or that its member did not start: its delivery count goes back. All
+        of the range, or nothing if the member does not hold all of it; returns which."""
         self.tick(now_ms)
         held = self._held_by(member, first, last)
         for chunk, start, stop, _ in held or ():
             for index, end, deliveries in list(runs(chunk.deliveries, start, stop)):
                 chunk.deliveries[index:end] = BYTE[deliveries - 1] * (end - index)
-                self._board.put_back(chunk, index, end, None)
+                self._table.release(chunk, index, end, None)
         return held is not None
 
     def release_member(self, now_ms: int, member: str) -> None:
-        """It is gone: what it held can be had again at once. Its deliveries count, or a message that brings down each
-        of its consumers would do so for ever."""
+        """The member is gone: its messages become available at once. Their deliveries count; otherwise a message that
+        crashes each of its consumers would be delivered forever."""
         self.tick(now_ms)
         for lease in self._leases.of(member):
             self._end(lease)
 
     def tick(self, now_ms: int) -> None:
-        """Leases that have run out come back, what is due becomes available, what has expired is done."""
+        """Ends expired leases, makes due messages available, and finishes expired messages."""
         while (lease := self._leases.pop_due(now_ms)) is not None:
             self._end(lease)
-        self._board.happen(now_ms)
+        self._table.run_timers(now_ms)
 
     # Dead letters
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """What is to be copied. It stays undone until it is buried."""
+        """Messages to copy. They stay undone until `dead_letters_copied`."""
         letters, self._letters = self._letters, []
         start = self.start_offset
         return [each._replace(first=max(each.first, start)) for each in letters if each.last >= start]
 
-    def buried(self, first: int, last: int) -> None:
+    def dead_letters_copied(self, first: int, last: int) -> None:
         """The copies are committed."""
-        for chunk, start, stop in self._board.pieces(first, last + 1):
+        for chunk, start, stop in self._table.pieces(first, last + 1):
             for index, end, state in runs(chunk.state, start, stop):
                 if state in (DYING, REJECTED):
-                    self._board.finish(chunk, index, end)
+                    self._table.finish(chunk, index, end)
 
-    # What is stored
+    # Storing
 
     def take_changes(self) -> Changes | None:
-        """What to write next; None if there is nothing, or a write is under way. If a write fails, this object is of no
-        more use: nobody knows what is stored, and who does not read it again may promise too much."""
-        return self._journal.take(self._board)
+        """What to write next; None if there is nothing, or a write is in progress. After a failed write this object
+        must not be used any more: the stored state is unknown, and only a restored object knows what may be
+        promised."""
+        return self._writer.take(self._table)
 
     def saved(self, number: int) -> list[object]:
         """A write is committed. Returns the tokens of the acknowledgements that are durable with it."""
-        return self._journal.saved(number)
+        return self._writer.saved(number)
 
     # For people and tools
 
@@ -336,16 +342,16 @@ class QueuePartition:
             dying=self.dying_count,
             leases=len(self._leases),
             members=self._leases.members,
-            chunks=len(self._board.chunks),
+            chunks=len(self._table.chunks),
             next_due_ms=self.next_due_ms,
         )
 
     def peek(self, first: int, last: int, max_runs: int = MAX_PEEKED_RUNS) -> list[Run]:
-        """What is known of a range that was read, in runs; what is left out is done. If there are more runs than asked
-        for, the next look begins behind the last one."""
+        """The state of a range that was read, in runs; done offsets are left out. If there are more runs than asked
+        for, the next call starts behind the last one."""
         seen: list[Run] = []
         first, last = max(first, self.start_offset), min(last, self.next_offset - 1)
-        for chunk, start, stop in self._board.pieces(first, last + 1) if first <= last else ():
+        for chunk, start, stop in self._table.pieces(first, last + 1) if first <= last else ():
             for run in self._runs(chunk, start, stop):
                 if len(seen) == max_runs:
                     return seen
@@ -353,28 +359,28 @@ class QueuePartition:
         return seen
 
     def scheduled(self, most: int = MAX_PEEKED_RUNS) -> list[tuple[int, int]]:
-        """(due_ms, offset) of what is deferred in what was read, soonest first."""
-        return self._board.scheduled(most)
+        """(due_ms, offset) of deferred messages among those that were read, soonest first."""
+        return self._table.scheduled(most)
 
     # Inside
 
     def _restore_chunk(self, number: int, value: bytes) -> None:
-        chunk = self._board.adopt(number, decode_chunk(value))
+        chunk = self._table.restore(number, decode_chunk(value))
         if chunk is None:
             return
         limit = self._settings.delivery_limit
         for start, stop, state in list(runs(chunk.state, 0, CHUNK_SIZE)):
             for first, end, deliveries in runs(chunk.deliveries, start, stop):
                 if state == REJECTED:
-                    self._die(chunk, first, end, DeathReason.REJECTED)
+                    self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED)
                 elif state == UNREAD and 0 < limit <= deliveries:
-                    self._die(chunk, first, end, DeathReason.DELIVERY_LIMIT)
+                    self._dead_letter(chunk, first, end, DeadLetterReason.DELIVERY_LIMIT)
 
     def _held_by(self, member: str, first: int, last: int) -> list[Held] | None:
-        """The range in parts of one lease each; None unless all of it is this member's."""
+        """The range in parts of one lease each; None unless the member holds all of it."""
         held: list[Held] = []
-        for number, start, stop in self._board.spans(first, last + 1):
-            chunk = self._board.chunks.get(number)
+        for number, start, stop in self._table.spans(first, last + 1):
+            chunk = self._table.chunks.get(number)
             if chunk is None or chunk.owners is None:
                 return None
             while start < stop:
@@ -394,12 +400,12 @@ class QueuePartition:
             self._give_back(chunk, start, stop, now_ms, delay_ms)
         elif kind == _REJECT:
             for first, end, _ in runs(chunk.deliveries, start, stop):
-                self._die(chunk, first, end, DeathReason.REJECTED)
+                self._dead_letter(chunk, first, end, DeadLetterReason.REJECTED)
         else:
-            self._board.finish(chunk, start, stop)
+            self._table.finish(chunk, start, stop)
 
     def _renew(self, now_ms: int, member: str, pieces: list[Held]) -> None:
-        """A lease all of which is renewed lives longer; what is a part of one gets a lease of its own."""
+        """A lease that is renewed as a whole is extended; a part of a lease gets a lease of its own."""
         until_ms = now_ms + self._settings.lease_ms
         totals: Counter[int] = Counter()
         for _, start, stop, lease in pieces:
@@ -418,7 +424,7 @@ class QueuePartition:
         held = [
             (chunk, start, stop)
             for first, behind in lease.ranges
-            for chunk, index, end in self._board.pieces(first, behind)
+            for chunk, index, end in self._table.pieces(first, behind)
             for start, stop in still_held(lease, chunk, index, end)
         ]
         for chunk, start, stop in held:
@@ -427,25 +433,25 @@ class QueuePartition:
     def _give_back(
         self, chunk: Chunk, start: int, stop: int, now_ms: int = 0, delay_ms: int | None = 0
     ) -> None:
-        """Leased offsets come back after a delay; None leaves it to the queue's backoff."""
+        """Leased offsets become available again after a delay; None: after the queue's backoff."""
         limit, backoff = self._settings.delivery_limit, self._settings.retry_backoff
         for first, end, deliveries in runs(chunk.deliveries, start, stop):
             if 0 < limit <= deliveries:
-                self._die(chunk, first, end, DeathReason.DELIVERY_LIMIT)
+                self._dead_letter(chunk, first, end, DeadLetterReason.DELIVERY_LIMIT)
                 continue
             delay = delay_ms
             if delay is None:
                 delay = backoff.delay_ms(deliveries) if backoff is not None else 0
             due_ms = now_ms + min(delay, MAX_DELAY_MS) if delay > 0 else None
-            self._board.put_back(chunk, first, end, due_ms)
+            self._table.release(chunk, first, end, due_ms)
 
-    def _die(self, chunk: Chunk, start: int, stop: int, reason: DeathReason) -> None:
-        """Offsets of one delivery count go to the dead letters."""
+    def _dead_letter(self, chunk: Chunk, start: int, stop: int, reason: DeadLetterReason) -> None:
+        """Offsets with one delivery count go to the dead letters."""
         if not self._settings.dead_letters:
-            self._board.finish(chunk, start, stop)
+            self._table.finish(chunk, start, stop)
             return
-        self._board.shift(chunk, start, stop, _DEATHS[reason])
-        self._board.changed[chunk.number] = None
+        self._table.set_state(chunk, start, stop, _DEAD_STATES[reason])
+        self._table.changed[chunk.number] = None
         first, last = chunk.base + start, chunk.base + stop - 1
         self._letters.append(DeadLetter(first, last, chunk.deliveries[start], reason))
 
@@ -469,20 +475,20 @@ class QueuePartition:
 
 
 def _add_range(acquired: list[Acquired], new: Acquired) -> None:
-    """Ranges that meet at the border of two chunks are one."""
+    """Merges ranges that meet at the border of two chunks."""
     if acquired and acquired[-1].last + 1 == new.first and acquired[-1].deliveries == new.deliveries:
         new = new._replace(first=acquired.pop().first)
     acquired.append(new)
 
 
 def _by_kind(held: list[Held], kinds: bytes) -> Iterator[tuple[int, Held]]:
-    """The parts, cut again where the kind changes."""
+    """The parts, split where the kind changes."""
     if len(kinds) == 1:
         for piece in held:
             yield kinds[0], piece
         return
-    cells, place = bytearray(kinds), 0
+    cells, at = bytearray(kinds), 0
     for chunk, start, stop, lease in held:
-        for first, end, kind in runs(cells, place, place + stop - start):
-            yield kind, (chunk, start + first - place, start + end - place, lease)
-        place += stop - start
+        for first, end, kind in runs(cells, at, at + stop - start):
+            yield kind, (chunk, start + first - at, start + end - at, lease)
+        at += stop - start

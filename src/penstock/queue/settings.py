@@ -1,4 +1,4 @@
-"""How one queue treats its messages, and how much it lets pile up."""
+"""The settings of one queue, and its limits."""
 
 import msgspec
 
@@ -7,18 +7,18 @@ from penstock.errors import ConfigError
 MAX_DELIVERIES = 255
 """Deliveries are counted in one byte and not beyond this. Kafka allows limits up to 10."""
 MAX_DELAY_MS = 366 * 24 * 3600 * 1000
-"""The longest retry delay: what is to rest for more than a year is not being retried."""
+"""The longest retry delay: a message that is to wait for more than a year is not being retried."""
 
 
-class RetryBackoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a released message rests when its consumer does not say: longer with each delivery."""
+class RetryBackoffSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a released message waits when its consumer names no delay: longer with each delivery."""
 
     first_ms: int
     factor: float = 2.0
     max_ms: int = 600_000
 
     def delay_ms(self, deliveries: int) -> int:
-        """After this many deliveries; at least one, or it would not come back."""
+        """The delay after this many deliveries (1 or more)."""
         delay: float = self.first_ms
         for _ in range(deliveries - 1):
             delay *= self.factor
@@ -33,22 +33,23 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = 30_000
     """Kafka's group.share.record.lock.duration.ms."""
     delivery_limit: int = 5
-    """Kafka's group.share.delivery.count.limit; what comes back after that many deliveries goes to the dead letters.
-    0: it comes back for ever."""
+    """Kafka's group.share.delivery.count.limit; a message that comes back after that many deliveries goes to the dead
+    letters. 0: no limit."""
     max_leased: int = 100_000
-    """Messages in the hands of members at once. Each costs about six bytes here, but somebody's memory elsewhere."""
+    """Messages leased at once. Each costs about six bytes here, and a consumer's memory elsewhere."""
     max_chunks: int = 16_384
-    """Chunks with something undone: how far the queue reads ahead of what is stuck, at 8 to 60 KiB a chunk. 67 million
-    offsets, so that a few million scheduled messages do not stop it."""
+    """Chunks with undone offsets: how far the queue reads beyond a stuck message, at 8 to 60 KiB a chunk. 67 million
+    offsets, so that a few million scheduled messages do not block it."""
     max_waiting: int = 100_000
-    """Messages behind another of their key, some 300 bytes each: how far a key-ordered queue reads past a slow key."""
+    """Messages that an earlier one of their key blocks, some 300 bytes each: how far a key-ordered queue reads beyond a
+    slow key."""
     key_ordered: bool = False
     strict: bool = False
-    """For queues with one consumer at a time: nothing overtakes anything."""
-    retry_backoff: RetryBackoff | None = None
-    """None: what is released without a delay is available again at once."""
+    """Strict order, for queues with one consumer at a time (invariant 9 in `partition.py`)."""
+    retry_backoff: RetryBackoffSettings | None = None
+    """None: a message that is released without a delay is available again at once."""
     dead_letters: bool = True
-    """False: what would go there is dropped, as Kafka does."""
+    """False: messages that would go there are dropped, as Kafka does."""
 
     def validate(self) -> None:
         for name in ("lease_ms", "max_leased", "max_chunks", "max_waiting"):

@@ -13,7 +13,7 @@ Invariants:
     the core is replaced (`applies_early`).
  4. A save that was delayed on its way never overwrites a later one: its number is lower.
 
-    fence   int16 version 0 | int32 term | int64 turn        the value under FENCE_SUFFIX; other records: `storage.py`
+    fence   int16 version 0 | int32 term | int64 number      the value under FENCE_SUFFIX; others: `state_records.py`
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from uuid import UUID
 
 from penstock.effects import Effect, KeyValue, Outbox
 from penstock.errors import ErrorCode, KafkaError
-from penstock.queue.storage import (
+from penstock.queue.state_records import (
     FENCE_SUFFIX,
     HEAD_SUFFIX,
     Head,
@@ -47,16 +47,17 @@ class QueueKey(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """The right to write a queue's state: of the leader of the data in this term, since this claim."""
+    """The right to write a queue's state: held by the leader of the data in this term, since the claim with this
+    number."""
 
     term: int
-    turn: int
+    number: int
 
 
 NO_FENCE = Fence(-1, 0)
 
-Part = tuple[bytes, bytes | None]
-"""Which part of a queue's state, and its bytes; None deletes it."""
+StatePart = tuple[bytes, bytes | None]
+"""The key suffix of a part of a queue's state, and its bytes; None deletes it."""
 Heads = list[tuple[QueueKey, Head]]
 
 
@@ -84,7 +85,7 @@ class QueueStateStore:
     # --- what is stored
 
     def start_offsets(self, group_id: str | None) -> list[tuple[QueueKey, int]]:
-        """Where the queues of a group, or of all groups (None), begin: everything before is done."""
+        """Where the queues of a group, or of all groups (None), start: everything before is done."""
         return [
             (queue, head.start_offset) for queue, head in self._heads() if group_id in (None, queue.group_id)
         ]
@@ -113,7 +114,7 @@ class QueueStateStore:
         known = self._fences.get(queue, NO_FENCE)
         if term < known.term:
             raise _fenced(queue, known)
-        fence = self._fences[queue] = Fence(term, known.turn + 1)
+        fence = self._fences[queue] = Fence(term, known.number + 1)
         self._saves.pop(queue, None)
 
         def written(now_ms: int, ok: bool) -> None:
@@ -129,7 +130,7 @@ class QueueStateStore:
         return self._outbox.take()
 
     def save(
-        self, token: object, queue: QueueKey, fence: Fence, number: int, parts: Sequence[Part]
+        self, token: object, queue: QueueKey, fence: Fence, number: int, parts: Sequence[StatePart]
     ) -> list[Effect]:
         """Replies when the parts are committed. Saves under one fence are numbered, and one may come twice (4)."""
         known = self._fences.get(queue, NO_FENCE)
@@ -141,10 +142,10 @@ class QueueStateStore:
         return self._write(token, [(encode_key(*queue, part), value) for part, value in parts])
 
     def reset(self, token: object, queue: QueueKey, start_offset: int, term: int = NO_TERM) -> list[Effect]:
-        """The queue begins at this offset, whatever was done before; its driver finds its fence outdated. `term`: of
-        the leader in whose log that offset was found."""
+        """The queue starts at this offset, whatever was done before; its driver finds its fence outdated. `term` is
+        that of the leader in whose log the offset was found."""
         known = self._fences.get(queue, NO_FENCE)
-        fence = self._fences[queue] = Fence(known.term, known.turn + 1)
+        fence = self._fences[queue] = Fence(known.term, known.number + 1)
         self._saves.pop(queue, None)
         parts = self._queues.pop(queue, {})
         head = encode_head(Head(Term(max(fence.term, term)), start_offset))
@@ -183,7 +184,7 @@ class QueueStateStore:
         if not parts:
             del self._queues[queue]
 
-    # --- its host
+    # --- called by its host
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         name = decode_key(key)
@@ -193,8 +194,8 @@ class QueueStateStore:
         elif value is None:
             self._fences.pop(queue, None)
         else:
-            _, term, turn = _FENCE.unpack(value)
-            self._fences[queue] = Fence(term, turn)
+            _, term, number = _FENCE.unpack(value)
+            self._fences[queue] = Fence(term, number)
 
     def loaded(self, now_ms: int) -> list[Effect]:
         return []
@@ -214,7 +215,7 @@ def _fence_record(queue: QueueKey, fence: Fence) -> KeyValue:
 def _fenced(queue: QueueKey, known: Fence) -> KafkaError:
     return KafkaError(
         ErrorCode.FENCED_STATE_EPOCH,
-        f"{queue.group_id!r} on partition {queue.partition} is driven under term {known.term} by now",
+        f"{queue.group_id!r} on partition {queue.partition} has a newer driver, of term {known.term}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What goes into a queue partition and what comes out."""
+"""Inputs and outputs of a queue partition."""
 
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
@@ -11,19 +11,19 @@ from penstock.queue.states import State
 
 
 class AckKind(IntEnum):
-    """What a member says of a message, by the numbers of Kafka's protocol."""
+    """What a member decides about a message, by the numbers of Kafka's protocol."""
 
     GAP = 0
-    """There was none at this offset; done, as if accepted."""
+    """There was no record at this offset; done, as if accepted."""
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
     RENEW = 4
-    """Not done yet: the lease runs from now."""
+    """Not done yet: the lease starts again from now."""
 
 
 class Acquired(NamedTuple):
-    """Consecutive offsets that a member holds now, and the how manieth delivery this is for each of them."""
+    """Consecutive offsets that a member holds now, and the number of this delivery, from 1."""
 
     first: int
     last: int
@@ -31,13 +31,13 @@ class Acquired(NamedTuple):
 
 
 class AckResult(NamedTuple):
-    """What became of an acknowledgement. If it waits, it is durable when `saved` gives its token back."""
+    """The result of an acknowledgement. If `waits`, it is durable when `saved` returns its token."""
 
     error: ErrorCode
     waits: bool
 
 
-class DeathReason(StrEnum):
+class DeadLetterReason(StrEnum):
     """Why a message goes to the dead letters."""
 
     DELIVERY_LIMIT = "delivery_limit"
@@ -50,24 +50,24 @@ class DeadLetter(NamedTuple):
     first: int
     last: int
     deliveries: int
-    reason: DeathReason
+    reason: DeadLetterReason
 
 
-class Notes(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was to see when a part of the log was read."""
+class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of reading a part of the log."""
 
     gaps: Sequence[tuple[int, int]] = ()
-    """First and last offsets at which there is nothing to deliver: compacted away, or control batches. In order."""
+    """First and last offsets without a record to deliver: compacted away, or control batches. In order."""
     deferred: Sequence[tuple[int, int]] = ()
     """(offset, due_ms): not to be delivered before."""
     expiring: Sequence[tuple[int, int]] = ()
     """(offset, at_ms): not to be delivered from then on."""
     keys: Sequence[int | None] = ()
-    """One 64-bit hash per offset read, None without a key; only for key-ordered queues. Two keys of one hash merely
-    wait for each other."""
+    """One 64-bit hash per offset read, None without a key; only for key-ordered queues. If two keys have the same hash,
+    their messages wait for each other, and nothing else happens."""
 
 
-NO_NOTES = Notes()
+EMPTY_SCAN = ScanResult()
 
 
 class Changes(NamedTuple):
@@ -75,11 +75,11 @@ class Changes(NamedTuple):
 
     number: int
     records: list[tuple[bytes, bytes | None]]
-    """Keys without what names the partition: see `storage.encode_key`."""
+    """Key suffixes only: see `state_records.encode_key`."""
 
 
 class Run(NamedTuple):
-    """Consecutive offsets of which the same is known."""
+    """Consecutive offsets with the same state."""
 
     first: int
     last: int
@@ -90,7 +90,7 @@ class Run(NamedTuple):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue partition in numbers."""
+    """The figures of a queue partition."""
 
     start_offset: int
     saved_start_offset: int | None

@@ -152,7 +152,7 @@ class _Connection:
                 "type": "subscribed",
                 "subscription": attachment.wish.name,
                 "resumed": resumed,
-                "positions": [place_told(place) for place in attachment.core.places()],
+                "positions": [place_told(position) for position in attachment.core.positions()],
             }
         )
         attachment.set_credit(min(attachment.wish.settings.credit, self._max_credit))

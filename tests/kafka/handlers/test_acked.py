@@ -169,7 +169,7 @@ async def _told(trio: Trio, node_id: int, topic_id: UUID) -> list[int]:
     """Partitions of the offsets topic whose groups this node tells about."""
     calls, request = trio.node(node_id).calls, ListAckedOffsets([(topic_id, [0])])
     answer = await calls.ask(AtNode(NodeId(node_id)), methods.LIST_ACKED_OFFSETS, request, caller=BROKER)
-    return [index for kind, index, _ in answer.keepers if kind == 0]
+    return [index for kind, index, _ in answer.sources if kind == 0]
 
 
 def test_a_new_leader_goes_on_where_the_last_one_was(trio: Trio, topic: str, unique: Unique) -> None:

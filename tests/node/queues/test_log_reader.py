@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from penstock.batch import HEADER_SIZE, Record, build_batch, iter_headers, read_records
 from penstock.errors import BatchError, StorageError
-from penstock.node.queues.delivery_headers import most_unpacked, read_notes
+from penstock.node.queues.delivery_headers import most_unpacked, scan_batches
 from penstock.node.queues.log_reader import LogReader
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
@@ -190,7 +190,7 @@ def test_a_batch_that_is_too_large_by_itself_is_delivered_alone() -> None:
 def test_reading_ahead_unpacks_a_bounded_amount_at_once() -> None:
     stored = StoredBatches([1] * 30, bytes(4_000_000), ZSTD)
     data = b"".join(batch for _, batch in stored.batches)
-    end, _ = read_notes(data, 0, keys=True)
+    end, _ = scan_batches(data, 0, keys=True)
     assert 1 <= end <= 4
     scene = Scene(stored)
     scene.log.ahead(NOW, 30, reads=1)

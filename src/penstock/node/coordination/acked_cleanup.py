@@ -30,7 +30,15 @@ from penstock.node.replication.leaders import NO_LEADER
 from penstock.node.replication.partition import Partition
 from penstock.node.replication.partition_table import PartitionTable
 from penstock.node.workers import Workers
-from penstock.queue.acked import NOTHING, Keeper, Line, Poll, QueueStats, Reign, acked_before
+from penstock.queue.acked import (
+    NOTHING_ACKED,
+    Poll,
+    Progress,
+    ProgressSource,
+    ProgressTable,
+    SourceLeader,
+    acked_before,
+)
 from penstock.types import Caller, GroupId, NodeId, Offset
 
 log = logging.getLogger("penstock.node")
@@ -43,11 +51,11 @@ PARTITIONS_PER_TURN = 50
 WARN_AFTER_ROUNDS = 30
 """A minute."""
 
-KEEPERS = (OFFSETS_TOPIC, STATE_TOPIC)
+SOURCE_TOPICS = (OFFSETS_TOPIC, STATE_TOPIC)
 
 
 class AckedCleanup:
-    """Both sides: a leader asks and deletes, a keeper of progress answers."""
+    """Both sides: a leader asks and deletes, a source of progress answers."""
 
     def __init__(
         self,
@@ -74,7 +82,7 @@ class AckedCleanup:
         self._workers = workers
         self._calls = calls
         self._failures = 0
-        """Rounds in a row in which some keeper has not answered."""
+        """Rounds in a row in which some source has not answered."""
         calls.serve(methods.LIST_ACKED_OFFSETS, self._list_acked_offsets)
 
     # --- as a leader
@@ -82,9 +90,9 @@ class AckedCleanup:
     async def clean(self) -> None:
         """One round."""
         led = {one.group: (one, one.term) for one in self._partitions.online() if _has_work(one)}
-        if not led or not (keepers := self._reigns()):
+        if not led or not (sources := self._leaders()):
             return
-        poll = Poll(keepers, led)
+        poll = Poll(sources, led)
         if NO_LEADER not in poll.nodes:
             await self._ask(poll, list(led))
         self._note(poll)
@@ -92,37 +100,37 @@ class AckedCleanup:
         for count, (place, (partition, term)) in enumerate(led.items()):
             if count % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
-                if not poll.counts(self._reigns()):
+                if not poll.is_valid(self._leaders()):
                     break
             is_as_it_was = not partition.closed and partition.serves and partition.term == term
-            if is_as_it_was and self._clean(partition, poll.line(place)):
+            if is_as_it_was and self._clean(partition, poll.progress(place)):
                 shortened.append(partition)
         for partition in shortened:
             await self._give_back(partition)
 
     def _note(self, poll: Poll) -> None:
         """Warns the operator that no space is freed; once, and not while an election explains it."""
-        self._failures = 0 if poll.counts(poll.keepers) else self._failures + 1
+        self._failures = 0 if poll.is_valid(poll.sources) else self._failures + 1
         if self._failures == WARN_AFTER_ROUNDS:
             log.warning(
                 "acked records are not deleted (cleanup.policy=acked): no node answers for %s",
-                ", ".join(f"{keeper.topic}-{keeper.partition}" for keeper in poll.missing),
+                ", ".join(f"{source.topic}-{source.partition}" for source in poll.missing),
             )
 
-    def _reigns(self) -> dict[Keeper, Reign]:
-        """All keepers that this node knows of."""
+    def _leaders(self) -> dict[ProgressSource, SourceLeader]:
+        """All sources that this node knows of."""
         found = {}
-        for name in KEEPERS:
+        for name in SOURCE_TOPICS:
             topic = self._state.topics.get(name)
             for index in range(topic.partitions if topic is not None else 0):
                 facts = self._view.partition(self._state.topics[name], index)
-                found[Keeper(name, index)] = Reign(facts.leader, facts.term)
+                found[ProgressSource(name, index)] = SourceLeader(facts.leader, facts.term)
         return found
 
-    async def _ask(self, poll: Poll, places: Sequence[GroupId]) -> None:
-        """Asks all keepers. One that fails leaves the poll incomplete."""
+    async def _ask(self, poll: Poll, partitions: Sequence[GroupId]) -> None:
+        """Asks all sources. One that fails leaves the poll incomplete."""
         topics: dict[UUID, list[int]] = {}
-        for topic_id, index in places:
+        for topic_id, index in partitions:
             topics.setdefault(topic_id, []).append(index)
         request = ListAckedOffsets(list(topics.items()))
         answers = await self._calls.ask_nodes(poll.nodes, methods.LIST_ACKED_OFFSETS, request, caller=BROKER)
@@ -130,23 +138,25 @@ class AckedCleanup:
             if isinstance(answer, KafkaError):
                 log.debug("node %s does not say how far its groups and queues are: %s", node, answer)
             elif answer.partition_counts == self._partition_counts():
-                self._heard(poll, node, list(topics), answer)
+                self._add_answer(poll, node, list(topics), answer)
 
-    def _heard(self, poll: Poll, node: int, ids: Sequence[UUID], answer: AckedOffsets) -> None:
+    def _add_answer(self, poll: Poll, node: int, ids: Sequence[UUID], answer: AckedOffsets) -> None:
         try:
-            told = {Keeper(KEEPERS[topic], index): term for topic, index, term in answer.keepers}
-            lines = {GroupId(ids[at], index): Line(*line) for at, index, *line in answer.lines}
-            begun: dict[UUID, dict[str, list[int]]] = {}
-            for at, name, indexes in answer.begun:
-                begun.setdefault(ids[at], {})[name] = indexes
+            answered = {
+                ProgressSource(SOURCE_TOPICS[topic], index): term for topic, index, term in answer.sources
+            }
+            progress = {GroupId(ids[at], index): Progress(*rest) for at, index, *rest in answer.progress}
+            started: dict[UUID, dict[str, list[int]]] = {}
+            for at, name, indexes in answer.started:
+                started.setdefault(ids[at], {})[name] = indexes
         except IndexError as wrong:
             log.warning("node %s tells of topics that it was not asked about: %s", node, wrong)
         else:
-            poll.heard(node, told, lines, begun)
+            poll.add_answer(node, answered, progress, started)
 
-    def _clean(self, partition: Partition, line: Line | None) -> bool:
+    def _clean(self, partition: Partition, progress: Progress | None) -> bool:
         try:
-            return self._delete(partition, line)
+            return self._delete(partition, progress)
         except CorruptLog as rot:
             partition.damaged(rot)
         except PenstockError as trouble:
@@ -160,9 +170,9 @@ class AckedCleanup:
             if garbage is not None:
                 await self._workers.run(garbage)
 
-    def _delete(self, partition: Partition, line: Line | None) -> bool:
+    def _delete(self, partition: Partition, progress: Progress | None) -> bool:
         """Moves the start of the log; whether it did."""
-        acked = acked_before(line, self.queue_starts(partition.group))
+        acked = acked_before(progress, self.queue_starts(partition.group))
         limit = Offset(min(acked, partition.high_watermark, partition.log.flushed_offset))
         if limit <= partition.start_offset or not partition.may_serve:
             return False
@@ -180,29 +190,31 @@ class AckedCleanup:
             if driver.partition.group == place and driver.ended is None
         ]
 
-    # --- as a keeper
+    # --- as a source
 
     async def _list_acked_offsets(self, caller: Caller, request: ListAckedOffsets) -> AckedOffsets:
         """KafkaError if this node does not know one of the topics yet: it cannot say who consumes it."""
         ids = [topic_id for topic_id, _ in request.partitions]
         names = {self._name_of(topic_id): topic_id for topic_id in ids}
-        tally = QueueStats(
+        table = ProgressTable(
             GroupId(topic_id, index) for topic_id, indexes in request.partitions for index in indexes
         )
         counts = self._partition_counts()
-        keepers = [(0, index, term) async for index, term in self._count_groups(names, tally)]
-        keepers += [(1, index, term) async for index, term in self._count_queues(tally)]
+        sources = [(0, index, term) async for index, term in self._count_groups(names, table)]
+        sources += [(1, index, term) async for index, term in self._count_queues(table)]
         at = {topic_id: number for number, topic_id in enumerate(ids)}
-        lines = [(at[place.topic_id], place.partition, *line) for place, line in tally.lines.items()]
-        begun = [
+        progress = [
+            (at[place.topic_id], place.partition, *progress) for place, progress in table.reported.items()
+        ]
+        started = [
             (at[topic_id], name, sorted(indexes))
-            for topic_id, queues in tally.begun.items()
+            for topic_id, queues in table.started.items()
             for name, indexes in queues.items()
         ]
-        return AckedOffsets(counts, keepers, lines, begun)
+        return AckedOffsets(counts, sources, progress, started)
 
     def _partition_counts(self) -> list[int]:
-        topics = [self._state.topics.get(name) for name in KEEPERS]
+        topics = [self._state.topics.get(name) for name in SOURCE_TOPICS]
         return [topic.partitions if topic is not None else 0 for topic in topics]
 
     def _name_of(self, topic_id: UUID) -> str:
@@ -214,7 +226,7 @@ class AckedCleanup:
 
     def _is_of_this_log(self, topic_id: UUID, index: int, term: int) -> bool:
         """Whether an offset that was stored in this term of the partition refers to the log that exists now. A log in
-        memory begins at 0 again when its node restarts, in a later term: an offset from before then does not refer to
+        memory starts at 0 again when its node restarts, in a later term: an offset from before then does not refer to
         it. A log whose leader has only changed is treated the same, until its consumers ack under the new leader."""
         topic = self._state.topic_by_id(topic_id)
         if topic is None or not topic.config.memory or not 0 <= index < topic.partitions:
@@ -222,7 +234,7 @@ class AckedCleanup:
         return term >= self._view.partition(topic, index).term
 
     async def _count_groups(
-        self, names: Mapping[str, UUID], tally: QueueStats
+        self, names: Mapping[str, UUID], table: ProgressTable
     ) -> AsyncIterator[tuple[int, int]]:
         """Counts groups and subscriptions; yields each coordinator that still serves after its groups were counted."""
         for index, driver in list(self._groups.cores.loaded().items()):
@@ -230,7 +242,7 @@ class AckedCleanup:
                 if count % GROUPS_PER_TURN == 0:
                     await asyncio.sleep(0)
                 for name, committed in _acked_by(driver, row, names).items():
-                    tally.group(names[name], self._true_offsets(names[name], committed))
+                    table.add_group(names[name], self._true_offsets(names[name], committed))
             if driver.serves:
                 yield index, driver.term
 
@@ -242,7 +254,7 @@ class AckedCleanup:
             if one.leader_epoch < 0 or self._is_of_this_log(topic_id, index, one.leader_epoch)
         }
 
-    async def _count_queues(self, tally: QueueStats) -> AsyncIterator[tuple[int, int]]:
+    async def _count_queues(self, table: ProgressTable) -> AsyncIterator[tuple[int, int]]:
         for index in self._store.cores.loaded():
             try:
                 term, heads = await self._store.committed_heads(index)
@@ -252,7 +264,7 @@ class AckedCleanup:
                 if queue.partition == WHOLE_TOPIC:
                     continue
                 is_true = self._is_of_this_log(queue.topic_id, queue.partition, head.term)
-                tally.queue(*queue, head.start_offset if is_true else NOTHING)
+                table.add_queue(*queue, head.start_offset if is_true else NOTHING_ACKED)
             yield index, term
 
 

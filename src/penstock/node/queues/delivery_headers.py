@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.batch import BatchHeader, Record, iter_headers, read_records, scan_batch, unpacked_bytes
 from penstock.errors import BatchError
-from penstock.queue import Notes
+from penstock.queue import ScanResult
 
 PREFIX = b"penstock-"
 DELIVER_AT = "penstock-deliver-at"
@@ -40,7 +40,7 @@ class Times(NamedTuple):
     expires_ms: int | None
 
 
-def read_notes(data: bytes, start: int, *, keys: bool) -> tuple[int, Notes]:
+def scan_batches(data: bytes, start: int, *, keys: bool) -> tuple[int, ScanResult]:
     """What is to be known of the offsets from `start` on, and where that ends: with the batches in `data`, or before
     the first one with which more than UNPACKED_BYTES would have to be unpacked."""
     gaps: list[tuple[int, int]] = []
@@ -67,8 +67,8 @@ def read_notes(data: bytes, start: int, *, keys: bool) -> tuple[int, Notes]:
         else:
             _note(records, first, header.next_offset, gaps, deferred, expiring, hashes)
         at = header.next_offset
-    notes = Notes(gaps=gaps, deferred=deferred, expiring=expiring, keys=hashes if keys else ())
-    return at, notes
+    scan = ScanResult(gaps=gaps, deferred=deferred, expiring=expiring, keys=hashes if keys else ())
+    return at, scan
 
 
 def times_of(record: Record) -> Times:

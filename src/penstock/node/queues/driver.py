@@ -537,7 +537,7 @@ class QueueDriver:
                 while self.ended is None:
                     try:
                         await self._bury(self, letter)
-                        self.core.buried(letter.first, letter.last)
+                        self.core.dead_letters_copied(letter.first, letter.last)
                         self.tally.buried(letter)
                         break
                     except PenstockError as trouble:

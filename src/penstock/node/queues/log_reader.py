@@ -2,10 +2,10 @@
 
 from penstock.batch import iter_headers, unpacked_bytes
 from penstock.errors import PenstockError
-from penstock.node.queues.delivery_headers import read_notes
+from penstock.node.queues.delivery_headers import scan_batches
 from penstock.node.queues.values import Delivery
 from penstock.node.replication.partition import Partition
-from penstock.queue import AckKind, Acquired, Notes, QueuePartition
+from penstock.queue import AckKind, Acquired, QueuePartition, ScanResult
 from penstock.types import Isolation, Offset
 
 READ_AHEAD_BYTES = 1024 * 1024
@@ -55,12 +55,12 @@ class LogReader:
         if not data:  # compaction took all that was left
             first = core.next_offset
             keys = [None] * (end - first) if self._with_keys else ()
-            core.extend(now_ms, end, Notes(gaps=[(first, end - 1)], keys=keys))
+            core.extend(now_ms, end, ScanResult(gaps=[(first, end - 1)], keys=keys))
             return
-        end, notes = read_notes(data, core.next_offset, keys=self._with_keys)
+        end, scan = scan_batches(data, core.next_offset, keys=self._with_keys)
         records = max(1, end - core.next_offset)
         self._record_bytes = max(32, len(data) // records)
-        core.extend(now_ms, end, notes)
+        core.extend(now_ms, end, scan)
 
     def fetch(
         self,

@@ -6,7 +6,7 @@ from penstock.config import ShareGroupConfig
 from penstock.node.clock import Clock
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.replication.partition import Partition
-from penstock.queue import HEAD_SUFFIX, QueueKey, QueueSettings, RetryBackoff, decode_head, reach
+from penstock.queue import HEAD_SUFFIX, QueueKey, QueueSettings, RetryBackoffSettings, decode_head, state_end
 
 
 def settings_of(config: ShareGroupConfig) -> QueueSettings:
@@ -21,10 +21,10 @@ def settings_of(config: ShareGroupConfig) -> QueueSettings:
     )
 
 
-def _backoff(config: ShareGroupConfig) -> RetryBackoff | None:
+def _backoff(config: ShareGroupConfig) -> RetryBackoffSettings | None:
     if config.retry_backoff_ms <= 0:
         return None
-    return RetryBackoff(
+    return RetryBackoffSettings(
         first_ms=config.retry_backoff_ms,
         factor=config.retry_backoff_factor,
         max_ms=max(config.retry_backoff_ms, config.retry_backoff_max_ms),
@@ -39,7 +39,7 @@ def is_of_another_log(partition: Partition, parts: Mapping[bytes, bytes]) -> boo
         return False
     stored = partition.log
     end = stored.entries.offset_at(stored.entries.end_of_term_index(decode_head(parts[HEAD_SUFFIX]).term))
-    return reach(parts) > end
+    return state_end(parts) > end
 
 
 async def first_offset(

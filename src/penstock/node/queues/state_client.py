@@ -18,7 +18,7 @@ from penstock.node.calls.messages.queue_state import (
     StartOffsets,
 )
 from penstock.node.queues.state_log import QueueStateLog
-from penstock.queue import Fence, Part, QueueKey
+from penstock.queue import Fence, QueueKey, StatePart
 from penstock.types import NO_TERM, Caller, GroupId
 
 WHOLE_TOPIC = -1
@@ -48,7 +48,7 @@ class QueueStateClient:
         claimed = await self._calls.ask(self._home(queue), methods.CLAIM_STATE, request, caller=BROKER)
         return claimed.fence, claimed.parts
 
-    async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[Part]) -> None:
+    async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[StatePart]) -> None:
         """Returns when it can no longer be lost."""
         request = SaveState(queue, fence, number, list(parts))
         await self._calls.ask(self._home(queue), methods.SAVE_STATE, request, caller=BROKER)

@@ -12,7 +12,7 @@ from penstock.node.coordination.durable_cores import DurableCores
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.metadata.controller import Controller
 from penstock.node.metadata.metadata_log import MetadataLog
-from penstock.queue import Claimed, Fence, Heads, Part, QueueKey, QueueStateStore
+from penstock.queue import Claimed, Fence, Heads, QueueKey, QueueStateStore, StatePart
 from penstock.types import NO_TERM
 
 
@@ -50,7 +50,7 @@ class QueueStateLog:
         host = self.cores.get(self.index_of(queue))
         return await host.ask(Claimed, lambda now_ms, token: host.core.claim(token, queue, term))
 
-    async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[Part]) -> None:
+    async def save(self, queue: QueueKey, fence: Fence, number: int, parts: Sequence[StatePart]) -> None:
         """Returns when the parts are committed."""
         host = self.cores.get(self.index_of(queue))
         await host.ask(object, lambda now_ms, token: host.core.save(token, queue, fence, number, parts))

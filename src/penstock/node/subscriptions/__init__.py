@@ -1,7 +1,7 @@
-"""Push: subscribers that are connected, and the places that are kept for them.
+"""Push: subscribers that are connected, and the positions that are kept for them.
 
 `manager` knows who is attached; `attachment` serves one subscriber, by what its core (`penstock.queue.subscription`)
-decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps places as committed offsets;
+decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps positions as committed offsets;
 `router` describes and deletes subscriptions on any node.
 """
 

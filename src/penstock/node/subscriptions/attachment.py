@@ -1,4 +1,4 @@
-"""One subscriber at work: pages come in, frames go out, places are written down.
+"""One subscriber at work: pages come in, frames go out, positions are written down.
 
 Everything is decided by the core (`penstock.queue.subscription`). Here its lanes are supplied with pages, its timers
 run, and what changed is committed: one write at a time, with all that was acked meanwhile.
@@ -21,7 +21,7 @@ from penstock.node.subscriptions.pages import Page
 from penstock.node.subscriptions.stats import PushCounts
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import FAILED, Ending, Notice, Outcome, Refused, Send, Wish
-from penstock.queue.subscription import ANY_TIME, Ack, Place, Subscriber
+from penstock.queue.subscription import ANY_TIME, Ack, Position, Subscriber
 from penstock.types import NO_TERM, TopicPartition
 
 HELD_BYTES = 256 * 1024
@@ -51,7 +51,7 @@ class Attachment:
     def __init__(
         self,
         wish: Wish,
-        places: Iterable[Place],
+        positions: Iterable[Position],
         topic_ids: dict[str, UUID],
         *,
         terms: dict[TopicPartition, int],
@@ -61,10 +61,10 @@ class Attachment:
         counts: PushCounts,
     ) -> None:
         self.wish = wish
-        self.core = Subscriber(wish.settings, places)
+        self.core = Subscriber(wish.settings, positions)
         self.topic_ids = topic_ids
         self.terms = terms
-        """Of the leaders in whose logs its places are, of topics whose logs may begin anew: those in memory."""
+        """Of the leaders in whose logs its positions are, of topics whose logs may begin anew: those in memory."""
         self.ending: Ending | None = None
         self.touch_ms = min(max(wish.ttl_ms // TOUCHES_PER_TTL, 1), TOUCH_MS_MAX)
         self.keep_ms = wish.ttl_ms + 2 * self.touch_ms + SLACK_MS
@@ -133,7 +133,7 @@ class Attachment:
             if self._saving is not None:
                 await asyncio.wait([self._saving])
             if self.ending.is_home:
-                await self._write(self.core.places(), keep_ms=self.wish.ttl_ms)
+                await self._write(self.core.positions(), keep_ms=self.wish.ttl_ms)
         finally:
             self._ended.set()
 
@@ -155,7 +155,7 @@ class Attachment:
 
     def ack(self, key: TopicPartition, offset: int) -> Ack:
         outcome = self.core.ack(key, offset)
-        if outcome is Ack.NEWS:
+        if outcome is Ack.NEW:
             self._counts.acks += 1
             self._start_saving()
             self._awake.set()
@@ -169,7 +169,7 @@ class Attachment:
 
     def add_partition(self, key: TopicPartition) -> None:
         """A partition that was not there before: all of it is new."""
-        self.core.add(Place(key, 0))
+        self.core.add(Position(key, 0))
         self._hungry.append(key)
         self._awake.set()
 
@@ -205,7 +205,7 @@ class Attachment:
 
     def _next_ready(self) -> bytes | None:
         for _ in range(len(self._ready)):
-            if not self.core.room:
+            if not self.core.credit_left:
                 break
             key = self._ready.popleft()
             if (page := self._pages.get(key)) is None:
@@ -229,7 +229,7 @@ class Attachment:
         )
 
     def _position(self, key: TopicPartition) -> int:
-        position = self.core.position(key)
+        position = self.core.next_offset(key)
         assert position is not None, "a lane that was dropped has no page"
         return position
 
@@ -242,9 +242,9 @@ class Attachment:
 
     def _feed(self) -> None:
         """Asks for pages as long as there is credit to send, and room to hold them."""
-        while self._hungry and self.core.room and self._held_bytes < HELD_BYTES:
+        while self._hungry and self.core.credit_left and self._held_bytes < HELD_BYTES:
             key = self._hungry.popleft()
-            position = self.core.position(key)
+            position = self.core.next_offset(key)
             if position is None:
                 continue
             spot = Spot(self._source(key), self.wish.encoder, position)
@@ -387,21 +387,21 @@ class Attachment:
     async def _save(self) -> None:
         while (self.core.has_changes or self._touching) and self.ending is None:
             changes = self.core.take_changes()
-            places = self.core.places() if self._touching else changes
+            positions = self.core.positions() if self._touching else changes
             self._touching = False
-            if not await self._write(places, keep_ms=self.keep_ms):
+            if not await self._write(positions, keep_ms=self.keep_ms):
                 return
-            stored = [place_told(place) for place in changes if place.key.topic in self.topic_ids]
+            stored = [place_told(position) for position in changes if position.key.topic in self.topic_ids]
             if stored:
                 self.tell({"type": "acked", "positions": stored})
             await asyncio.sleep(SAVE_SECONDS)
         self._saving = None
 
-    async def _write(self, places: Iterable[Place], *, keep_ms: int) -> bool:
+    async def _write(self, positions: Iterable[Position], *, keep_ms: int) -> bool:
         try:
             gone = await self._store.save(
                 self.wish.name,
-                places,
+                positions,
                 topic_ids=self.topic_ids,
                 ttl_ms=self.wish.ttl_ms,
                 keep_ms=keep_ms,
@@ -422,12 +422,12 @@ class Attachment:
         return True
 
 
-def place_told(place: Place) -> dict[str, object]:
+def place_told(position: Position) -> dict[str, object]:
     told: dict[str, object] = {
-        "topic": place.key.topic,
-        "partition": place.key.partition,
-        "offset": place.offset,
+        "topic": position.key.topic,
+        "partition": position.key.partition,
+        "offset": position.offset,
     }
-    if place.done:
-        told["done"] = [(first, end - 1) for first, end in place.done[:RANGES_TOLD]]
+    if position.done:
+        told["done"] = [(first, end - 1) for first, end in position.done[:RANGES_TOLD]]
     return told

@@ -1,6 +1,6 @@
 """Reading for many: whoever wants the same page of the same partition waits for one read of it.
 
-A want is a place in a partition and those who are to be told. One task reads for it: at once if there is something,
+A want is a position in a partition and those who are to be told. One task reads for it: at once if there is something,
 else as a long poll at the partition's leader, again and again until there is, or until nobody wants it any more. Pages
 stay for a while, in a cache of bounded size, for those who are only a little behind.
 """

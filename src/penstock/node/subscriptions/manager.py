@@ -1,8 +1,8 @@
 """Who is attached to which subscription, at the subscription's home.
 
-The home is the node that coordinates the group of the subscription's name: it alone can write down its places, and so
-it alone serves it. One connection at a time: a second is refused, or takes over when it says so; then the first one is
-ended, and what it has acked is durable, before the second begins.
+The home is the node that coordinates the group of the subscription's name: it alone can write down its positions, and
+so it alone serves it. One connection at a time: a second is refused, or takes over when it says so; then the first one
+is ended, and what it has acked is durable, before the second begins.
 
 When the home moves, its subscribers are sent away and find the new one. A home that was cut off goes on pushing for the
 moment that it takes to find out; what is acked to it then is not stored, and comes again.
@@ -23,7 +23,7 @@ from penstock.node.subscriptions.feeds import Feeds
 from penstock.node.subscriptions.stats import PushCounts, PushFigures
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.node.subscriptions.values import Bounds, Elsewhere, Ending, Reader, Refused, Wish
-from penstock.queue.subscription import Place
+from penstock.queue.subscription import Position
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ class Subscriptions:
             topics
         )  # before the logs are looked at: an older one only makes the next look stricter
         stored = self.store.load(wish.name)
-        places = await self._places(wish, topics, stored)
-        resumed = any(place.key in stored for place in places)
+        positions = await self._positions(wish, topics, stored)
+        resumed = any(position.key in stored for position in positions)
         topic_ids = {topic.name: topic.topic_id for topic in topics}
         attachment = Attachment(
             wish,
-            places,
+            positions,
             topic_ids,
             terms=terms,
             feeds=self.feeds,
@@ -113,13 +113,13 @@ class Subscriptions:
         # Durable before anything is sent: whoever subscribes now and comes back later misses nothing in between.
         gone = await self.store.save(
             wish.name,
-            places,
+            positions,
             topic_ids=topic_ids,
             ttl_ms=wish.ttl_ms,
             keep_ms=attachment.keep_ms,
             terms=terms,
         )
-        if gone:  # while its places were looked for; there may be a new one, with places of its own
+        if gone:  # while its positions were looked for; there may be a new one, with positions of its own
             message = f"topic {gone[0].topic!r} was deleted a moment ago"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         self._attached[wish.name] = attachment
@@ -219,36 +219,38 @@ class Subscriptions:
             raise Refused("too_many_partitions", message)
         return found
 
-    async def _places(
-        self, wish: Wish, topics: list[Topic], stored: Mapping[TopicPartition, Place]
-    ) -> list[Place]:
-        places = []
+    async def _positions(
+        self, wish: Wish, topics: list[Topic], stored: Mapping[TopicPartition, Position]
+    ) -> list[Position]:
+        positions = []
         for topic in topics:
             keys = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
             known = {key: stored[key] for key in keys if key in stored}
             if known:
                 # Partitions that are new since then are new altogether, and so are logs that began anew.
                 true = await self._of_these_logs(wish.name, topic, known)
-                places += [true.get(key, Place(key, 0)) for key in keys]
+                positions += [true.get(key, Position(key, 0)) for key in keys]
             else:
                 bounds = await self._reader.bounds(topic.name, range(topic.partitions))
                 for key in keys:
                     start, end = bounds[key.partition]
-                    places.append(Place(key, start if wish.read_old else end))
-        return places
+                    positions.append(Position(key, start if wish.read_old else end))
+        return positions
 
     async def _of_these_logs(
-        self, name: str, topic: Topic, stored: Mapping[TopicPartition, Place]
-    ) -> Mapping[TopicPartition, Place]:
-        """Without places in logs that are gone: a topic in memory begins at 0 again when its node does. Terms do not,
-        so that a place which lies behind where the terms after its own begin was never one of this log."""
+        self, name: str, topic: Topic, stored: Mapping[TopicPartition, Position]
+    ) -> Mapping[TopicPartition, Position]:
+        """Without positions in logs that no longer exist: a topic in memory starts at 0 again when its node restarts.
+        Terms do not, so a position behind the start of the terms after its own was never one of this log."""
         if not topic.config.memory:
             return stored
         terms = self.store.terms(name)
         indexes = [key.partition for key in stored]
         bounds = await self._reader.bounds(topic.name, indexes)
         ends = await self._reader.ends_of_terms(topic.name, {key.partition: terms[key] for key in stored})
-        return {key: place for key, place in stored.items() if _reach(place) <= _end(key, ends, bounds)}
+        return {
+            key: position for key, position in stored.items() if _reach(position) <= _end(key, ends, bounds)
+        }
 
     def _terms(self, topics: list[Topic]) -> dict[TopicPartition, int]:
         return {
@@ -291,7 +293,7 @@ class Subscriptions:
         count = self._node.metadata.state.topics[topic].partitions
         for index in range(count - 1, -1, -1):
             key = TopicPartition(topic, index)
-            if attachment.core.position(key) is not None:
+            if attachment.core.next_offset(key) is not None:
                 break
             attachment.add_partition(key)
 
@@ -305,8 +307,8 @@ class Subscriptions:
                 return
 
 
-def _reach(place: Place) -> int:
-    return place.done[-1][1] if place.done else place.offset
+def _reach(position: Position) -> int:
+    return position.done[-1][1] if position.done else position.offset
 
 
 def _end(key: TopicPartition, ends: Mapping[int, int], bounds: Mapping[int, Bounds]) -> int:

@@ -15,15 +15,15 @@ from penstock.node.calls.messages.subscriptions import (
     DeleteSubscription,
     DescribeSubscription,
     ListSubscriptions,
-    PlacePicture,
+    PositionDescription,
+    SubscriptionDescription,
     SubscriptionPage,
-    SubscriptionPicture,
 )
 from penstock.node.subscriptions.attachment import RANGES_TOLD, Attachment
 from penstock.node.subscriptions.manager import Subscriptions
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
 from penstock.node.subscriptions.store import SubscriptionStore
-from penstock.queue.subscription_storage import decode_done, decode_ttl
+from penstock.queue.subscription_metadata import decode_done, decode_ttl
 from penstock.types import Caller, EventSink, NodeId, TopicPartition
 
 PAGE_PLACES = 5_000
@@ -60,13 +60,13 @@ class SubscriptionRouter:
         target, request = AtNode(NodeId(node)), ListSubscriptions(after)
         return await self._calls.ask(target, methods.LIST_SUBSCRIPTIONS, request, caller=caller)
 
-    async def look(self, name: str, *, caller: Caller) -> SubscriptionPicture | None:
+    async def look(self, name: str, *, caller: Caller) -> SubscriptionDescription | None:
         """None: there is no such subscription. KafkaError if that cannot be known now."""
         if OFFSETS_TOPIC not in self._state.topics:
             return None
         target, request = CoordinatorOf(name), DescribeSubscription(name)
         page = await self._calls.ask(target, methods.DESCRIBE_SUBSCRIPTION, request, caller=caller)
-        return page.pictures[0] if page.pictures else None
+        return page.descriptions[0] if page.descriptions else None
 
     async def forget(self, name: str, *, force: bool, caller: Caller) -> bool:
         """Deletes a subscription; False if there was none. NON_EMPTY_GROUP: it has a subscriber."""
@@ -81,21 +81,21 @@ class SubscriptionRouter:
         return self._page(request.after)
 
     def _describe(self, caller: Caller, request: DescribeSubscription) -> SubscriptionPage:
-        picture = self._picture(request.name)
-        return SubscriptionPage([] if picture is None else [picture], True)
+        description = self._picture(request.name)
+        return SubscriptionPage([] if description is None else [description], True)
 
     def _page(self, after: str) -> SubscriptionPage:
-        pictures: list[SubscriptionPicture] = []
+        descriptions: list[SubscriptionDescription] = []
         places_left = PAGE_PLACES
         for name in sorted(name for name in self._store.names() if name > after):
             if places_left <= 0:
-                return SubscriptionPage(pictures, False)
-            if (picture := self._picture(name)) is not None:
-                pictures.append(picture)
-                places_left -= sum(1 + len(place.done) for place in picture.places) + 1
-        return SubscriptionPage(pictures, True)
+                return SubscriptionPage(descriptions, False)
+            if (description := self._picture(name)) is not None:
+                descriptions.append(description)
+                places_left -= sum(1 + len(position.done) for position in description.positions) + 1
+        return SubscriptionPage(descriptions, True)
 
-    def _picture(self, name: str) -> SubscriptionPicture | None:
+    def _picture(self, name: str) -> SubscriptionDescription | None:
         stored = self._store.stored(name)
         attachment = self._attachment(name)
         if not stored:
@@ -103,7 +103,7 @@ class SubscriptionRouter:
         committed = stored.values()
         ttls = (decode_ttl(one.metadata) or 0 for one in committed)
         since_ms = max(one.commit_timestamp_ms for one in committed)  # the last commit of the last subscriber
-        return SubscriptionPicture(
+        return SubscriptionDescription(
             name=name,
             home=self._node_id,
             topics=sorted({key.topic for key in stored}),
@@ -112,7 +112,7 @@ class SubscriptionRouter:
             ttl_ms=max(ttls),
             expires_ms=None if attachment is not None else max(one.expire_timestamp_ms for one in committed),
             deferred=attachment.core.deferred_count if attachment is not None else 0,
-            places=[_place(key, stored[key], attachment) for key in sorted(stored)],
+            positions=[_place(key, stored[key], attachment) for key in sorted(stored)],
         )
 
     def figures(self) -> PushFigures:
@@ -136,9 +136,11 @@ class SubscriptionRouter:
         return True
 
 
-def _place(key: TopicPartition, committed: CommittedOffset, attachment: Attachment | None) -> PlacePicture:
+def _place(
+    key: TopicPartition, committed: CommittedOffset, attachment: Attachment | None
+) -> PositionDescription:
     done = [(first, end - 1) for first, end in decode_done(committed.offset, committed.metadata)]
-    return PlacePicture(
+    return PositionDescription(
         topic=key.topic,
         partition=key.partition,
         offset=committed.offset,

@@ -15,8 +15,8 @@ from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
 from penstock.node.clock import Clock
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.subscriptions.values import Refused
-from penstock.queue.subscription import Place
-from penstock.queue.subscription_storage import decode_done, encode_mark, is_mark
+from penstock.queue.subscription import Position
+from penstock.queue.subscription_metadata import decode_done, encode_metadata, is_subscription
 from penstock.types import NO_TERM, TopicPartition
 
 TRANSIENT = frozenset(
@@ -41,7 +41,7 @@ class SubscriptionStore:
         self._clock = clock
         self._limits = limits
 
-    def load(self, name: str) -> dict[TopicPartition, Place]:
+    def load(self, name: str) -> dict[TopicPartition, Position]:
         """Where it was, in all topics that it ever read; nothing if it is new, or its TTL is over. KafkaError if this
         node cannot know; Refused if the name is a consumer group's that has members."""
         committed = self._groups.committed(name)
@@ -50,7 +50,7 @@ class SubscriptionStore:
         return {key: _place(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
 
     def terms(self, name: str) -> dict[TopicPartition, int]:
-        """Of the leader in whose log each place was when it was stored; -1 where nobody said so."""
+        """Of the leader in whose log each position was when it was stored; -1 where nobody said so."""
         return {key: one.leader_epoch for key, one in self._groups.committed(name).items()}
 
     def stored(self, name: str) -> dict[TopicPartition, CommittedOffset]:
@@ -59,7 +59,7 @@ class SubscriptionStore:
         return {
             key: one
             for key, one in self._groups.committed(name).items()
-            if is_mark(one.metadata) and not _is_over(one, now_ms)
+            if is_subscription(one.metadata) and not _is_over(one, now_ms)
         }
 
     def names(self) -> list[str]:
@@ -91,7 +91,7 @@ class SubscriptionStore:
     async def save(
         self,
         name: str,
-        places: Iterable[Place],
+        positions: Iterable[Position],
         *,
         topic_ids: Mapping[str, UUID],
         ttl_ms: int,
@@ -99,13 +99,14 @@ class SubscriptionStore:
         terms: Mapping[TopicPartition, int] = NO_TERMS,
     ) -> list[TopicPartition]:
         """Returns when they are durable, with the partitions that are there no more: of a topic that was deleted, also
-        if there is another of its name by now. A place in the one is none in the other, which would lose all before it.
+        if there is another of its name by now. A position in the one is none in the other, which would lose all before
+        it.
 
-        They are kept for `keep_ms` from now on. `topic_ids`: of the topics that the places are in. `terms`: of the
-        leader in whose log a place is, where that is to be known later."""
+        They are kept for `keep_ms` from now on. `topic_ids`: of the topics that the positions are in. `terms`: of the
+        leader in whose log a position is, where that is to be known later."""
         offsets = tuple(
-            self._offset(place, topic_ids[place.key.topic], ttl_ms, terms.get(place.key, NO_TERM))
-            for place in places
+            self._offset(position, topic_ids[position.key.topic], ttl_ms, terms.get(position.key, NO_TERM))
+            for position in positions
         )
         if not offsets:
             return []
@@ -120,14 +121,14 @@ class SubscriptionStore:
                 raise _refusal(name, key, code)
         return gone
 
-    def _offset(self, place: Place, topic_id: UUID, ttl_ms: int, term: int) -> OffsetToCommit:
+    def _offset(self, position: Position, topic_id: UUID, ttl_ms: int, term: int) -> OffsetToCommit:
         most = self._limits.max_offset_metadata_bytes
         return OffsetToCommit(
-            topic=place.key.topic,
-            partition=place.key.partition,
-            offset=place.offset,
+            topic=position.key.topic,
+            partition=position.key.partition,
+            offset=position.offset,
             leader_epoch=term,
-            metadata=encode_mark(ttl_ms, place.offset, place.done, most),
+            metadata=encode_metadata(ttl_ms, position.offset, position.done, most),
             topic_id=topic_id,
         )
 
@@ -142,8 +143,8 @@ class SubscriptionStore:
         return ErrorCode.NONE in codes.values()
 
 
-def _place(key: TopicPartition, committed: CommittedOffset) -> Place:
-    return Place(key, committed.offset, tuple(decode_done(committed.offset, committed.metadata)))
+def _place(key: TopicPartition, committed: CommittedOffset) -> Position:
+    return Position(key, committed.offset, tuple(decode_done(committed.offset, committed.metadata)))
 
 
 def _is_over(committed: CommittedOffset, now_ms: int) -> bool:
@@ -160,5 +161,5 @@ def _refusal(name: str, key: TopicPartition, code: ErrorCode) -> KafkaError | Re
             "group_in_use", f"{name!r} is a queue (a share group): a subscription needs a name of its own"
         )
     return Refused(
-        code.name.lower(), f"the place in {key} was not stored: {code.name.replace('_', ' ').lower()}"
+        code.name.lower(), f"the position in {key} was not stored: {code.name.replace('_', ' ').lower()}"
     )

@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.handlers.leader_offsets import find_ranges
 from penstock.node import Node
-from penstock.node.calls.messages.subscriptions import PlacePicture, SubscriptionPicture
+from penstock.node.calls.messages.subscriptions import PositionDescription, SubscriptionDescription
 from penstock.types import ResourceType, TopicPartition
 from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
@@ -118,36 +118,36 @@ class SubscriptionsApi:
                 page = await self._node.subscriptions.browse(node, after, caller=client.caller)
             except PenstockError:
                 return None
-            await self._find(client, page.pictures, ranges)
+            await self._find(client, page.descriptions, ranges)
             now_ms = self._node.clock.wall_ms()
-            rows += [_summary(picture, ranges, now_ms) for picture in page.pictures]
+            rows += [_summary(description, ranges, now_ms) for description in page.descriptions]
             if page.is_last:
                 return rows
-            after = page.pictures[-1].name
+            after = page.descriptions[-1].name
 
     async def _find(
-        self, client: InnerClient, pictures: Iterable[SubscriptionPicture], ranges: Ranges
+        self, client: InnerClient, descriptions: Iterable[SubscriptionDescription], ranges: Ranges
     ) -> None:
         """Adds the partitions that are not in `ranges` yet."""
         wanted: dict[str, dict[int, None]] = {}
-        for picture in pictures:
-            for place in picture.places:
+        for description in descriptions:
+            for place in description.positions:
                 if _key(place) not in ranges:
                     wanted.setdefault(place.topic, {})[place.partition] = None
         ranges |= await find_ranges(client, wanted)
 
     async def describe_subscription(self, call: Call[SubscriptionParams, None]) -> SubscriptionFacts:
         name = call.params.subscription
-        picture = await self._node.subscriptions.look(name, caller=call.caller)
-        if picture is None:
+        description = await self._node.subscriptions.look(name, caller=call.caller)
+        if description is None:
             raise _unknown(name)
         ranges: Ranges = {}
-        await self._find(call.client, [picture], ranges)
+        await self._find(call.client, [description], ranges)
         return SubscriptionFacts(
-            **msgspec.structs.asdict(_summary(picture, ranges, self._node.clock.wall_ms())),
-            unacked=sum(place.unacked for place in picture.places),
-            deferred=picture.deferred,
-            positions=[_position(place, ranges) for place in picture.places],
+            **msgspec.structs.asdict(_summary(description, ranges, self._node.clock.wall_ms())),
+            unacked=sum(place.unacked for place in description.positions),
+            deferred=description.deferred,
+            positions=[_position(place, ranges) for place in description.positions],
         )
 
     # --- changes
@@ -171,25 +171,25 @@ def _unknown(name: str) -> Problem:
     return Problem(404, "unknown_subscription", f"there is no subscription {name!r}", "subscription")
 
 
-def _key(place: PlacePicture) -> TopicPartition:
+def _key(place: PositionDescription) -> TopicPartition:
     return TopicPartition(place.topic, place.partition)
 
 
-def _summary(picture: SubscriptionPicture, ranges: Ranges, now_ms: int) -> SubscriptionSummary:
-    lags = [lag for place in picture.places if (lag := _lag(place, ranges)) is not None]
+def _summary(description: SubscriptionDescription, ranges: Ranges, now_ms: int) -> SubscriptionSummary:
+    lags = [lag for place in description.positions if (lag := _lag(place, ranges)) is not None]
     return SubscriptionSummary(
-        subscription=picture.name,
-        topics=picture.topics,
-        home=picture.home,
-        attached=picture.is_attached,
-        since_ms=picture.since_ms,
-        ttl_ms=picture.ttl_ms,
-        ttl_left_ms=None if picture.expires_ms is None else max(0, picture.expires_ms - now_ms),
+        subscription=description.name,
+        topics=description.topics,
+        home=description.home,
+        attached=description.is_attached,
+        since_ms=description.since_ms,
+        ttl_ms=description.ttl_ms,
+        ttl_left_ms=None if description.expires_ms is None else max(0, description.expires_ms - now_ms),
         lag=sum(lags) if lags else None,
     )
 
 
-def _position(place: PlacePicture, ranges: Ranges) -> SubscriptionPlace:
+def _position(place: PositionDescription, ranges: Ranges) -> SubscriptionPlace:
     _, latest = ranges.get(_key(place), (None, None))
     return SubscriptionPlace(
         topic=place.topic,
@@ -202,7 +202,7 @@ def _position(place: PlacePicture, ranges: Ranges) -> SubscriptionPlace:
     )
 
 
-def _lag(place: PlacePicture, ranges: Ranges) -> int | None:
+def _lag(place: PositionDescription, ranges: Ranges) -> int | None:
     known = ranges.get(_key(place))
     if known is None:
         return None

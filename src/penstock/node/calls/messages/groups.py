@@ -17,11 +17,11 @@ class ListAckedOffsets(msgspec.Struct, frozen=True, array_like=True):
 
 class AckedOffsets(msgspec.Struct, frozen=True, array_like=True):
     partition_counts: list[int]
-    """Of the keepers' topics, 0 for one that does not exist, as the answering node knows them. If it knows of more than
+    """Of the sources' topics, 0 for one that does not exist, as the answering node knows them. If it knows of more than
     the asking node does, other nodes must be asked too."""
-    keepers: list[tuple[int, int, int]]
+    sources: list[tuple[int, int, int]]
     """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
-    lines: list[tuple[int, int, int, int]]
+    progress: list[tuple[int, int, int, int]]
     """Topic (its number in the request), partition, holders, offset."""
-    begun: list[tuple[int, str, list[int]]]
+    started: list[tuple[int, str, list[int]]]
     """Topic (its number in the request), queue, and all partitions of the topic for which this node stores state."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.queue import Fence, Part, QueueKey
+from penstock.queue import Fence, QueueKey, StatePart
 from penstock.types import NO_TERM
 
 
@@ -20,7 +20,7 @@ class SaveState(msgspec.Struct, frozen=True, array_like=True):
     queue: QueueKey
     fence: Fence
     number: int
-    parts: list[Part]
+    parts: list[StatePart]
 
 
 class ResetState(msgspec.Struct, frozen=True, array_like=True):

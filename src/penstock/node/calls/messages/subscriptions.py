@@ -20,7 +20,7 @@ class DeleteSubscription(msgspec.Struct, frozen=True, array_like=True):
     is_forced: bool
 
 
-class PlacePicture(msgspec.Struct, frozen=True, array_like=True):
+class PositionDescription(msgspec.Struct, frozen=True, array_like=True):
     """The stored progress of a subscription on one partition."""
 
     topic: str
@@ -35,7 +35,7 @@ class PlacePicture(msgspec.Struct, frozen=True, array_like=True):
     """Pushed to the attached subscriber, and not acked."""
 
 
-class SubscriptionPicture(msgspec.Struct, frozen=True, array_like=True):
+class SubscriptionDescription(msgspec.Struct, frozen=True, array_like=True):
     name: str
     home: int
     topics: list[str]
@@ -47,9 +47,9 @@ class SubscriptionPicture(msgspec.Struct, frozen=True, array_like=True):
     """When it will be deleted; None while a subscriber is attached."""
     deferred: int
     """Messages that the attached subscriber waits for, because they are not due."""
-    places: list[PlacePicture]
+    positions: list[PositionDescription]
 
 
 class SubscriptionPage(msgspec.Struct, frozen=True, array_like=True):
-    pictures: list[SubscriptionPicture]
+    descriptions: list[SubscriptionDescription]
     is_last: bool

@@ -1,14 +1,14 @@
-"""Key order: the undone messages of one key stand in a lane, and only the first of a lane may be handed out.
+"""Key order: only the first undone message of each key may be delivered.
 
-A lane is a chain of offsets. It knows nothing of states: who is first stays first through leases, releases, retry
-delays and members that come and go, until it is done. So order does not rest on which member has what: there is no
-assignment of keys to members that would have to be moved when members change.
+The undone messages of one key form a chain of offsets. The chain knows nothing of states: its first message stays first
+through leases, releases, retry delays and changes of members, until it is done. So order does not depend on which
+member holds which message, and there is no assignment of keys to members that would have to move when members change.
 
 A key with one message costs one dictionary entry, each message behind it three more.
 """
 
 
-class Lanes:
+class KeyOrder:
     """Chains of offsets by key."""
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class Lanes:
     def __len__(self) -> int:
         return len(self._last)
 
-    def join(self, offset: int, key: int) -> bool:
-        """Offsets join in their order; returns whether this one has to wait."""
+    def append(self, offset: int, key: int) -> bool:
+        """Adds an offset, which must be higher than all before it; returns whether an earlier message blocks it."""
         before = self._last.get(key)
         self._last[key] = offset
         if before is None:
@@ -29,11 +29,12 @@ class Lanes:
         self._before[offset] = before
         return True
 
-    def waits(self, offset: int) -> bool:
+    def is_blocked(self, offset: int) -> bool:
         return offset in self._before
 
-    def leave(self, offset: int, key: int) -> int | None:
-        """It is done, from whatever place in its lane. Returns who is first from now on, if that is news."""
+    def remove(self, offset: int, key: int) -> int | None:
+        """Removes a done offset from any position of its chain. Returns the offset that is first from now on, if that
+        changed."""
         before = self._before.pop(offset, None)
         after = self._after.pop(offset, None)
         if before is not None and after is not None:

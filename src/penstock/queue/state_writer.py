@@ -1,54 +1,54 @@
-"""What is to be stored, and who waits for it.
+"""Which changes to store next, and which acknowledgements wait for them.
 
-Changes are written in *rounds*. A round is everything that changed since the round before: the head, and the chunks
-that are not as they were stored. Those who acknowledged before it began are answered when its last part is saved. A
-round may take several writes, but one at a time.
+Changes are written in *rounds*. A round has everything that changed since the round before: the head, and the chunks
+that differ from their stored form. Acknowledgements that arrived before a round began are answered when its last part
+is saved. A round may take several writes, one at a time.
 
-It does not matter for safety where a round is cut off. The head of a round is in its first write, with the start offset
-of when the round began; a chunk is written as it is when its turn comes; and done stays done. So whatever prefix of the
-writes is stored says of no offset that it is done unless it is, and of all that was answered that it is.
+Any prefix of the writes is safe. The head of a round is in its first write, with the start offset of when the round
+began; a chunk is written as it is when its turn comes; and done offsets stay done. So no stored prefix calls an offset
+done that is not, and every acknowledgement that was answered is in it.
 """
 
 import heapq
 
-from penstock.queue.board import Board
+from penstock.queue.offset_table import OffsetTable
+from penstock.queue.state_records import HEAD_SUFFIX, Head, chunk_suffix, encode_chunk, encode_head
 from penstock.queue.states import CHUNK_SIZE, DONE
-from penstock.queue.storage import HEAD_SUFFIX, Head, chunk_suffix, encode_chunk, encode_head
 from penstock.queue.values import Changes
 from penstock.types import Term
 
 MAX_CHUNKS_PER_WRITE = 128
 MAX_BYTES_PER_WRITE = 768 * 1024
-"""A chunk takes at most 17,130 bytes, so a write is below the 1 MB that a topic takes by default."""
+"""A chunk takes at most 17,130 bytes, so a write is below the 1 MB that a topic accepts by default."""
 
 _DONE_CHUNK = encode_chunk(bytearray((DONE,)) * CHUNK_SIZE, bytearray(CHUNK_SIZE))
 
 
-class Journal:
-    """Makes records of what has changed."""
+class StateWriter:
+    """Produces the records of changed chunks, and keeps the tokens of acknowledgements until they are saved."""
 
     def __init__(self, term: Term) -> None:
         self.saved_start_offset: int | None = None
-        """The start offset of the last head that is saved: all below will never be wanted again."""
+        """The start offset of the last saved head: the queue needs no record below it."""
         self._term = term
         self._written_start_offset: int | None = None
-        """Of the last head of this term, saved or under way. None makes the first round have one, which tells the
-        state topic's leader of the term."""
+        """The start offset in the last head of this term, saved or being written. None makes the first round write a
+        head, which tells the leader of the state topic about the term."""
         self._number = 0
         self._under_way = False
         self._tokens: list[object] = []
-        """Of those who wait for the next round."""
+        """Acknowledgements that wait for the next round."""
         self._round: list[int] = []
-        """Chunks that are still to be written in this round, the last first."""
+        """Chunks still to be written in this round, the last first."""
         self._round_start = 0
         self._round_tokens: list[object] = []
         self._stored: dict[int, bool] = {}
-        """Whether a chunk has a record, for all that had one and are not passed by the start offset."""
+        """Whether a chunk has a record; for all chunks that had one and are not below the start offset."""
         self._stored_order: list[int] = []
         """The same numbers as a heap."""
 
-    def found(self, start_offset: int, chunks: list[int]) -> None:
-        """What was stored before this term."""
+    def restored(self, start_offset: int, chunks: list[int]) -> None:
+        """Records that exist from before this term."""
         self.saved_start_offset = start_offset
         self._stored = dict.fromkeys(chunks, True)
         self._stored_order = sorted(chunks)
@@ -56,15 +56,15 @@ class Journal:
     def wait(self, token: object) -> None:
         self._tokens.append(token)
 
-    def take(self, board: Board) -> Changes | None:
+    def take(self, table: OffsetTable) -> Changes | None:
         if self._under_way:
             return None
         records: list[tuple[bytes, bytes | None]] = []
         if not self._round:
-            self._begin(board, records)
+            self._begin(table, records)
         size = chunk_records = 0
         while self._round and chunk_records < MAX_CHUNKS_PER_WRITE and size < MAX_BYTES_PER_WRITE:
-            if self._record(board, self._round.pop(), records):
+            if self._record(table, self._round.pop(), records):
                 chunk_records += 1
                 size += len(records[-1][1] or b"")
         if not records:
@@ -75,7 +75,7 @@ class Journal:
         return Changes(self._number, records)
 
     def saved(self, number: int) -> list[object]:
-        """The tokens of those who need wait no longer."""
+        """A write is committed. Returns the tokens of the acknowledgements that are durable with it."""
         if not self._under_way or number != self._number:
             raise ValueError(f"write {number} is not under way")
         self._under_way = False
@@ -85,16 +85,16 @@ class Journal:
         tokens, self._round_tokens = self._round_tokens, []
         return tokens
 
-    def _begin(self, board: Board, records: list[tuple[bytes, bytes | None]]) -> None:
-        self._round_start = board.start_offset
+    def _begin(self, table: OffsetTable, records: list[tuple[bytes, bytes | None]]) -> None:
+        self._round_start = table.start_offset
         self._round_tokens, self._tokens = self._tokens, []
         if self._written_start_offset != self._round_start:
             self._written_start_offset = self._round_start
             head = Head(self._term, self._round_start)
             records.append((HEAD_SUFFIX, encode_head(head)))
         start_chunk = self._round_start // CHUNK_SIZE
-        numbers = [number for number in board.changed if number >= start_chunk]
-        board.changed.clear()
+        numbers = [number for number in table.changed if number >= start_chunk]
+        table.changed.clear()
         while self._stored_order and self._stored_order[0] < start_chunk:
             passed = heapq.heappop(self._stored_order)
             if self._stored[passed]:
@@ -103,9 +103,9 @@ class Journal:
                 del self._stored[passed]
         self._round = sorted(numbers, reverse=True)
 
-    def _record(self, board: Board, number: int, records: list[tuple[bytes, bytes | None]]) -> bool:
-        """Adds the chunk's record, if it needs one."""
-        value = self._value(board, number)
+    def _record(self, table: OffsetTable, number: int, records: list[tuple[bytes, bytes | None]]) -> bool:
+        """Adds the chunk's record, if it needs one; returns whether it did."""
+        value = self._value(table, number)
         if value is None and not self._stored.get(number):
             return False
         records.append((chunk_suffix(number), value))
@@ -117,11 +117,11 @@ class Journal:
         self._stored[number] = value is not None
         return True
 
-    def _value(self, board: Board, number: int) -> bytes | None:
+    def _value(self, table: OffsetTable, number: int) -> bytes | None:
         since = self._round_start - number * CHUNK_SIZE
         if since >= CHUNK_SIZE:
             return None
-        chunk = board.chunks.get(number)
+        chunk = table.chunks.get(number)
         if chunk is None:
             return _DONE_CHUNK
-        return encode_chunk(chunk.state, chunk.deliveries, max(0, since), chunk.resting())
+        return encode_chunk(chunk.state, chunk.deliveries, max(0, since), chunk.delayed())

@@ -1,34 +1,34 @@
-"""What the state topic holds of a queue, byte by byte. All numbers are big-endian.
+"""The records of a queue in the state topic, byte by byte. All numbers are big-endian.
 
     key     int16 version 100 | int16 length and UTF-8 bytes: group | 16 bytes topic id | int32 partition | suffix
     suffix  uint8 0                            the head
             uint8 1 | int64 chunk number       a chunk: the offsets from 4,096 times its number on
-            uint8 2                            who may write: the keeper of the topic's own
+            uint8 2                            the fence, see `state_store.py`
 
-Kafka's own state records have key versions 0 and 1. Its tools meet one here that they do not know, and say so.
+Kafka's own state records have key versions 0 and 1. Its tools report these records as an unknown version.
 
     head    int16 version 1 | int32 term of the leader that wrote it | int64 start offset: all below is done
 
-Partition -1 is the topic as a whole. It has a head only, whose start offset is the number of partitions that the topic
-had when the group began on it: partitions from there on came later.
+Partition -1 stands for the whole topic. It has only a head, whose start offset is the number of partitions that the
+topic had when the group began on it: partitions from that number on were added later.
 
-    chunk   int16 version 1 | done | undone                 if nothing rests
-            int16 version 2 | done | undone | resting       else
+    chunk   int16 version 1 | done | undone                 if there are no retry delays
+            int16 version 2 | done | undone | delayed       otherwise
     done    uint8 0 | uint16 count | count times: uint16 index, uint16 length     runs of offsets that are done
             uint8 1 | 512 bytes, one bit per offset, the highest bit first        if that is shorter
     undone  uint8 0 | uint16 count | count times: uint16 index, uint16 length, uint8 deliveries, uint8 rejected (0, 1)
             uint8 1 | 4,096 bytes deliveries | 512 bytes rejected, by bit         if that is shorter
-    resting uint16 count | count times: uint16 index, uint16 length, int64 due, milliseconds since 1970
+    delayed uint16 count | count times: uint16 index, uint16 length, int64 due, milliseconds since 1970
 
-Undone lists what was delivered and is not done: leased, released, retried, or on its way to the dead letters, and of
-the last whether a consumer rejected it. All other offsets were never delivered. Resting lists what of the undone waits
-for its next try; a due time that has passed means nothing. Indexes below the start offset say nothing.
+`undone` lists the offsets that were delivered and are not done: leased, released, retried, or on their way to the dead
+letters, with a flag if a consumer rejected them. All other offsets were never delivered. `delayed` lists those of them
+that wait for their next try; a due time in the past has no effect. Indexes below the start offset have no meaning.
 
-A null value deletes. Chunks below the start offset are deleted, chunks of which there is nothing to say are not
-stored. The topic is compacted, so a reader applies records in order and the last one of each key wins. What is
-none of this was written by a later version: UnknownFormat, never a silent skip.
+A null value deletes. Chunks below the start offset are deleted; a chunk in which nothing was delivered or done is not
+stored. The topic is compacted: a reader applies records in order, and the last one of each key wins. Any other format
+was written by a later version: UnknownFormat, never a silent skip.
 
-Not stored: leases, which end with the leader; deliver-at and expiry, which the log tells again.
+Not stored: leases, which end with the leader; deliver-at and expiry, which the next leader reads from the log.
 """
 
 import struct
@@ -43,9 +43,10 @@ from penstock.types import Term
 KEY_VERSION = 100
 HEAD_VERSION = 1
 CHUNK_VERSION = 1
-RESTING_VERSION = 2
-RESTING_RUNS_MAX = 1_000
-"""Of one chunk. What is beyond comes back at once under the next leader: a chunk's record must not grow without end."""
+DELAYED_VERSION = 2
+DELAYED_RUNS_MAX = 1_000
+"""Per chunk. Messages beyond it become available at once under the next leader: a chunk's record must not grow without
+limit."""
 
 HEAD_SUFFIX = b"\x00"
 FENCE_SUFFIX = b"\x02"
@@ -58,11 +59,11 @@ _SUFFIX = struct.Struct(">Bq")
 _COUNT = struct.Struct(">BH")
 _DONE_RUN = struct.Struct(">HH")
 _UNDONE_RUN = struct.Struct(">HHBB")
-_RESTING_RUN = struct.Struct(">HHq")
+_DELAYED_RUN = struct.Struct(">HHq")
 
 
 class StateKey(NamedTuple):
-    """Names one record of the state topic."""
+    """The key of one record of the state topic."""
 
     group_id: str
     topic_id: UUID
@@ -71,21 +72,21 @@ class StateKey(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What is stored of a partition as a whole."""
+    """The state of a partition as a whole."""
 
     term: Term
     start_offset: int
 
 
 class StoredChunk(NamedTuple):
-    """A chunk's cells: UNREAD where nothing is known, DONE, or REJECTED; and how often each was delivered."""
+    """The state of each offset (UNREAD, DONE or REJECTED), and how often each was delivered."""
 
     state: bytearray
     deliveries: bytearray
-    resting: "list[RestingRun]"
+    delayed: "list[DelayedRun]"
 
 
-class RestingRun(NamedTuple):
+class DelayedRun(NamedTuple):
     """Indexes that wait for their next try until the same time."""
 
     start: int
@@ -162,8 +163,8 @@ def decode_head(data: bytes) -> Head:
     return Head(Term(term), start_offset)
 
 
-def reach(parts: Mapping[bytes, bytes]) -> int:
-    """The offset behind all that a queue's state, by its suffixes, says anything of."""
+def state_end(parts: Mapping[bytes, bytes]) -> int:
+    """The end of the offsets about which a queue's stored parts, by suffix, say anything."""
     end = decode_head(parts[HEAD_SUFFIX]).start_offset
     for suffix, value in parts.items():
         if (number := chunk_of(suffix)) is not None:
@@ -177,30 +178,30 @@ def reach(parts: Mapping[bytes, bytes]) -> int:
 
 
 def encode_chunk(
-    state: bytearray, deliveries: bytearray, since: int = 0, resting: Sequence[RestingRun] = ()
+    state: bytearray, deliveries: bytearray, since: int = 0, delayed: Sequence[DelayedRun] = ()
 ) -> bytes | None:
-    """From index `since` on; None if there is nothing to say."""
+    """From index `since` on; None if nothing was delivered or done there."""
     done, undone = _split(state, deliveries, since)
     if not done and not undone:
         return None
-    version = RESTING_VERSION if resting else CHUNK_VERSION
+    version = DELAYED_VERSION if delayed else CHUNK_VERSION
     parts = [struct.pack(">h", version), _encode_done(done), _encode_undone(undone)]
-    if resting:
-        kept = resting[:RESTING_RUNS_MAX]
-        parts += [struct.pack(">H", len(kept)), *(_RESTING_RUN.pack(*run) for run in kept)]
+    if delayed:
+        kept = delayed[:DELAYED_RUNS_MAX]
+        parts += [struct.pack(">H", len(kept)), *(_DELAYED_RUN.pack(*run) for run in kept)]
     return b"".join(parts)
 
 
 def decode_chunk(data: bytes) -> StoredChunk:
     reader = _Reader(data)
     (version,) = reader.fields(">h")
-    if version not in (CHUNK_VERSION, RESTING_VERSION):
+    if version not in (CHUNK_VERSION, DELAYED_VERSION):
         raise _unknown(f"chunk version {version}")
     chunk = StoredChunk(bytearray(CHUNK_SIZE), bytearray(CHUNK_SIZE), [])
     _read_done(reader, chunk)
     _read_undone(reader, chunk)
-    if version == RESTING_VERSION:
-        chunk.resting.extend(RestingRun(*run) for run in reader.runs(_RESTING_RUN))
+    if version == DELAYED_VERSION:
+        chunk.delayed.extend(DelayedRun(*run) for run in reader.runs(_DELAYED_RUN))
     reader.finish()
     return chunk
 
@@ -276,7 +277,7 @@ def _unknown(what: str) -> UnknownFormat:
 
 
 class _Reader:
-    """Reads fields one after the other, and no byte that is not there."""
+    """Reads fields in order; raises UnknownFormat where bytes are missing."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -300,7 +301,7 @@ class _Reader:
         return form
 
     def runs(self, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
-        """Runs that begin with index and length, in order and apart from each other."""
+        """Runs that start with index and length, in order and without overlap."""
         (count,) = self.fields(">H")
         behind = 0
         for _ in range(count):

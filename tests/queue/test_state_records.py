@@ -10,6 +10,15 @@ from hypothesis import strategies as st
 
 from penstock.errors import UnknownFormat
 from penstock.queue import StateKey, chunk_of, decode_head, decode_key, encode_head, encode_key
+from penstock.queue.state_records import (
+    FENCE_SUFFIX,
+    HEAD_SUFFIX,
+    DelayedRun,
+    Head,
+    chunk_suffix,
+    decode_chunk,
+    encode_chunk,
+)
 from penstock.queue.states import (
     AVAILABLE,
     BYTE,
@@ -21,15 +30,6 @@ from penstock.queue.states import (
     REJECTED,
     UNREAD,
     runs,
-)
-from penstock.queue.storage import (
-    FENCE_SUFFIX,
-    HEAD_SUFFIX,
-    Head,
-    RestingRun,
-    chunk_suffix,
-    decode_chunk,
-    encode_chunk,
 )
 from penstock.types import Term
 
@@ -76,15 +76,15 @@ def test_what_rests_is_laid_out_as_described_and_has_an_end() -> None:
     state, deliveries = bytearray(BYTE[DEFERRED] * CHUNK_SIZE), bytearray(CHUNK_SIZE)
     deliveries[7:9] = BYTE[2] * 2
     undone = struct.pack(">hBHBHHHBB", 2, 0, 0, 0, 1, 7, 2, 2, 0)
-    value = encode_chunk(state, deliveries, resting=[RestingRun(7, 2, 12_345)])
+    value = encode_chunk(state, deliveries, delayed=[DelayedRun(7, 2, 12_345)])
     assert value == undone + struct.pack(">HHHq", 1, 7, 2, 12_345)
-    assert decode_chunk(value).resting == [(7, 2, 12_345)]
+    assert decode_chunk(value).delayed == [(7, 2, 12_345)]
     deliveries[:] = BYTE[1] * CHUNK_SIZE
-    every = [RestingRun(index, 1, index) for index in range(CHUNK_SIZE)]
-    longest = encode_chunk(state, deliveries, resting=every)
+    every = [DelayedRun(index, 1, index) for index in range(CHUNK_SIZE)]
+    longest = encode_chunk(state, deliveries, delayed=every)
     assert longest is not None
     assert len(longest) <= 17_130
-    assert decode_chunk(longest).resting == every[:1_000]
+    assert decode_chunk(longest).delayed == every[:1_000]
 
 
 @given(st.text(max_size=20), st.uuids(), st.integers(0, 2**31 - 1), st.none() | st.integers(0, 2**51))
