@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from penstock.spark.java import why_not
+from tests.spark.conftest import JVM_OPTIONS
 
 from .conftest import Cli, succeeded
 
 
 @pytest.mark.xdist_group("jvms")
-def test_the_demo_tells_its_story_and_leaves_nothing(plain_cli: Cli, tmp_path: Path) -> None:
+def test_the_demo_tells_its_story_and_leaves_nothing(
+    plain_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
     result = succeeded(plain_cli("demo", "--messages", "5000", "--data-dir", str(tmp_path), "--json"))
     figures = json.loads(result.stdout)
     assert (figures["lost"], figures["stored_twice"]) == (0, 0)

@@ -12,11 +12,13 @@ from penstock import Broker
 from penstock.spark.java import why_not
 from tests.spark.forks import Forks
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Tests are over before the JVM's second compiler or a parallel collector has paid for itself. Commands that start
+Spark get these by SPARK_SUBMIT_OPTS."""
 SETTINGS = {
     "spark.ui.enabled": "false",
-    # Tests are over before the JVM's second compiler or a parallel collector has paid for itself.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",

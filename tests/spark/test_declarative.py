@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock import Broker
 from penstock.spark.java import why_not
+from tests.spark.conftest import JVM_OPTIONS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative_pipeline"
 PATIENCE_S = 280
@@ -48,6 +49,7 @@ def test_the_example_project_reads_a_topic_and_writes_one(tmp_path: Path) -> Non
             "PENSTOCK_BOOTSTRAP": broker.bootstrap_servers,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": JVM_OPTIONS,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         done = subprocess.run(

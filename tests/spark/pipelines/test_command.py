@@ -1,6 +1,7 @@
 """`penstock pipeline`, as people run it."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.cli import pipeline_session
 from penstock.cli.app import penstock
 from penstock.cli.pipeline_session import OnSpark
+from tests.spark.conftest import JVM_OPTIONS
 
 from .conftest import Shop, all_places, topic_partitions
 
@@ -39,6 +41,7 @@ def test_an_archive_made_by_the_command_in_a_session_of_its_own(shop: Shop) -> N
     line = ["pipeline", "run", "archive", shop.topic, "--to", shop.path, "-b", shop.bootstrap_servers]
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", *line, "--master", "local[1]", "--json"],
+        env={**os.environ, "SPARK_SUBMIT_OPTS": JVM_OPTIONS},
         capture_output=True,
         text=True,
         timeout=240,
