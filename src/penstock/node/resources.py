@@ -70,7 +70,7 @@ class Resources:
 
     def __init__(self, state: ClusterState, partitions: PartitionTable) -> None:
         self._state = state
-        self._topics = state.topics
+        self._topics = state.topics  # one mapping for the life of the state: `apply` changes it in place
         self._partitions = partitions
 
     def _allows(self, caller: Caller, operation: Operation, resource_type: ResourceType, name: str) -> bool:
