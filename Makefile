@@ -56,7 +56,7 @@ bench-queue: setup  ## Penstock, RabbitMQ and NATS as work queues, side by side
 	$(BIN)/python benchmarks/against_queues.py
 
 mutants: setup   ## seeded bugs, and how many seeds the simulator needs to find each
-	$(BIN)/python tools/mutants.py
+	$(BIN)/python -m tools.mutants
 
 soak: setup      ## the simulator for SECONDS=600, half of them on each level
 	$(BIN)/penstock sim --level core --seconds $$(($(SECONDS) / 2)) --seed $(SEED)

@@ -1,13 +1,13 @@
 """How many seeds the simulator needs to find each seeded bug. Exit code 1 if it misses one within its bound.
 
-python tools/mutants.py [--level core|node] [NAME...]
+python -m tools.mutants [--level core|node] [NAME...]
 """
 
 import argparse
 import sys
 import time
 
-from penstock.sim.mutants import MUTANTS, Mutant, seeds_to_detection
+from tests.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 
 
 def main() -> int:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from penstock.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 from penstock.sim.seeds import run_seed
+from tests.sim.mutants import MUTANTS, Mutant, seeds_to_detection
 
 SEEDS, QUICK_SEEDS, SHARE = 300, 150, 75
 """How many seeds `make test-long` runs, how many of them `make test` runs, and how many of them form one test."""

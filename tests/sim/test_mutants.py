@@ -5,7 +5,7 @@ import pytest
 from penstock.raft import core, leader
 from penstock.raft.core import Raft
 from penstock.raft.messages import AppendReply
-from penstock.sim.mutants import MUTANTS, Change, Mutant, applied
+from tests.sim.mutants import MUTANTS, Change, Mutant, applied
 
 
 def test_there_are_enough_of_them_and_each_has_a_name() -> None:

@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner, Result
 
 from penstock.cli.sim import sim
-from penstock.sim.mutants import MUTANTS, applied
+from tests.sim.mutants import MUTANTS, applied
 
 
 def run(*arguments: str) -> Result:

@@ -60,8 +60,3 @@ def _run(world: GroupWorld | ClusterWorld, level: str, tracing: bool) -> Outcome
         failure=failure,
         trace=world.scheduler.trace() if tracing else [],
     )
-
-
-def run_seeds(first: int, count: int, *, level: str = CORE, nodes: int | None = None) -> Iterator[Outcome]:
-    for seed in range(first, first + count):
-        yield run_seed(seed, level=level, nodes=nodes)

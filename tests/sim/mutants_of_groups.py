@@ -2,8 +2,8 @@
 
 from penstock.groups import coordinator, rebalancing
 from penstock.node.coordination import core_host
-from penstock.sim.mutant import Change, Mutant
 from penstock.sim.seeds import NODE
+from tests.sim.mutant import Change, Mutant
 
 GROUP_MUTANTS = (
     Mutant(

@@ -2,8 +2,8 @@
 
 from penstock.log import compaction, compactor, retention
 from penstock.node import housekeeping
-from penstock.sim.mutant import Change, Mutant
 from penstock.sim.seeds import NODE
+from tests.sim.mutant import Change, Mutant
 
 UPKEEP_MUTANTS = (
     Mutant(

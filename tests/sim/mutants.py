@@ -19,11 +19,11 @@ from penstock.log import data_folder, flush_state, log, votes, writer
 from penstock.node.metadata import metadata_log
 from penstock.node.replication import flusher, hard_states, partition, pending, raft_driver
 from penstock.raft import config, core, election, follower, leader, membership
-from penstock.sim.mutant import Change, Mutant
-from penstock.sim.mutants_of_groups import GROUP_MUTANTS
-from penstock.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 from penstock.sim.outcome import Failure
 from penstock.sim.seeds import NODE, run_seed
+from tests.sim.mutant import Change, Mutant
+from tests.sim.mutants_of_groups import GROUP_MUTANTS
+from tests.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 
 
 @contextmanager
