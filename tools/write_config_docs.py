@@ -4,15 +4,17 @@ python tools/write_config_docs.py            rewrites the tables
 python tools/write_config_docs.py --check    only says whether they are up to date
 """
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
 from penstock.config import GROUP_CONFIGS, TOPIC_CONFIGS, ClusterSettings, GroupSettings, Limits
-from penstock.config.cluster import meaning
-from penstock.config.limits import reason
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 NO_LIMIT = 2**63 - 1
@@ -29,19 +31,19 @@ def group_rows() -> Iterator[str]:
 def replication_rows() -> Iterator[str]:
     yield "| setting | default | what it does |"
     yield "|---|---:|---|"
-    defaults = ClusterSettings()
+    defaults, docs = ClusterSettings(), field_docs(ClusterSettings)
     for field in msgspec.structs.fields(ClusterSettings):
         value = getattr(defaults, field.name)
         shown = str(value).lower() if isinstance(value, bool) else f"{value:,}"
-        yield f"| `{field.name}` | {shown} | {meaning(field.name)} |"
+        yield f"| `{field.name}` | {shown} | {docs[field.name]} |"
 
 
 def limit_rows() -> Iterator[str]:
     yield "| limit | default | what and why |"
     yield "|---|---:|---|"
-    defaults = Limits()
+    defaults, docs = Limits(), field_docs(Limits)
     for field in msgspec.structs.fields(Limits):
-        yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {reason(field.name)} |"
+        yield f"| `{field.name}` | {getattr(defaults, field.name):,} | {docs[field.name]} |"
 
 
 def topic_rows() -> Iterator[str]:
@@ -66,6 +68,21 @@ def queue_rows() -> Iterator[str]:
     for definition in GROUP_CONFIGS.values():
         shown, accepted = _shown(definition.default), definition.kind.expected
         yield f"| `{definition.name}` | {shown} | {accepted} | {definition.doc} |"
+
+
+def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """The text below each field of a struct, on one line. A field without one has no entry."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, text in pairwise(body.body):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str() as doc)),
+            ):
+                docs[name] = " ".join(doc.split())
+    return docs
 
 
 def _shown(default: str) -> str:

@@ -1,10 +1,8 @@
 """Settings of a cluster: the inter-node port, its key, its seeds, and one file for all nodes."""
 
-import msgspec
 import pytest
 
 from penstock.config import Address, ClusterSettings, Limits, NodeConfig, load_node_config
-from penstock.config.cluster import meaning
 from penstock.errors import ConfigError
 
 WHOLE_CLUSTER = """
@@ -144,8 +142,3 @@ def test_no_key_is_needed_where_only_this_machine_can_reach(host: str) -> None:
 
 def test_a_cluster_may_live_in_memory() -> None:
     assert load_node_config(flags={"cluster": "127.0.0.1:0", "memory": True}).memory
-
-
-def test_every_setting_of_replication_has_a_meaning() -> None:
-    for field in msgspec.structs.fields(ClusterSettings):
-        assert meaning(field.name).endswith("."), field.name

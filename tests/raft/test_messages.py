@@ -171,8 +171,6 @@ def test_a_joint_quorum_is_one_of_each_half() -> None:
     assert not config.is_quorum([replica(1), replica(2), replica(3)])
     assert not config.is_quorum([replica(1), replica(4), replica(5)])
     assert config.is_quorum([replica(1), replica(2), replica(5)])
-    reached = {1: 9, 2: 8, 3: 0, 4: 0, 5: 6}
-    assert config.agreed(lambda one: reached[one.node]) == 6
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Every node of a cluster should have the same values. Nothing breaks when they differ; the slower node is only slower.
 """
 
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -18,80 +18,34 @@ BEATS_PER_ELECTION_TIMEOUT = 3
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The table `[replication]`. `meaning(name)` explains a setting."""
+    """The table `[replication]`. docs/configuration.md quotes the text below each setting."""
 
-    heartbeat_interval_ms: Annotated[
-        int, Meta(ge=10, description="How often a leader's node sends a heartbeat to each other node.")
-    ] = 150
-    election_timeout_ms: Annotated[
-        int,
-        Meta(
-            ge=30,
-            description="How long followers wait for a silent leader before they elect another one; up to twice as "
-            "long, at random, so that they do not all become candidates at once. At least three heartbeats.",
-        ),
-    ] = 1_500
-    fence_after_ms: Annotated[
-        int,
-        Meta(
-            ge=100,
-            description="How long a node may be silent before clients are no longer sent to it. Kafka's "
-            "broker.session.timeout.ms is the same.",
-        ),
-    ] = 9_000
-    replace_after_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="How long a node may be unreachable before its replicas are created on other nodes; 0 for "
-            "never. Long enough for a restart of the machine, because copying all data is expensive.",
-        ),
-    ] = 600_000
-    auto_rebalance: Annotated[
-        bool,
-        Meta(
-            description="Whether a node that joins gets its share of replicas and leaders without a command."
-        ),
-    ] = True
-    max_moves: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Partitions that change their replicas at once: with more, clients would have to wait.",
-        ),
-    ] = 4
-    max_append_bytes: Annotated[
-        int,
-        Meta(
-            ge=KIBIBYTE,
-            description="Entries in one message to a follower; a larger batch is still sent whole.",
-        ),
-    ] = MEBIBYTE
-    max_in_flight_messages: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Messages of entries that a leader may have on the way to a follower.",
-        ),
-    ] = 64
-    max_in_flight_bytes: Annotated[
-        int, Meta(ge=KIBIBYTE, description="The same in bytes, for each partition and follower.")
-    ] = 32 * MEBIBYTE
-    max_uncommitted_bytes: Annotated[
-        int,
-        Meta(
-            ge=KIBIBYTE,
-            description="Bytes of a partition that are not committed yet; past this, producers are refused.",
-        ),
-    ] = 64 * MEBIBYTE
-    peer_silence_ms: Annotated[
-        int,
-        Meta(
-            ge=100,
-            description="A connection between nodes that has delivered nothing for this long is closed and opened "
-            "again, whatever TCP says.",
-        ),
-    ] = 5_000
+    heartbeat_interval_ms: Annotated[int, Meta(ge=10)] = 150
+    """How often a leader's node sends a heartbeat to each other node."""
+    election_timeout_ms: Annotated[int, Meta(ge=30)] = 1_500
+    """How long followers wait for a silent leader before they elect another one; up to twice as long, at random, so
+    that they do not all become candidates at once. At least three heartbeats."""
+    fence_after_ms: Annotated[int, Meta(ge=100)] = 9_000
+    """How long a node may be silent before clients are no longer sent to it. Kafka's broker.session.timeout.ms is the
+    same."""
+    replace_after_ms: Annotated[int, Meta(ge=0)] = 600_000
+    """How long a node may be unreachable before its replicas are created on other nodes; 0 for never. Long enough for a
+    restart of the machine, because copying all data is expensive."""
+    auto_rebalance: bool = True
+    """Whether a node that joins gets its share of replicas and leaders without a command."""
+    max_moves: Annotated[int, Meta(ge=1)] = 4
+    """Partitions that change their replicas at once: with more, clients would have to wait."""
+    max_append_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = MEBIBYTE
+    """Entries in one message to a follower; a larger batch is still sent whole."""
+    max_in_flight_messages: Annotated[int, Meta(ge=1)] = 64
+    """Messages of entries that a leader may have on the way to a follower."""
+    max_in_flight_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 32 * MEBIBYTE
+    """The same in bytes, for each partition and follower."""
+    max_uncommitted_bytes: Annotated[int, Meta(ge=KIBIBYTE)] = 64 * MEBIBYTE
+    """Bytes of a partition that are not committed yet; past this, producers are refused."""
+    peer_silence_ms: Annotated[int, Meta(ge=100)] = 5_000
+    """A connection between nodes that has delivered nothing for this long is closed and opened again, whatever TCP
+    says."""
 
     def validate(self) -> None:
         """Raises ConfigError for a setting outside its range, or for two that contradict each other."""
@@ -109,12 +63,6 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         if 0 < self.replace_after_ms < self.fence_after_ms:
             expected = f"at least replication.fence_after_ms ({self.fence_after_ms}), or 0 for never"
             raise ConfigError("replication.replace_after_ms", self.replace_after_ms, expected)
-
-
-def meaning(name: str) -> str:
-    """The explanation of a setting, for the manual and for help texts."""
-    meta: Meta = get_type_hints(ClusterSettings, include_extras=True)[name].__metadata__[-1]
-    return meta.description or ""
 
 
 def check_inter_node_port(

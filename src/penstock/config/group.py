@@ -16,8 +16,7 @@ import msgspec
 
 from penstock.config.definitions import Definition
 from penstock.config.kinds import ConfigType, Kind, boolean, choice, double, integer
-from penstock.config.overrides import nearest
-from penstock.errors import ErrorCode, KafkaError
+from penstock.config.overrides import invalid_config, nearest, parse_text
 from penstock.types import Isolation
 
 DEAD_LETTER_TOPIC = "penstock.dead.letter.topic"
@@ -229,8 +228,8 @@ def group_definition(name: str) -> Definition:
         return definition
     for prefix, reason in NOT_OFFERED.items():
         if name.startswith(prefix):
-            raise _invalid(f"{name} is not supported: {reason}")
-    raise _invalid(f"unknown group config {name}{nearest(name, GROUP_CONFIGS)}")
+            raise invalid_config(f"{name} is not supported: {reason}")
+    raise invalid_config(f"unknown group config {name}{nearest(name, GROUP_CONFIGS)}")
 
 
 def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
@@ -239,8 +238,8 @@ def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]
     for name, value in overrides.items():
         definition = group_definition(name)
         if value is None:
-            raise _invalid(f"{name} has no value; send a value, or leave it out to use the default")
-        _parse(definition, value)
+            raise invalid_config(f"{name} has no value; send a value, or leave it out to use the default")
+        parse_text(definition, value)
         checked[name] = value.strip()
     _check_together(resolve_group(checked))
     return checked
@@ -263,27 +262,14 @@ def resolve_group(overrides: Mapping[str, str]) -> ShareGroupConfig:
     return ShareGroupConfig(**fields)
 
 
-def _parse(definition: Definition, value: str) -> object:
-    try:
-        return definition.kind.parse(value.strip())
-    except ValueError:
-        raise _invalid(
-            f"{definition.name}={value} is not valid: expected {definition.kind.expected}"
-        ) from None
-
-
 def _check_together(config: ShareGroupConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
-        raise _invalid(
+        raise invalid_config(
             f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) is not below share.session.timeout.ms "
             f"({config.session_timeout_ms}): members would be removed before their next heartbeat"
         )
     if config.retry_backoff_ms > config.retry_backoff_max_ms:
-        raise _invalid(
+        raise invalid_config(
             f"penstock.retry.backoff.ms ({config.retry_backoff_ms}) is above penstock.retry.backoff.max.ms "
             f"({config.retry_backoff_max_ms})"
         )
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_CONFIG, message)

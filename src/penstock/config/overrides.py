@@ -16,7 +16,7 @@ def parse_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in overrides.items():
         if value is None:
-            raise _invalid(f"{name} has no value; send a value, or leave it out to use the default")
+            raise invalid_config(f"{name} has no value; send a value, or leave it out to use the default")
         parse_value(name, value)
         checked[name] = value.strip()
     return checked
@@ -25,9 +25,9 @@ def parse_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
 def parse_value(name: str, value: str) -> object:
     """The value of one topic config, or KafkaError(INVALID_CONFIG) that says what is wrong and what to do."""
     definition = topic_definition(name)
-    parsed = _parse(definition, value)
+    parsed = parse_text(definition, value)
     if definition.refused and parsed != definition.kind.parse(definition.default):
-        raise _invalid(f"{name}={value} is not supported: {definition.refused}")
+        raise invalid_config(f"{name}={value} is not supported: {definition.refused}")
     return parsed
 
 
@@ -37,8 +37,8 @@ def topic_definition(name: str) -> Definition:
     if definition is not None:
         return definition
     if name in FORMER_CONFIGS:
-        raise _invalid(f"unknown topic config {name}: {FORMER_CONFIGS[name]}")
-    raise _invalid(f"unknown topic config {name}{nearest(name, TOPIC_CONFIGS)}")
+        raise invalid_config(f"unknown topic config {name}: {FORMER_CONFIGS[name]}")
+    raise invalid_config(f"unknown topic config {name}{nearest(name, TOPIC_CONFIGS)}")
 
 
 def resolve(overrides: Mapping[str, str], node_defaults: Mapping[str, str]) -> TopicConfig:
@@ -71,23 +71,24 @@ def nearest(name: str, known: Mapping[str, object]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def _parse(definition: Definition, value: str) -> object:
+def parse_text(definition: Definition, value: str) -> object:
+    """A config's text by its rule; KafkaError(INVALID_CONFIG) says what was expected."""
     try:
         return definition.kind.parse(value.strip())
     except ValueError:
-        raise _invalid(
+        raise invalid_config(
             f"{definition.name}={value} is not valid: expected {definition.kind.expected}"
         ) from None
 
 
 def _check_together(config: TopicConfig) -> None:
     if config.cleanup_acked and config.cleanup_compact:
-        raise _invalid(
+        raise invalid_config(
             "cleanup.policy cannot have acked and compact together: compact keeps the last record of each key for "
             "later readers, acked deletes it once all present readers have it; use one of them"
         )
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        raise _invalid(
+        raise invalid_config(
             f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is above max.compaction.lag.ms "
             f"({config.max_compaction_lag_ms}); the minimum must not be above the maximum"
         )
@@ -117,5 +118,5 @@ _SPECIAL: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _invalid(message: str) -> KafkaError:
+def invalid_config(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_CONFIG, message)

@@ -8,7 +8,7 @@ configuration that follows it, so that any leader can complete the change from t
 On the wire and in the log it is a MessagePack array [version, voters, outgoing, learners] of [node, incarnation].
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -51,10 +51,6 @@ class GroupConfig(msgspec.Struct, frozen=True, array_like=True):
     def is_quorum(self, replicas: Iterable[Replica]) -> bool:
         present = frozenset(replicas)
         return all(sum(voter in present for voter in half) * 2 > len(half) for half in self.halves)
-
-    def agreed(self, value_of: Callable[[Replica], Value]) -> Value:
-        """The greatest value that a majority of each half has reached."""
-        return min(majority_value([value_of(voter) for voter in half]) for half in self.halves)
 
     def validate(self) -> None:
         """Raises ProtocolViolation. A node may have one replica in each list, and not two incarnations."""

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.batch import Record
 from penstock.errors import PenstockError
-from penstock.queue.subscription import SubscriberSettings, Times
+from penstock.queue.subscription import SubscriberSettings
 from penstock.types import TopicPartition
 
 
@@ -109,4 +109,3 @@ FAILED = Outcome(reason="a bug in reading this: the node's log has the traceback
 Notice = dict[str, object]
 """Something to be told to a subscriber, as JSON has it."""
 Send = Callable[[bytes | Notice], Awaitable[None]]
-NO_TIMES: Mapping[int, Times] = {}

@@ -15,25 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from .interfaces import PayloadError, shown
 from .spark_types import path_of
@@ -47,7 +29,7 @@ MAX_FIXED_BYTES = 1 << 20
 class Shape:
     """One Avro type: its Spark type, its fastavro schema, and its Arrow type."""
 
-    spark: DataType
+    spark: types.DataType
     avro: Any
     parsed: pa.DataType  # Arrow's type for what fastavro gives
     min_bytes: int
@@ -63,23 +45,23 @@ class _Names:
     known: dict[str, Shape | None] = field(default_factory=dict)
 
 
-_PRIMITIVES: dict[str, tuple[type[DataType], pa.DataType, int]] = {
-    "boolean": (BooleanType, pa.bool_(), 1),
-    "int": (IntegerType, pa.int32(), 1),
-    "long": (LongType, pa.int64(), 1),
-    "float": (FloatType, pa.float32(), 4),
-    "double": (DoubleType, pa.float64(), 8),
-    "string": (StringType, pa.string(), 1),
-    "bytes": (BinaryType, pa.binary(), 1),
-    "null": (NullType, pa.null(), 0),
+_PRIMITIVES: dict[str, tuple[type[types.DataType], pa.DataType, int]] = {
+    "boolean": (types.BooleanType, pa.bool_(), 1),
+    "int": (types.IntegerType, pa.int32(), 1),
+    "long": (types.LongType, pa.int64(), 1),
+    "float": (types.FloatType, pa.float32(), 4),
+    "double": (types.DoubleType, pa.float64(), 8),
+    "string": (types.StringType, pa.string(), 1),
+    "bytes": (types.BinaryType, pa.binary(), 1),
+    "null": (types.NullType, pa.null(), 0),
 }
-_TIMESTAMPS: dict[str, tuple[type[DataType], str]] = {
-    "timestamp-millis": (TimestampType, "ms"),
-    "timestamp-micros": (TimestampType, "us"),
-    "timestamp-nanos": (TimestampType, "ns"),
-    "local-timestamp-millis": (TimestampNTZType, "ms"),
-    "local-timestamp-micros": (TimestampNTZType, "us"),
-    "local-timestamp-nanos": (TimestampNTZType, "ns"),
+_TIMESTAMPS: dict[str, tuple[type[types.DataType], str]] = {
+    "timestamp-millis": (types.TimestampType, "ms"),
+    "timestamp-micros": (types.TimestampType, "us"),
+    "timestamp-nanos": (types.TimestampType, "ns"),
+    "local-timestamp-millis": (types.TimestampNTZType, "ms"),
+    "local-timestamp-micros": (types.TimestampNTZType, "us"),
+    "local-timestamp-nanos": (types.TimestampNTZType, "ns"),
 }
 
 
@@ -99,7 +81,7 @@ def parse_avro(text: str) -> Shape:
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"the Avro schema {shown(text)!r} is not JSON: {shown(error)}") from None
     shape = _shape(found, "", "", _Names(), 0)
-    if not isinstance(shape.spark, StructType):
+    if not isinstance(shape.spark, types.StructType):
         raise PayloadError(f"expected an Avro schema of type record, found {shape.spark.simpleString()}")
     return shape
 
@@ -134,11 +116,11 @@ def _object(schema: Mapping[str, Any], path: str, space: str, names: _Names, dep
             if not items.min_bytes:
                 raise _wrong(path, "an array of items that take no bytes")
             return _collection(
-                ArrayType(items.spark), {**schema, "items": items.avro}, pa.list_(items.parsed), items
+                types.ArrayType(items.spark), {**schema, "items": items.avro}, pa.list_(items.parsed), items
             )
         case "map":
             values = _shape(schema.get("values"), f"{path}.value", space, names, depth + 1)
-            spark = MapType(StringType(), values.spark)
+            spark = types.MapType(types.StringType(), values.spark)
             return _collection(
                 spark, {**schema, "values": values.avro}, pa.map_(pa.string(), values.parsed), values
             )
@@ -149,7 +131,7 @@ def _object(schema: Mapping[str, Any], path: str, space: str, names: _Names, dep
     return _shape(kind, path, space, names, depth + 1)
 
 
-def _collection(spark: DataType, avro: Any, parsed: pa.DataType, inner: Shape) -> Shape:
+def _collection(spark: types.DataType, avro: Any, parsed: pa.DataType, inner: Shape) -> Shape:
     return Shape(spark=spark, avro=avro, parsed=parsed, min_bytes=1, children=(inner,), nodes=inner.nodes + 1)
 
 
@@ -166,7 +148,9 @@ def _record(schema: Mapping[str, Any], path: str, space: str, names: _Names, dep
         labels.append(one["name"])
         children.append(_shape(one["type"], path_of(path, one["name"]), space, names, depth + 1))
     made = Shape(
-        spark=StructType([StructField(n, c.spark) for n, c in zip(labels, children, strict=True)]),
+        spark=types.StructType(
+            [types.StructField(n, c.spark) for n, c in zip(labels, children, strict=True)]
+        ),
         avro={
             "type": "record",
             "name": name,
@@ -230,7 +214,7 @@ def _enum(schema: Mapping[str, Any], name: str, path: str) -> Shape:
     if not isinstance(symbols, list) or not symbols or not all(isinstance(s, str) for s in symbols):
         raise _wrong(path, "an enum without symbols")
     avro = {"type": "enum", "name": name, "symbols": symbols}
-    return Shape(spark=StringType(), avro=avro, parsed=pa.string(), min_bytes=1)
+    return Shape(spark=types.StringType(), avro=avro, parsed=pa.string(), min_bytes=1)
 
 
 def _fixed(schema: Mapping[str, Any], name: str, path: str) -> Shape:
@@ -240,7 +224,7 @@ def _fixed(schema: Mapping[str, Any], name: str, path: str) -> Shape:
     avro = {"type": "fixed", "name": name, "size": size}
     decimal = _decimal(schema, path)
     if decimal is None:
-        return Shape(spark=BinaryType(), avro=avro, parsed=pa.binary(), min_bytes=size)
+        return Shape(spark=types.BinaryType(), avro=avro, parsed=pa.binary(), min_bytes=size)
     return _decimal_shape(decimal, avro, size)
 
 
@@ -248,7 +232,7 @@ def _primitive(kind: str, schema: Mapping[str, Any], path: str) -> Shape:
     spark, parsed, min_bytes = _PRIMITIVES[kind]
     logical = schema.get("logicalType")
     if kind == "int" and logical == "date":
-        return Shape(spark=DateType(), avro=kind, parsed=parsed, min_bytes=min_bytes)
+        return Shape(spark=types.DateType(), avro=kind, parsed=parsed, min_bytes=min_bytes)
     if kind == "long" and logical in _TIMESTAMPS:
         stamp, unit = _TIMESTAMPS[logical]
         return Shape(spark=stamp(), avro=kind, parsed=parsed, min_bytes=min_bytes, unit=unit)
@@ -258,7 +242,7 @@ def _primitive(kind: str, schema: Mapping[str, Any], path: str) -> Shape:
     return Shape(spark=spark(), avro=kind, parsed=parsed, min_bytes=min_bytes)
 
 
-def _decimal(schema: Mapping[str, Any], path: str) -> DecimalType | None:
+def _decimal(schema: Mapping[str, Any], path: str) -> types.DecimalType | None:
     if schema.get("logicalType") != "decimal":
         return None
     precision, scale = schema.get("precision"), schema.get("scale", 0)
@@ -266,10 +250,10 @@ def _decimal(schema: Mapping[str, Any], path: str) -> DecimalType | None:
         raise _wrong(path, "a decimal without precision")
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
         raise _wrong(path, f"decimal({precision},{scale}), but Spark's decimals have 1 to 38 digits")
-    return DecimalType(precision, scale)
+    return types.DecimalType(precision, scale)
 
 
-def _decimal_shape(kind: DecimalType, avro: dict[str, Any], min_bytes: int) -> Shape:
+def _decimal_shape(kind: types.DecimalType, avro: dict[str, Any], min_bytes: int) -> Shape:
     marked = {**avro, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     return Shape(
         spark=kind, avro=marked, parsed=pa.decimal128(kind.precision, kind.scale), min_bytes=min_bytes
@@ -278,7 +262,7 @@ def _decimal_shape(kind: DecimalType, avro: dict[str, Any], min_bytes: int) -> S
 
 def _union(branches: list[Any], path: str, space: str, names: _Names, depth: int) -> Shape:
     shapes = [_shape(b, path, space, names, depth + 1) for b in branches]
-    real = [s for s in shapes if not isinstance(s.spark, NullType)]
+    real = [s for s in shapes if not isinstance(s.spark, types.NullType)]
     avro = [s.avro for s in shapes]
     nodes = 1 + sum(s.nodes for s in shapes)
     if len(real) == 1:
@@ -293,10 +277,10 @@ def _union(branches: list[Any], path: str, space: str, names: _Names, depth: int
             nodes=nodes,
         )
     kinds = {type(s.spark) for s in real}
-    if kinds == {IntegerType, LongType}:
-        return Shape(spark=LongType(), avro=avro, parsed=pa.int64(), min_bytes=1, nodes=nodes)
-    if kinds == {FloatType, DoubleType}:
-        return Shape(spark=DoubleType(), avro=avro, parsed=pa.float64(), min_bytes=1, nodes=nodes)
+    if kinds == {types.IntegerType, types.LongType}:
+        return Shape(spark=types.LongType(), avro=avro, parsed=pa.int64(), min_bytes=1, nodes=nodes)
+    if kinds == {types.FloatType, types.DoubleType}:
+        return Shape(spark=types.DoubleType(), avro=avro, parsed=pa.float64(), min_bytes=1, nodes=nodes)
     raise _wrong(path, f"a union of {len(real)} types; expected one type with or without null")
 
 

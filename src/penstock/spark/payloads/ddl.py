@@ -14,26 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from .interfaces import PayloadError, shown
 
@@ -41,42 +22,42 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*')|([^\s<>(),:`']+
 # Deep enough for any table; the parser recurses.
 MAX_DEPTH = 50
 
-_WORDS: dict[str, Callable[[], DataType]] = {
-    "boolean": BooleanType,
-    "tinyint": ByteType,
-    "byte": ByteType,
-    "smallint": ShortType,
-    "short": ShortType,
-    "int": IntegerType,
-    "integer": IntegerType,
-    "bigint": LongType,
-    "long": LongType,
-    "float": FloatType,
-    "real": FloatType,
-    "double": DoubleType,
-    "string": StringType,
-    "binary": BinaryType,
-    "date": DateType,
-    "timestamp": TimestampType,
-    "timestamp_ltz": TimestampType,
-    "timestamp_ntz": TimestampNTZType,
+_WORDS: dict[str, Callable[[], types.DataType]] = {
+    "boolean": types.BooleanType,
+    "tinyint": types.ByteType,
+    "byte": types.ByteType,
+    "smallint": types.ShortType,
+    "short": types.ShortType,
+    "int": types.IntegerType,
+    "integer": types.IntegerType,
+    "bigint": types.LongType,
+    "long": types.LongType,
+    "float": types.FloatType,
+    "real": types.FloatType,
+    "double": types.DoubleType,
+    "string": types.StringType,
+    "binary": types.BinaryType,
+    "date": types.DateType,
+    "timestamp": types.TimestampType,
+    "timestamp_ltz": types.TimestampType,
+    "timestamp_ntz": types.TimestampNTZType,
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 # Spark reads these as strings too.
 _TEXTS = ("char", "character", "varchar")
 
 
-def parse_schema(text: str) -> StructType:
+def parse_schema(text: str) -> types.StructType:
     """DDL or Spark's JSON to a schema; PayloadError says where the text goes wrong."""
     if text.lstrip().startswith("{"):
         return _from_json(text)
     return _Parser(text).schema()
 
 
-def _from_json(text: str) -> StructType:
+def _from_json(text: str) -> types.StructType:
     try:
         found: Any = json.loads(text)
-        return StructType.fromJson(found)
+        return types.StructType.fromJson(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, PySparkException) as error:
         raise PayloadError(
             f"valueSchema={shown(text)!r}: expected a schema in DDL or in Spark's JSON "
@@ -102,7 +83,7 @@ class _Parser:
             at = found.end()
         return tokens
 
-    def schema(self) -> StructType:
+    def schema(self) -> types.StructType:
         # "struct" may also be the name of the first field.
         if self._peek().lower() == "struct" and self._tokens[1:2] == ["<"]:
             self._take()
@@ -113,14 +94,14 @@ class _Parser:
             raise self._error("the end of the schema or a comma", self._peek())
         return found
 
-    def _fields(self) -> StructType:
+    def _fields(self) -> types.StructType:
         fields = [self._field()]
         while self._peek() == ",":
             self._take()
             fields.append(self._field())
-        return StructType(fields)
+        return types.StructType(fields)
 
-    def _field(self) -> StructField:
+    def _field(self) -> types.StructField:
         name = self._name()
         if self._peek() == ":":
             self._take()
@@ -133,7 +114,7 @@ class _Parser:
         if self._peek().lower() == "comment":
             self._take()
             metadata["comment"] = self._string()
-        return StructField(name, kind, nullable, metadata)
+        return types.StructField(name, kind, nullable, metadata)
 
     def _name(self) -> str:
         token = self._take()
@@ -149,7 +130,7 @@ class _Parser:
             raise self._error("a quoted comment", token)
         return re.sub(r"\\(.)", r"\1", token[1:-1])
 
-    def _type(self) -> DataType:
+    def _type(self) -> types.DataType:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise PayloadError(f"valueSchema is nested more than {MAX_DEPTH} levels deep")
@@ -157,12 +138,12 @@ class _Parser:
         self._depth -= 1
         return kind
 
-    def _one_type(self) -> DataType:
+    def _one_type(self) -> types.DataType:
         token = self._take()
         match token.lower():
             case "array":
                 self._expect("<")
-                kind: DataType = ArrayType(self._type())
+                kind: types.DataType = types.ArrayType(self._type())
                 self._expect(">")
                 return kind
             case "map":
@@ -173,31 +154,31 @@ class _Parser:
                 return self._decimal()
             case word if word in _TEXTS:
                 self._numbers()
-                return StringType()
+                return types.StringType()
             case word if word in _WORDS:
                 return _WORDS[word]()
         raise self._error(f"a type ({', '.join(_WORDS)}, decimal(p,s), array<>, map<> or struct<>)", token)
 
-    def _map(self) -> MapType:
+    def _map(self) -> types.MapType:
         self._expect("<")
         key = self._type()
         self._expect(",")
         value = self._type()
         self._expect(">")
-        return MapType(key, value)
+        return types.MapType(key, value)
 
-    def _struct(self) -> StructType:
+    def _struct(self) -> types.StructType:
         self._expect("<")
-        found = self._fields() if self._peek() != ">" else StructType([])
+        found = self._fields() if self._peek() != ">" else types.StructType([])
         self._expect(">")
         return found
 
-    def _decimal(self) -> DecimalType:
+    def _decimal(self) -> types.DecimalType:
         numbers = self._numbers()
         precision, scale = (*numbers, 0)[:2] if numbers else (10, 0)
         if len(numbers) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
             raise self._error("decimal(p,s) with p from 1 to 38 and s from 0 to p", str(tuple(numbers)))
-        return DecimalType(precision, scale)
+        return types.DecimalType(precision, scale)
 
     def _numbers(self) -> list[int]:
         if self._peek() != "(":

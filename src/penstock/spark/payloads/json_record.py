@@ -19,21 +19,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from .interfaces import BadValue, shown
 from .spark_types import INT_BITS, described, path_of
@@ -59,7 +45,7 @@ class Number(str):
 
 
 class RecordReader:
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: types.StructType) -> None:
         self._read = _struct_reader(schema)
         self._json = json.JSONDecoder(parse_float=Number, parse_int=Number, parse_constant=Number)
 
@@ -100,11 +86,11 @@ def picture(value: Any) -> str:
     return "an object"
 
 
-def _wrong(kind: DataType, value: Any, path: str) -> BadValue:
+def _wrong(kind: types.DataType, value: Any, path: str) -> BadValue:
     return BadValue(f"field {shown(path)!r}: expected {shown(described(kind))}, found {picture(value)}")
 
 
-def _struct_reader(schema: StructType) -> Reader:
+def _struct_reader(schema: types.StructType) -> Reader:
     fields = [(f.name, reader_for(f.dataType), f.nullable, f.dataType) for f in schema.fields]
 
     def read(value: Any, path: str) -> dict[str, Any]:
@@ -125,7 +111,7 @@ def _struct_reader(schema: StructType) -> Reader:
     return read
 
 
-def _array_reader(kind: ArrayType) -> Reader:
+def _array_reader(kind: types.ArrayType) -> Reader:
     convert = reader_for(kind.elementType)
 
     def read(value: Any, path: str) -> list[Any]:
@@ -138,7 +124,7 @@ def _array_reader(kind: ArrayType) -> Reader:
     return read
 
 
-def _map_reader(kind: MapType) -> Reader:
+def _map_reader(kind: types.MapType) -> Reader:
     convert = reader_for(kind.valueType)
 
     def read(value: Any, path: str) -> list[tuple[str, Any]]:
@@ -153,7 +139,7 @@ def _map_reader(kind: MapType) -> Reader:
     return read
 
 
-def _int_reader(kind: DataType) -> Reader:
+def _int_reader(kind: types.DataType) -> Reader:
     bits = INT_BITS[type(kind)]
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
@@ -168,8 +154,8 @@ def _int_reader(kind: DataType) -> Reader:
     return read
 
 
-def _float_reader(kind: DataType) -> Reader:
-    single = isinstance(kind, FloatType)
+def _float_reader(kind: types.DataType) -> Reader:
+    single = isinstance(kind, types.FloatType)
 
     def read(value: Any, path: str) -> float:
         if isinstance(value, str) and value in SPECIAL_FLOATS:
@@ -184,7 +170,7 @@ def _float_reader(kind: DataType) -> Reader:
     return read
 
 
-def _decimal_reader(kind: DecimalType) -> Reader:
+def _decimal_reader(kind: types.DecimalType) -> Reader:
     unit = Decimal(1).scaleb(-kind.scale)
     context = Context(prec=kind.precision, rounding=ROUND_HALF_UP)
 
@@ -202,7 +188,7 @@ def _decimal_reader(kind: DecimalType) -> Reader:
     return read
 
 
-def _boolean_reader(kind: DataType) -> Reader:
+def _boolean_reader(kind: types.DataType) -> Reader:
     def read(value: Any, path: str) -> bool:
         if type(value) is bool:
             return value
@@ -211,7 +197,7 @@ def _boolean_reader(kind: DataType) -> Reader:
     return read
 
 
-def _string_reader(kind: DataType) -> Reader:
+def _string_reader(kind: types.DataType) -> Reader:
     def read(value: Any, path: str) -> str:
         return _text(value if isinstance(value, str) else json_text(value), path)
 
@@ -236,7 +222,7 @@ def json_text(value: Any) -> str:
     return str(value) if type(value) is Number else json.dumps(value, ensure_ascii=False)
 
 
-def _binary_reader(kind: DataType) -> Reader:
+def _binary_reader(kind: types.DataType) -> Reader:
     def read(value: Any, path: str) -> bytes:
         if type(value) is str:
             try:
@@ -248,7 +234,7 @@ def _binary_reader(kind: DataType) -> Reader:
     return read
 
 
-def _date_reader(kind: DataType) -> Reader:
+def _date_reader(kind: types.DataType) -> Reader:
     def read(value: Any, path: str) -> int:
         if type(value) is str:
             try:
@@ -262,8 +248,8 @@ def _date_reader(kind: DataType) -> Reader:
     return read
 
 
-def _timestamp_reader(kind: DataType) -> Reader:
-    zoned = isinstance(kind, TimestampType)
+def _timestamp_reader(kind: types.DataType) -> Reader:
+    zoned = isinstance(kind, types.TimestampType)
 
     def read(value: Any, path: str) -> int:
         micros: int | None = None
@@ -304,22 +290,22 @@ def micros_of(text: str, zoned: bool) -> int | None:
     return None
 
 
-_READERS: dict[type[DataType], Callable[[Any], Reader]] = {
+_READERS: dict[type[types.DataType], Callable[[Any], Reader]] = {
     **dict.fromkeys(INT_BITS, _int_reader),
-    FloatType: _float_reader,
-    DoubleType: _float_reader,
-    DecimalType: _decimal_reader,
-    BooleanType: _boolean_reader,
-    StringType: _string_reader,
-    BinaryType: _binary_reader,
-    DateType: _date_reader,
-    TimestampType: _timestamp_reader,
-    TimestampNTZType: _timestamp_reader,
-    StructType: _struct_reader,
-    ArrayType: _array_reader,
-    MapType: _map_reader,
+    types.FloatType: _float_reader,
+    types.DoubleType: _float_reader,
+    types.DecimalType: _decimal_reader,
+    types.BooleanType: _boolean_reader,
+    types.StringType: _string_reader,
+    types.BinaryType: _binary_reader,
+    types.DateType: _date_reader,
+    types.TimestampType: _timestamp_reader,
+    types.TimestampNTZType: _timestamp_reader,
+    types.StructType: _struct_reader,
+    types.ArrayType: _array_reader,
+    types.MapType: _map_reader,
 }
 
 
-def reader_for(kind: DataType) -> Reader:
+def reader_for(kind: types.DataType) -> Reader:
     return _READERS[type(kind)](kind)

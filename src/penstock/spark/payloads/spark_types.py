@@ -9,50 +9,39 @@ from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from .interfaces import BadValue, PayloadError, shown
 
-INT_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-LEAVES: tuple[type[DataType], ...] = (
+INT_BITS: dict[type[types.DataType], int] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
+}
+LEAVES: tuple[type[types.DataType], ...] = (
     *INT_BITS,
-    BooleanType,
-    FloatType,
-    DoubleType,
-    DecimalType,
-    StringType,
-    BinaryType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
+    types.BooleanType,
+    types.FloatType,
+    types.DoubleType,
+    types.DecimalType,
+    types.StringType,
+    types.BinaryType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
 )
 
 
-def arrow_struct(schema: StructType) -> pa.StructType:
+def arrow_struct(schema: types.StructType) -> pa.StructType:
     """The Arrow type of a value column with this schema, exactly as Spark will compare it."""
     return pa.struct(list(to_arrow_schema(schema, timezone="UTC")))
 
 
-def check_supported(schema: StructType, value_format: str, refuse: Callable[[DataType], str | None]) -> None:
+def check_supported(
+    schema: types.StructType, value_format: str, refuse: Callable[[types.DataType], str | None]
+) -> None:
     """Refuse at planning time what the format cannot carry, naming the column and its type.
 
     `refuse` says why this format cannot carry a type that others can, or None.
@@ -63,7 +52,7 @@ def check_supported(schema: StructType, value_format: str, refuse: Callable[[Dat
 
 
 def _check_struct(
-    schema: StructType, path: str, value_format: str, refuse: Callable[[DataType], str | None]
+    schema: types.StructType, path: str, value_format: str, refuse: Callable[[types.DataType], str | None]
 ) -> None:
     seen: set[str] = set()
     for field in schema.fields:
@@ -77,7 +66,7 @@ def _check_struct(
 
 
 def _check_type(
-    kind: DataType, path: str, value_format: str, refuse: Callable[[DataType], str | None]
+    kind: types.DataType, path: str, value_format: str, refuse: Callable[[types.DataType], str | None]
 ) -> None:
     why = refuse(kind)
     if why:
@@ -85,15 +74,15 @@ def _check_type(
             f"field {path!r} has the type {kind.simpleString()}, which valueFormat={value_format} "
             f"cannot carry: {why}"
         )
-    if isinstance(kind, StructType):
+    if isinstance(kind, types.StructType):
         if not kind.fields:
             raise PayloadError(
                 f"field {path!r} is a struct without fields, which Arrow and Spark cannot exchange"
             )
         _check_struct(kind, path, value_format, refuse)
-    elif isinstance(kind, ArrayType):
+    elif isinstance(kind, types.ArrayType):
         _check_type(kind.elementType, f"{path}[]", value_format, refuse)
-    elif isinstance(kind, MapType):
+    elif isinstance(kind, types.MapType):
         _check_type(kind.keyType, f"{path}.key", value_format, refuse)
         _check_type(kind.valueType, f"{path}.value", value_format, refuse)
     elif type(kind) not in LEAVES:
@@ -152,5 +141,5 @@ def path_of(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
 
 
-def described(kind: DataType, nullable: bool = True) -> str:
+def described(kind: types.DataType, nullable: bool = True) -> str:
     return kind.simpleString() + ("" if nullable else " NOT NULL")
