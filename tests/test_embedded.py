@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from penstock import Broker
 from penstock.errors import ConfigError, DataFolderInUse
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 
 
 def produce(broker: Broker, topic: str, *values: str) -> None:

@@ -13,7 +13,7 @@ from penstock import Broker
 from .conftest import Cli, succeeded
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 
 
 @pytest.fixture

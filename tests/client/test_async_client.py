@@ -26,7 +26,7 @@ from penstock.client import (
 )
 from tests.client.ports import free_ports
 
-SOON = 15.0
+SOON = 30.0
 Unique = Callable[[str], str]
 
 
@@ -107,7 +107,7 @@ def test_many_tasks_share_a_queue(broker: Broker, topic: str, group: str) -> Non
         done: list[int] = []
         async with opened(broker) as client:
             await fill(client, topic, 500)
-            async with client.queue(topic, group=group, idle_s=SOON) as queue:
+            async with client.queue(topic, group=group, idle_s=15.0) as queue:
 
                 async def worker() -> None:
                     async for job in queue:
@@ -142,7 +142,7 @@ def test_a_subscription_goes_on_where_its_acks_left_off(broker: Broker, topic: s
         name = unique("billing")
         async with opened(broker) as client:
             await fill(client, topic, 5)
-            async with client.subscribe(topic, name=name, read_old=True, idle_s=SOON) as subscription:
+            async with client.subscribe(topic, name=name, read_old=True, idle_s=15.0) as subscription:
                 async for message in subscription:
                     if message.text() == "2":
                         await message.ack()

@@ -11,7 +11,7 @@ from penstock import Broker
 from penstock.client import Client, Closed, Denied, Job, LeaseLost, Queue, Unreachable
 from tests.client.ports import free_ports
 
-SOON = 15.0
+SOON = 30.0
 
 
 def fill(client: Client, topic: str, count: int) -> None:

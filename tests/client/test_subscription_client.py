@@ -10,7 +10,7 @@ from penstock import Broker
 from penstock.client import Client, Denied, LeaseLost, Message, Subscription
 from tests.client.ports import free_ports
 
-SOON = 15.0
+SOON = 30.0
 Unique = Callable[[str], str]
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.client import Client, ClientError, Denied, Job, Reject, Retry
 from penstock.client.worker_policy import Decision, WorkerPolicy, plan_worker
 
-SOON = 15.0
+SOON = 30.0
 NEVER_EARLIER = WorkerPolicy(backoff_s=1.0, backoff_factor=2.0, max_backoff_s=10.0, jitter=0.0)
 
 

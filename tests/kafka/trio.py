@@ -24,7 +24,7 @@ from tests.kafka.raw import RawClient
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 LOOK_AGAIN_SECONDS = 0.02
 QUICK = ClusterSettings(election_timeout_ms=300, heartbeat_interval_ms=50, auto_rebalance=False)
 """Leaders stay where a test put them: nothing is handed back unasked."""

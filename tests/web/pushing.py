@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 40.0
 
 Json = dict[str, Any]
 

@@ -57,7 +57,7 @@ async def ask(
     """One request on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", number)
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), 30)
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -68,7 +68,7 @@ async def ask(
 async def ended(reader: asyncio.StreamReader) -> bool:
     """Whether the server closed the connection without a word."""
     try:
-        return await asyncio.wait_for(reader.read(), 5) == b""
+        return await asyncio.wait_for(reader.read(), 30) == b""
     except ConnectionResetError:
         return True
 
@@ -131,7 +131,7 @@ def test_a_request_with_two_lengths_is_refused_and_ends_its_connection() -> None
             lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked"
             next_one = "GET /ready HTTP/1.1\r\nHost: x\r\n\r\n"
             writer.write(f"GET /health HTTP/1.1\r\nHost: x\r\n{lengths}\r\n\r\n0\r\n\r\n{next_one}".encode())
-            answer = await asyncio.wait_for(reader.read(), 5)
+            answer = await asyncio.wait_for(reader.read(), 30)
             writer.close()
             assert answer.startswith(b"HTTP/1.1 400 ")
             assert b"Content-Length and Transfer-Encoding" in answer
@@ -156,7 +156,7 @@ def test_headers_that_never_end_are_refused_and_others_go_on() -> None:
         async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET /health HTTP/1.1\r\nX: " + b"a" * 2 * port.MAX_HEADER_BYTES)
-            assert b" 400 " in await asyncio.wait_for(reader.read(), 5)
+            assert b" 400 " in await asyncio.wait_for(reader.read(), 30)
             writer.close()
             assert (await ask(number, "/health"))[0] == 200
 
@@ -171,8 +171,8 @@ def test_a_connection_that_never_completes_a_request_is_closed() -> None:
             silent, _ = await asyncio.open_connection("127.0.0.1", number)
             dripping, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(b"GET /health HT")
-            assert await asyncio.wait_for(silent.read(), 5) == b""
-            assert await asyncio.wait_for(dripping.read(), 5) == b""
+            assert await asyncio.wait_for(silent.read(), 30) == b""
+            assert await asyncio.wait_for(dripping.read(), 30) == b""
             writer.close()
 
     run(scenario)
@@ -185,7 +185,7 @@ def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_idle_one() 
             assert (await ask(number, "/health"))[0] == 200
             assert await ended(first[0])
             second[1].write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert b"200 OK" in await asyncio.wait_for(second[0].read(), 5)
+            assert b"200 OK" in await asyncio.wait_for(second[0].read(), 30)
             first[1].close()
             second[1].close()
 
@@ -203,7 +203,7 @@ def test_a_connection_beyond_the_limit_is_closed_when_all_others_are_being_answe
             refused, _ = await asyncio.open_connection("127.0.0.1", number)
             assert await ended(refused)
             held[0][1].write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert b"200 OK" in await asyncio.wait_for(held[0][0].read(), 5)
+            assert b"200 OK" in await asyncio.wait_for(held[0][0].read(), 30)
             held[1][1].close()
 
     run(scenario)
@@ -227,7 +227,7 @@ def test_stop_closes_the_port_also_with_an_idle_caller() -> None:
         async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             assert (await ask(number, "/health"))[0] == 200
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", number)

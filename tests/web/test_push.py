@@ -343,7 +343,7 @@ def test_what_is_not_due_comes_when_it_is_and_not_again_after_a_restart(
 ) -> None:
     name = unique("later")
     produce(broker.bootstrap_servers, topic, ["now-1"])
-    produce(broker.bootstrap_servers, topic, ["later"], headers=[("penstock-delay-ms", b"1500")])
+    produce(broker.bootstrap_servers, topic, ["later"], headers=[("penstock-delay-ms", b"4000")])
     produce(broker.bootstrap_servers, topic, ["now-2", "now-3"])
     with subscriber(broker.http_url) as one:
         one.subscribe(name, topic, read_old=True)

@@ -51,7 +51,7 @@ def undone(http: httpx.Client, queue: str) -> int:
 def test_the_receipt_of_a_lease_that_is_over_does_not_settle_the_next_one_of_the_same_consumer(
     http: httpx.Client, topic: str
 ) -> None:
-    queue = create(http, topic, topic, lease_ms=1_000)
+    queue = create(http, topic, topic, lease_ms=3_000)
     publish(http, topic, "slow", "too")
     first = receive(http, queue)
     second = receive(http, queue)

@@ -25,7 +25,7 @@ from penstock.kafka.wire.messages.metadata import (
 
 TOPIC = "fake"
 NODE_ID = 7
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 
 
 class Request(NamedTuple):

@@ -9,7 +9,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from penstock import Broker
 
 Unique = Callable[[str], str]
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 
 
 @pytest.fixture

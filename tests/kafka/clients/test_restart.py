@@ -125,7 +125,7 @@ def test_aiokafka_goes_on(start: Start) -> None:
 def test_kafka_python_goes_on(start: Start) -> None:
     with start() as broker:
         quick = {"bootstrap_servers": broker.bootstrap_servers, "reconnect_backoff_max_ms": 200}
-        producer = KafkaProducer(acks="all", retries=1000, **quick)
+        producer = KafkaProducer(enable_idempotence=True, retries=1000, **quick)
         producer.send("t", b"0").get(timeout=PATIENCE_SECONDS)
         consumer = KafkaConsumer(
             "t",

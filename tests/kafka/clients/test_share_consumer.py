@@ -56,7 +56,7 @@ def test_a_consumer_that_closes_gives_its_messages_to_the_next(queue: tuple[str,
 
 def test_messages_come_back_when_their_lock_runs_out(queue: tuple[str, str, str]) -> None:
     servers, topic, group = queue
-    configure(servers, group, share_record_lock_duration_ms="1000")
+    configure(servers, group, share_record_lock_duration_ms="3000")
     with worker(servers, group, topic) as slow, worker(servers, group, topic) as next_one:
         held = take(slow, lambda got: bool(got))
         again = take(next_one, lambda got: bool(got))

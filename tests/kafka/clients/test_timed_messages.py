@@ -27,10 +27,10 @@ def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(
 ) -> None:
     topic, group, servers = unique("jobs"), unique("workers"), broker.bootstrap_servers
     configure(servers, group, share_auto_offset_reset="earliest")
-    due_ms = now_ms() + 1500
+    due_ms = now_ms() + 4000
     rows: list[tuple[str, dict[str, str]]] = [
         ("at", {"penstock-deliver-at": str(due_ms)}),
-        ("delay", {"penstock-delay-ms": "1500"}),
+        ("delay", {"penstock-delay-ms": "4000"}),
         ("now", {}),
         ("nonsense", {"penstock-delay-ms": "soon"}),
     ]

@@ -10,7 +10,7 @@ from tests.kafka.asking import create, write
 from tests.kafka.raw import RawClient
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 
 
 def publish(broker: Broker, topic: str) -> httpx.Response:

@@ -32,7 +32,7 @@ from tests.kafka.raw import RawClient
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 40.0
 GROUP = 32
 OFFSETS_TOPIC = "__consumer_offsets"
 LOCK = "share.record.lock.duration.ms"

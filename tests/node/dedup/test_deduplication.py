@@ -34,7 +34,7 @@ PRODUCE = Api(0, 13, "produce", on_topic=Operation.WRITE)
 NAME = "penstock-message-id"
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 3_600_000
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 30.0
 
 
 def digest_of(name: str) -> bytes:

@@ -15,7 +15,7 @@ from penstock.node.peers.hello import Introduction, Refusal
 from penstock.node.peers.seal import TAG_SIZE
 from penstock.types import NodeId, Replica
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 40
 """For what must happen; nothing is asserted about how long it takes."""
 
 KEY = b"a key that all nodes of a test share"

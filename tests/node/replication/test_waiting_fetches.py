@@ -12,7 +12,7 @@ from penstock.node import FetchWaiter, Node, Partition
 from penstock.types import ANONYMOUS, Operation
 
 FETCH = Api(4, 18, "fetch", on_topic=Operation.READ)
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 MAX_WAIT_MS = 600_000
 
 

@@ -97,7 +97,7 @@ class Stage:
     async def page(self, offset: int) -> Page | Outcome:
         future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
         self.feeds.want(Spot(SOURCE, self.encoder, offset), future.set_result)
-        return await asyncio.wait_for(future, 10)
+        return await asyncio.wait_for(future, 30)
 
     async def until(self, question: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
