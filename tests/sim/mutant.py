@@ -1,4 +1,4 @@
-"""What a seeded bug is: a small change of production code, and what goes wrong with it."""
+"""A seeded bug: a small change of production code, and its consequence."""
 
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ class Change(NamedTuple):
 class Mutant(NamedTuple):
     name: str
     breaks: str
-    """What goes wrong with it."""
+    """The consequence, in one sentence."""
     changes: tuple[Change, ...]
     level: str = CORE
     seeds: int = 200
-    """Within so many it must be found: some five to ten times what it took when this was written."""
+    """The simulator must find it within so many: five to ten times as many as it took when this was written."""

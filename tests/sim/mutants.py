@@ -1,8 +1,8 @@
-"""Seeded bugs: the simulator is only worth what it finds, so it must find these.
+"""Seeded bugs: the simulator must find each of them. They show what the simulator can find.
 
-Each is a small change of production code, made in memory for as long as `applied` lasts: a piece of a function's source
-is replaced by another and the function compiled anew where it stands. No production code carries a switch for it. A
-piece that is no longer there is an error: then the code has changed, and the mutant must be thought over.
+Each is a small change of production code, made in memory while `applied` lasts: a piece of a function's source is
+replaced by another, and the function is compiled again in its place. Production code has no switch for it. A piece that
+is missing is an error: the code has changed, and the mutant must be adapted.
 """
 
 import inspect
@@ -28,7 +28,7 @@ from tests.sim.mutants_of_upkeep import UPKEEP_MUTANTS
 
 @contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
-    """The bug is there."""
+    """While the context lasts, the code has the bug."""
     originals: dict[tuple[Any, str], Any] = {}
     for change in mutant.changes:
         place = change.owner, change.function
@@ -73,7 +73,7 @@ def _mutated(original: Any, changes: list[Change]) -> object:
 
 
 def _compile(function: FunctionType, source: str) -> object:
-    """Where the original stood: with its module's names. Decorators come along with the source."""
+    """Compiles the source in the module of the original, with the module's names. Decorators are part of the source."""
     module = inspect.getmodule(function)
     assert isinstance(module, ModuleType)
     names: dict[str, object] = {}
@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "two votes in a term",
-        "who has voted votes again",
+        "a replica that has voted votes again",
         (Change(election, "on_request_vote", "core.voted_for in (None, sender)", "True"),),
         seeds=40,
     ),
@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "lease not honoured",
-        "who has a leader helps another to be elected",
+        "a replica that hears its leader helps another one to be elected",
         (
             Change(
                 core.Raft,
@@ -225,7 +225,7 @@ MUTANTS = (
     ),
     Mutant(
         "one half decides",
-        "in the midst of a change the old members are not asked",
+        "during a change the old members are not asked",
         (
             Change(
                 config.GroupConfig,
@@ -257,7 +257,7 @@ MUTANTS = (
     ),
     Mutant(
         "prefix without producers",
-        "a replica that begins anew knows nothing of producers",
+        "a replica that installs a prefix knows nothing of producers",
         (Change(log.Log, "prefix", "self._producers_before(offset).rows()", "[]"),),
         seeds=40,
     ),
@@ -325,7 +325,7 @@ MUTANTS = (
     ),
     Mutant(
         "vote told before it is saved",
-        "a node sends what rides on a vote while the vote is on its way to the disk",
+        "a node sends the messages that wait for a vote before the vote is on the disk",
         (
             Change(
                 raft_driver.RaftDriver,
@@ -339,7 +339,7 @@ MUTANTS = (
     ),
     Mutant(
         "votes forgotten at restart",
-        "a node starts without looking at what it voted",
+        "a node starts without reading its stored votes",
         (
             Change(
                 hard_states.HardStates,
@@ -353,7 +353,7 @@ MUTANTS = (
     ),
     Mutant(
         "ex-leader acknowledges",
-        "who waits for a commit is told that it came when the leader steps down",
+        "producers that wait for a commit get an acknowledgement when the leader steps down",
         (Change(pending.PendingRequests, "fail", "future.set_exception(error)", "future.set_result(None)"),),
         level=NODE,
         seeds=100,

@@ -1,4 +1,4 @@
-"""The core level: bare Raft cores with real logs keep their promises in any weather, and bugs are found."""
+"""The core level: bare Raft cores with real logs keep their promises under any mix of faults, and bugs are found."""
 
 import os
 import subprocess

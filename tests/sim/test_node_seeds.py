@@ -1,4 +1,4 @@
-"""The node level: whole production nodes keep their promises in any weather."""
+"""The node level: whole production nodes keep their promises under any mix of faults."""
 
 import os
 import subprocess

@@ -1,7 +1,8 @@
-"""The simulator: virtual time, disks and networks in which the real code runs and may fail.
+"""The simulator: production code runs on virtual time, simulated disks and networks, with injected faults.
 
-`checks`, `history`, `thinning` (compaction), `retaining` (retention) and `ledger` (consumer groups) have what must
-hold, `group` and `cluster` the two levels. tests/sim/mutants.py has the bugs it must find.
+`checks`, `history`, `compaction_checks`, `retention_checks` and `group_checks` (consumer groups) check the promises;
+`group` (bare Raft cores) and `cluster` (whole nodes) are the two levels. tests/sim/mutants.py has the seeded bugs that
+the simulator must find.
 """
 
 from penstock.sim.disk import PowerCut, SimDisk, SimFile

@@ -1,50 +1,43 @@
-"""What must hold of one Raft group at every moment, whatever happens to its replicas.
+"""The checks of one Raft group. They hold at every moment, whatever happens to its replicas.
 
-A witness looks at a replica after each event that may have touched it, and compares it with what it saw before and with
-the *truth*: the entries that were ever committed, in order. It believes nothing that the code under test says of
-itself where it can look by itself: what is flushed is what stands in the durable image of the simulated disk, and what
-a majority is it counts on its own.
+A witness looks at a replica after each event that may have changed it. It compares the replica with what it saw before
+and with the *truth*: the entries that were ever committed, in order. Where it can, it relies on its own view instead of
+the code under test: an entry is flushed if it is in the durable image of the simulated disk, and the witness counts
+majorities by itself.
 
- 1  A term has one leader, and a replica votes once in it. A vote that is told is on the disk.
- 2  A leader has all that was ever committed.
- 3  What is committed is the same everywhere and for ever: index, term and bytes.
- 4  What is committed first is on the disks of a majority of each half of the group's configuration.
- 5  A commit never goes back in one life of a replica, and nothing below it is truncated.
+ 1  A term has one leader, and a replica votes once in it. A vote that leaves a replica is on its disk.
+ 2  A leader has everything that was ever committed.
+ 3  A committed entry is the same on all replicas and for ever: index, term and bytes.
+ 4  An entry that is committed for the first time is on the disks of a majority of each half of the configuration.
+ 5  A commit never goes back while a replica runs, and nothing below it is truncated.
  6  start <= watermark <= end, and the log begins at or below the commit.
  7  Logs that have an entry of the same index and term are equal up to there.
  8  While a leader may serve readers, by its own clock, no replica leads in a later term, and the leader has committed
     all that any replica has committed: a reader that it answers sees every write that was acknowledged before.
- 9  A commit ends in its leader's own term, unless one replica alone is the majority: what a majority has of an earlier
-    term may still be overwritten (Raft's figure 8).
+ 9  A commit ends in its leader's own term, unless one replica alone is the majority: entries of an earlier term that a
+    majority has may still be overwritten (Raft's figure 8).
 10  A leader changes the members only once an entry of its own term is committed.
-11  What a leader believes a peer to have flushed it was told in its own term, and it is on that peer's disk.
-12  Where a log starts its leader decides: no replica starts later than a leader has before it. In one life of a
-    replica the start never goes back, and nothing from it on is gone.
-13  What a leader says to be flushed by enough replicas is committed, and on the disks of as many voters as the group
-    requires.
+11  A leader knows how far a peer has flushed only from replies of its own term, and those entries are on the peer's
+    disk.
+12  The leader decides where a log starts: no replica starts later than a leader did before. While a replica runs, its
+    start never goes back, and nothing from the start on is missing.
+13  Entries below a leader's `enough_index` are committed, and on the disks of as many voters as the group requires.
 
-Of a compacted log, 3 and 7 hold for what compaction has left: see `thinning`.
+Of a compacted log, 3 and 7 hold for the entries that compaction has left: see `compaction_checks`.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 from penstock.log import Log
 from penstock.raft import GroupConfig, Raft, Role
 from penstock.raft.leader import Leader
-from penstock.sim.disk import SimDisk
-from penstock.sim.entries import LOG_SUFFIX, Entry, entries_of
+from penstock.sim.compaction_checks import CommittedKeys
+from penstock.sim.durable_state import DiskFinder, DurableState
+from penstock.sim.entries import Entry, entries_of
 from penstock.sim.outcome import Violation
-from penstock.sim.thinning import Book
 from penstock.types import GroupId, Replica
-
-VOTES_PATHS = ("meta/votes.0", "meta/votes.1")
-
-_GROUP = Struct(">16si")
-_VOTE = Struct(">qiQ")
-"""The middle of a record in the store of votes: topic and partition; then term, node, incarnation."""
 
 
 class Watched(Protocol):
@@ -66,20 +59,8 @@ class Watched(Protocol):
         ...
 
 
-class Grave(Protocol):
-    """Where the disks are, also those of replicas that do not run or are no more."""
-
-    def disk_of(self, replica: Replica) -> SimDisk | None: ...
-
-    def folders_of(self, replica: Replica, folder: str) -> list[str]:
-        """Where its files are: in the group's folder, or where they were moved to when it ended."""
-        ...
-
-    def running(self, replica: Replica) -> Watched | None: ...
-
-
 class Sight(NamedTuple):
-    """What was last seen of a replica."""
+    """The state of a replica when the witness looked last."""
 
     term: int
     role: Role
@@ -91,7 +72,7 @@ class Sight(NamedTuple):
     cleaned_offset: int
     """Up to where the replica itself has compacted its log."""
     matches: tuple[int, ...]
-    """Of a leader: what it believes its peers to have flushed."""
+    """Of a leader: how far its peers have flushed, as far as it knows."""
 
 
 def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
@@ -103,13 +84,13 @@ def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
 class Witness:
     """Watches one group."""
 
-    def __init__(self, group: GroupId, graves: Grave, folder: str) -> None:
+    def __init__(self, group: GroupId, disks: DiskFinder, folder: str) -> None:
         self.group = group
-        self._graves = graves
-        self._folder = folder
+        self._disks = disks
+        self._durable = DurableState(group, disks, folder)
         self.truth: list[Entry] = []
         self.batches: dict[int, Entry] = {}
-        """Those of the truth that clients may see, by their first offset."""
+        """The batches of the truth, which clients may see, by their first offset."""
         self._ends: list[int] = []
         self._terms: list[int] = []
         """In which term each entry of the truth was committed."""
@@ -121,26 +102,26 @@ class Witness:
         self._beliefs: dict[tuple[Replica, Replica], tuple[int, int]] = {}
         """Leader and peer -> term and match index."""
         self._told: dict[tuple[Replica, int], int] = {}
-        """Replica and term -> the most that it has acknowledged in it."""
+        """Replica and term -> the greatest index that it has acknowledged in it."""
         self.rotten: Replica | None = None
-        """Its disk lies, and it may know by now or not."""
+        """Its disk is damaged, whether it has noticed or not."""
         self.on_elected: Callable[[Watched], None] = lambda one: None
-        """Told of every leader, once per term."""
+        """Called for every leader, once per term."""
         self.on_start_moved: Callable[[Watched, int, int], None] = lambda one, old, new: None
-        """Told when a leader moves its start."""
+        """Called when a leader moves its start."""
         self.leaders_choose_start = False
-        """Whether 12 holds as a whole: not where a test deletes prefixes of replicas at will."""
+        """Whether 12 is checked as a whole: not where the simulator deletes prefixes of followers too."""
         self._chosen_start = 0
         """The greatest start that a leader has had."""
-        self.book: Book | None = None
-        """Where compaction goes its own way on each replica: then bytes cannot be compared."""
+        self.committed_keys: CommittedKeys | None = None
+        """For compacted topics, where each replica compacts by itself and bytes cannot be compared."""
 
     @property
     def end_index(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def forget(self, replica: Replica) -> None:
-        """It has crashed: its next life begins from what is on its disk."""
+        """The replica has crashed: when it starts again, it begins from its disk."""
         self._seen.pop(replica, None)
         self._leading.pop(replica, None)
         self._configs.pop(replica, None)
@@ -187,7 +168,7 @@ class Witness:
                 f"{one.name} has committed {sight.commit_index} of {sight.first_index} to {sight.end_index}",
             )
         watermark = one.log.entries.offset_at(sight.commit_index)
-        # Who has just started knows of no more commits than its deleted prefix tells, until its leader tells it.
+        # After a start a replica knows only that its deleted prefix was committed, until its leader tells it more.
         lowest = sight.start_offset if one.core.term_confirmed else 0
         if not lowest <= watermark <= one.log.end_offset or sight.start_offset > one.log.end_offset:
             self._broken(
@@ -197,7 +178,7 @@ class Witness:
 
     def _check_start(self, one: Watched, before: Sight | None, sight: Sight) -> None:
         if one.me == self.rotten:
-            # It may lead all the same, and the others follow it.
+            # A damaged replica may lead, and the others follow its start.
             if sight.role is Role.LEADER:
                 self._chosen_start = max(self._chosen_start, sight.start_offset)
             return
@@ -254,7 +235,7 @@ class Witness:
             )
         self._leading[one.me] = one
         if before is None or before.role is not Role.LEADER or before.term != sight.term:
-            # Votes may reach a candidate so late that others lead in later terms by then: it is none of theirs.
+            # Votes may arrive so late that others lead in later terms by then: only earlier commits count.
             number = bisect_left(self._terms, sight.term)
             end_index = self._ends[number - 1] if number else 0
             if sight.end_index < end_index:
@@ -277,8 +258,8 @@ class Witness:
             )
 
     def _check_beliefs(self, one: Watched) -> None:
-        """What a leader believes a peer to have flushed of its log is on that peer's disk: as long as that one is in
-        the same term, and so has cut nothing."""
+        """Entries that a leader counts as flushed by a peer are on that peer's disk, as long as the peer is in the same
+        term, and so has truncated nothing."""
         assert isinstance(one.core.part, Leader)
         for replica, peer in one.core.part.replication.peers.items():
             known = self._beliefs.get((one.me, replica), (-1, 0))
@@ -292,23 +273,25 @@ class Witness:
                     f"{one.name} believes in {one.core.term} that {replica} has {peer.match_index}, "
                     f"which told {self._told.get((replica, one.core.term))}",
                 )
-            other = self._graves.running(replica)
-            # What is committed may have been compacted, on either side.
-            checked = max(one.log.entries.first_index, self.end_index if self.book is not None else 0)
+            other = self._disks.running(replica)
+            # Committed entries may have been compacted, on either side.
+            checked = max(
+                one.log.entries.first_index, self.end_index if self.committed_keys is not None else 0
+            )
             if peer.match_index <= max(known[1] if known[0] == now[0] else 0, checked) or (
                 other is None or other.core.term != one.core.term or self.rotten in (replica, one.me)
             ):
                 continue
             start = one.log.entries.floor(peer.match_index - 1)
             entry = next(entries_of(one.log, start, peer.match_index))
-            if not self._is_durable(replica, entry):
+            if not self._durable.holds(replica, entry):
                 self._broken(
                     "what a peer acknowledges is on its disk",
                     f"{one.name} believes that {other.name} has {peer.match_index} of term {entry.term}",
                 )
 
     def check_leases(self) -> None:
-        """To be called whenever it suits: a lease is a matter of time, not of events."""
+        """May be called at any time: a lease ends by the clock, without an event."""
         newest = max([one.core.term for one in self._leading.values()], default=0)
         for one in self._leading.values():
             if not one.core.may_serve(one.now()):
@@ -330,7 +313,7 @@ class Witness:
         self._compare(one, known, min(sight.commit_index, self.end_index), "what is committed never changes")
         if sight.commit_index <= self.end_index:
             return
-        # Who is a majority by itself may be elected, commit and give up for want of space within one event.
+        # A replica that is a majority by itself may be elected, commit and resign for lack of space in one event.
         if self.leaders.get(sight.term) != one.me and not self._decides_alone(one):
             self._broken(
                 "only a leader commits first",
@@ -352,8 +335,8 @@ class Witness:
             self._terms.append(sight.term)
             if not entry.control:
                 self.batches[entry.offset] = entry
-            if self.book is not None:
-                self.book.add(entry)
+            if self.committed_keys is not None:
+                self.committed_keys.add(entry)
         self.check_leases()
 
     def _decides_alone(self, one: Watched) -> bool:
@@ -361,37 +344,17 @@ class Witness:
         return config is not None and is_majority(config, [one.me])
 
     def _check_majority(self, one: Watched, entry: Entry) -> None:
-        """By either the configuration from before this event or the one from after it."""
+        """By the configuration before this event, or by the one after it."""
         candidates = [self._configs.get(one.me), one.core.config]
         configs = [config for config in candidates if config is not None]
         voters = dict.fromkeys(voter for config in configs for voter in config.voters + config.outgoing)
-        holders = [voter for voter in voters if self._is_durable(voter, entry)]
+        holders = [voter for voter in voters if self._durable.holds(voter, entry)]
         if not any(is_majority(config, holders) for config in configs):
             self._broken(
                 "what is committed is flushed by a majority",
                 f"{one.name} commits {entry.start} to {entry.end} of term {entry.term}, "
                 f"which only {[str(one) for one in holders]} of {[str(one) for one in voters]} have on disk",
             )
-
-    def _is_durable(self, replica: Replica, entry: Entry) -> bool:
-        disk = self._graves.disk_of(replica)
-        if disk is None:
-            return False
-        folders = self._graves.folders_of(replica, self._folder)
-        return any(self._holds(disk, folder, entry) for folder in folders)
-
-    def _holds(self, disk: SimDisk, folder: str, entry: Entry) -> bool:
-        names = [name for name in disk.durable_names(folder) if name.endswith(LOG_SUFFIX)]
-        bases = [int(name.removesuffix(LOG_SUFFIX)) for name in names]
-        number = bisect_right(bases, entry.offset)
-        if bases and number == 0:
-            # Its prefix is deleted, which only happens to what was committed before.
-            return True
-        # A control entry may stand at the end of the segment before.
-        return any(
-            entry.data in disk.durable_content(f"{folder}/{name}")
-            for name in reversed(names[max(number - 2, 0) : number])
-        )
 
     def _check_term_at_commit(self, one: Watched, sight: Sight) -> None:
         number = bisect_left(self._ends, sight.commit_index)
@@ -408,13 +371,13 @@ class Witness:
         return self.truth[bisect_right(self._ends, start) : bisect_right(self._ends, end)]
 
     def _compare(self, one: Watched, start: int, end: int, promise: str, *, whole: bool = False) -> None:
-        """Its log between these boundaries is the truth. `whole`: from its beginning on."""
+        """The replica's log equals the truth between these boundaries. `whole`: they begin with the log."""
         if start >= end or one.me == self.rotten:
             return
         mine = list(entries_of(one.log, start, end))
         theirs = self.entries_between(start, end)
-        if self.book is not None:
-            self.book.check(
+        if self.committed_keys is not None:
+            self.committed_keys.check(
                 one.name, mine, theirs, whole=whole, received_below=one.log.files.state.gaps_below
             )
         elif mine != theirs:
@@ -422,15 +385,15 @@ class Witness:
             self._broken(promise, f"{one.name} has {_brief(odd[0])} where {_brief(odd[1])} was committed")
 
     def wrong_with(self, offset: int, data: bytes) -> str:
-        """Why no reader may get this batch; "" if it may."""
-        if self.book is not None:
-            return self.book.wrong_with(offset, data)
+        """Why no reader may get this batch; "" if a reader may."""
+        if self.committed_keys is not None:
+            return self.committed_keys.wrong_with(offset, data)
         entry = self.batches.get(offset)
         if entry is None:
             return "was never committed"
         return "" if entry.data == data else "is not what was committed"
 
-    # --- promises to others
+    # --- messages to other replicas
 
     def told_vote(self, voter: Replica, term: int, candidate: Replica) -> None:
         """A vote leaves the replica that gave it."""
@@ -439,8 +402,8 @@ class Witness:
                 "a replica votes once in a term",
                 f"{voter} voted for {self._votes[voter, term]} and {candidate} in {term}",
             )
-        disk = self._graves.disk_of(voter)
-        if disk is not None and not self._remembers(disk, term, candidate):
+        disk = self._disks.disk_of(voter)
+        if disk is not None and not self._durable.holds_vote(disk, term, candidate):
             self._broken(
                 "a vote is durable before it is told", f"{voter} tells {candidate} of its vote in {term}"
             )
@@ -467,25 +430,12 @@ class Witness:
             )
         entry = next(entries_of(one.log, one.log.entries.floor(enough_index - 1), enough_index))
         voters = dict.fromkeys(voter for config in configs for voter in config.voters + config.outgoing)
-        holders = sum(self._is_durable(voter, entry) for voter in voters)
+        holders = sum(self._durable.holds(voter, entry) for voter in voters)
         if holders < core.required_replicas and not any(config.members == (one.me,) for config in configs):
             self._broken(
                 "what is acknowledged is flushed by enough replicas",
                 f"{one.name} acknowledges {enough_index}, which {holders} of {core.required_replicas} voters have",
             )
-
-    def _remembers(self, disk: SimDisk, term: int, candidate: Replica) -> bool:
-        """The vote is on the disk, or a later term, in which it no longer matters."""
-        key = _GROUP.pack(self.group.topic_id.bytes, self.group.partition)
-        for path in VOTES_PATHS:
-            content = disk.durable_content(path)
-            position = content.find(key)
-            while position >= 0:
-                found, node, incarnation = _VOTE.unpack_from(content, position + len(key))
-                if found > term or (found, node, incarnation) == (term, *candidate):
-                    return True
-                position = content.find(key, position + 1)
-        return False
 
     # --- all together
 
@@ -502,13 +452,13 @@ class Witness:
                 )
 
     def _whole_from(self, log: Log) -> int:
-        """From where on nothing can be missing in a log."""
-        if self.book is None:
+        """The index from which on nothing can be missing in a log."""
+        if self.committed_keys is None:
             return log.entries.first_index
         return log.entries.floor(max(self.end_index, log.entries.first_index))
 
     def check_equal(self, running: Sequence[Watched]) -> None:
-        """After the healing: everybody has the whole truth and nothing else."""
+        """After the faults have ended: every replica has the whole truth and nothing else."""
         for one in running:
             if one.log.entries.end_index != self.end_index or one.core.commit_index != self.end_index:
                 self._broken(

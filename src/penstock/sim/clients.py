@@ -1,4 +1,4 @@
-"""Clients: producers, of which some repeat what they are not sure of as Kafka's do, and readers."""
+"""Clients: readers, and producers, of which some retry unanswered writes as Kafka's producers do."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.batch import Record, build_batch, iter_headers, read_records
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.history import History, Write, is_whole
-from penstock.sim.outcome import QueueStats
+from penstock.sim.outcome import EventCounts
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.types import Replica
 
@@ -44,7 +44,7 @@ class Partition(Protocol):
     def scheduler(self) -> Scheduler: ...
 
     @property
-    def tally(self) -> QueueStats: ...
+    def tally(self) -> EventCounts: ...
 
     @property
     def places(self) -> "Sequence[Place]":
@@ -275,9 +275,9 @@ class KeyedReader(Reader):
             self._end_of_pass(watermark)
 
     def _end_of_pass(self, end: int) -> None:
-        book = self._world.witness.book
-        assert book is not None
-        book.check_fold(self._name, self._seen, end, keeps_tombstones=self._keeps_tombstones)
+        committed_keys = self._world.witness.committed_keys
+        assert committed_keys is not None
+        committed_keys.check_fold(self._name, self._seen, end, keeps_tombstones=self._keeps_tombstones)
         self._world.tally.add("compacted partitions read from start to end")
         self._seen.clear()
         self._offset = 0

@@ -1,4 +1,4 @@
-"""A wall clock that is wrong by its own amount, runs at its own speed, and jumps when somebody sets it."""
+"""A wall clock with its own skew and rate, which can be set and then jumps."""
 
 from penstock.sim.scheduler import Scheduler
 
@@ -6,7 +6,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """Of one machine; it survives crashes."""
+    """The clock of one machine; it survives crashes."""
 
     def __init__(self, scheduler: Scheduler, *, skew_ms: int = 0, rate: float = 1.0) -> None:
         self._scheduler = scheduler

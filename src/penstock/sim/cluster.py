@@ -1,8 +1,8 @@
-"""The node level: whole nodes in bad weather, then in good.
+"""The node level: whole nodes, first with faults, then without.
 
-Three or five production nodes found a cluster, an operator makes a topic, clients write and read it, and the seed's
-faults come over all of it: processes, machines, disks, connections, clocks and operators. Then everything heals, and in
-bounded time each partition must have a leader, all replicas be equal, and every promise kept.
+Three or five production nodes form a cluster, an operator creates a topic, and clients write and read it while the
+seed's faults hit processes, machines, disks, connections and clocks, and operators move partitions. Then the faults
+end, and in bounded time each partition must have a leader, all replicas must be equal, and every promise must hold.
 """
 
 import gc
@@ -11,41 +11,40 @@ import warnings
 from functools import partial
 from random import Random
 
-from penstock.batch import iter_headers
 from penstock.cluster import encode_record
 from penstock.config import Address, ClusterSettings, GroupSettings
 from penstock.errors import PenstockError
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.raft import Role
-from penstock.sim.chance import seeded_system
 from penstock.sim.checks import Watched, Witness
 from penstock.sim.cluster_faults import ClusterFaults
+from penstock.sim.compaction_checks import CommittedKeys
+from penstock.sim.convergence import Convergence, check_producers, check_readable
 from penstock.sim.datagrams import SimDatagrams
 from penstock.sim.disk import SimDisk
-from penstock.sim.host import READ_BYTES, Host, WatchedReplica
+from penstock.sim.fault_mix import draw
+from penstock.sim.host import Host, WatchedReplica
 from penstock.sim.loop import NodeLoop
-from penstock.sim.members import Club
+from penstock.sim.members import SimConsumerGroup
 from penstock.sim.network import Cuts, Wires
 from penstock.sim.node_logs import listening
-from penstock.sim.outcome import QueueStats, Violation
+from penstock.sim.outcome import EventCounts, Violation
+from penstock.sim.partitions import TOPIC, ReplicaDisks, SimPartition
 from penstock.sim.policies import UNLIMITED, draw_policy
-from penstock.sim.rest import Rest
-from penstock.sim.retaining import EXPIRY_MS, check_deletion, check_expiry
+from penstock.sim.retention_checks import EXPIRY_MS, check_deletion, check_expiry
 from penstock.sim.scheduler import Process, Scheduler
-from penstock.sim.shards import TOPIC, Graves, Shard
-from penstock.sim.thinning import Book
-from penstock.sim.weather import draw
-from penstock.types import GroupId, NodeId, Offset, Replica
+from penstock.sim.system_random import seeded_system
+from penstock.types import GroupId, NodeId, Replica
 
 FORMING_S = 20.0
-STORM_S = 8.0
+FAULTS_S = 8.0
 HEALING_S = 60.0
 LOOK_EVERY_S = 0.5
-OPERATORS_PATIENCE_S = 8.0
+RESTART_HALTED_AFTER_S = 8.0
 STOPPING_S = 8.0
-"""Then whoever stops is killed, as service managers do."""
+"""A node that takes longer to stop is killed, as service managers do."""
 MAX_EVENTS = 400_000
-CLUBS = 0.4
+CONSUMER_GROUP_CHANCE = 0.4
 """How many seeds have a consumer group."""
 
 
@@ -54,13 +53,13 @@ class ClusterWorld:
 
     def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
         self.seed = seed
-        self._random = self.chance("world")
-        self.weather = draw(self.chance("weather"))
+        self._random = self.random_for("world")
+        self.mix = draw(self.random_for("weather"))
         self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
-        self.tally = QueueStats()
+        self.tally = EventCounts()
         self.calm = True
-        """Nothing breaks: before the storm and after it."""
-        self.partitions = self._random.choice((1, 2))
+        """No faults: before they begin and after they have ended."""
+        self.partition_count = self._random.choice((1, 2))
         self.settings = ClusterSettings(
             heartbeat_interval_ms=100,
             election_timeout_ms=500,
@@ -68,63 +67,65 @@ class ClusterWorld:
             replace_after_ms=self._random.choice((0, 3_000)),
             auto_rebalance=self._random.random() < 0.5,
         )
-        self.policy = draw_policy(self.chance("policy"))
+        self.policy = draw_policy(self.random_for("policy"))
         self.topic_defaults = self.policy.topic_defaults()
         self.cuts = Cuts()
-        self.wires = Wires(self.scheduler, self.chance("wires"), self.cuts, self._latency)
-        self.wires.refusals = self.weather.loss / 5
+        self.wires = Wires(self.scheduler, self.random_for("wires"), self.cuts, self._latency)
+        self.wires.refusals = self.mix.loss / 5
         self.datagrams = SimDatagrams(
             self.scheduler,
-            self.chance("datagrams"),
+            self.random_for("datagrams"),
             self.cuts,
-            loss=self.weather.loss,
-            repeats=self.weather.repeats,
+            loss=self.mix.loss,
+            repeats=self.mix.repeats,
         )
-        self._link_random = self.chance("links")
+        self._link_random = self.random_for("links")
         self.founders = nodes or self._random.choice((3, 3, 3, 5))
-        spares = 1 if self.weather.reconfigure else 0
+        spares = 1 if self.mix.reconfigure else 0
         self.hosts = [
-            Host(self, NodeId(number), self.chance(f"host {number}"))
+            Host(self, NodeId(number), self.random_for(f"host {number}"))
             for number in range(1, self.founders + spares + 1)
         ]
         self.witnesses: dict[GroupId, Witness] = {}
         self._halted_since: dict[str, float] = {}
         """When each host was first seen with replicas that halted, or was last restarted for them."""
-        self.shards = [Shard(self, index) for index in range(self.partitions)]
-        group_chance = self.chance("consumer group")
+        self.partitions = [SimPartition(self, index) for index in range(self.partition_count)]
+        group_random = self.random_for("consumer group")
         self.group_settings = GroupSettings(
             min_session_timeout_ms=500,
-            initial_rebalance_delay_ms=group_chance.choice((0, 300)),
-            offsets_topic_partitions=group_chance.choice((1, 2)),
+            initial_rebalance_delay_ms=group_random.choice((0, 300)),
+            offsets_topic_partitions=group_random.choice((1, 2)),
         )
-        self.club = Club(self, group_chance) if group_chance.random() < CLUBS else None
-        self.rest = Rest(self)
-        self.faults = ClusterFaults(self, self.chance("faults"))
-        self._graves: dict[Replica, SimDisk] = {}
-        self._morgue: list[NodeLoop] = []
+        self.consumer_group = (
+            SimConsumerGroup(self, group_random) if group_random.random() < CONSUMER_GROUP_CHANCE else None
+        )
+        self.convergence = Convergence(self)
+        self.faults = ClusterFaults(self, self.random_for("faults"))
+        self._old_disks: dict[Replica, SimDisk] = {}
+        self._stopped_loops: list[NodeLoop] = []
         self._bug: Violation | None = None
         self._rotten: Host | None = None
         self.retired: list[Host] = []
-        """Decommissioned: they are not asked for anything any more."""
+        """Decommissioned hosts: they get no more requests."""
         self.scheduler.watch = self._watch
 
-    def chance(self, name: str) -> Random:
+    def random_for(self, name: str) -> Random:
         return Random(f"{self.seed}/node/{name}")
 
     def seeds_of(self, host: Host) -> tuple[Address, ...]:
         return tuple(Address(f"n{number}", 7000) for number in range(1, self.founders + 1))
 
     def _latency(self, sender: str, receiver: str) -> float:
-        base = 0.002 if self.calm else self.weather.latency_s
-        if not self.calm and self.weather.late and self._link_random.random() < self.weather.late / 4:
-            return base + self._link_random.random() * self.weather.late_s / 4
+        base = 0.002 if self.calm else self.mix.latency_s
+        if not self.calm and self.mix.late and self._link_random.random() < self.mix.late / 4:
+            return base + self._link_random.random() * self.mix.late_s / 4
         return base * (0.5 + self._link_random.random())
 
     # --- running
 
     def run(self) -> None:
         with (
-            seeded_system(self.chance("system")),
+            seeded_system(self.random_for("system")),
             listening(self.scheduler, self.found_bug, self._found_rot),
             warnings.catch_warnings(),
         ):
@@ -139,13 +140,13 @@ class ClusterWorld:
         self._form()
         self._look_now_and_then()
         self._wake_clients()
-        if self.club is not None:
-            self._gather(self.club)
+        if self.consumer_group is not None:
+            self._gather(self.consumer_group)
         self.calm = False
         self.faults.begin()
-        self._until(self.scheduler.time + STORM_S)
-        if self.club is not None:
-            self.club.last_blow()
+        self._until(self.scheduler.time + FAULTS_S)
+        if self.consumer_group is not None:
+            self.consumer_group.last_blow()
         self._heal()
         self._converge()
         if self.policy.retention_ms != UNLIMITED:
@@ -158,34 +159,34 @@ class ClusterWorld:
             raise self._bug
 
     def _form(self) -> None:
-        """A cluster comes to be, and a topic."""
+        """Forms the cluster and creates the topic."""
         asked = False
         while not self._leaders_of_all():
             if self.scheduler.time > FORMING_S:
-                raise Violation("a cluster forms", self.rest.unrest())
+                raise Violation("a cluster forms", self.convergence.obstacles())
             if not asked and all(host.ready for host in self.hosts[: self.founders]):
                 asked = True
                 host = self.hosts[0]
                 host.do(partial(host.node.controller.create_topic, TOPIC))
             self._until(self.scheduler.time + 0.25)
 
-    def _gather(self, club: Club) -> None:
-        """A consumer group comes to be: a storm is too short and too rough for its first steps."""
-        club.begin()
-        while not club.is_settled:
+    def _gather(self, consumer_group: SimConsumerGroup) -> None:
+        """Forms the consumer group before the faults begin, which are too short and too many for its first steps."""
+        consumer_group.begin()
+        while not consumer_group.is_settled:
             if self.scheduler.time > FORMING_S:
-                raise Violation("a group forms", club.unrest())
+                raise Violation("a group forms", consumer_group.obstacles())
             self._until(self.scheduler.time + 0.25)
 
     def _leaders_of_all(self) -> bool:
-        return all(self._serving(shard) is not None for shard in self.shards)
+        return all(self._serving(partition) is not None for partition in self.partitions)
 
-    def _serving(self, shard: Shard) -> Host | None:
+    def _serving(self, partition: SimPartition) -> Host | None:
         found = []
         for host in self.hosts:
             if host.ready:
-                partition = host.node.partitions.find(TOPIC, shard.index)
-                if partition is not None and partition.serves:
+                held = host.node.partitions.find(TOPIC, partition.index)
+                if held is not None and held.serves:
                     found.append(host)
         return found[0] if len(found) == 1 else None
 
@@ -211,11 +212,11 @@ class ClusterWorld:
         group = one.consensus.group
         witness = self.witnesses.get(group)
         if witness is None:
-            witness = self.witnesses[group] = Witness(group, Graves(self, group), one.log.path)
+            witness = self.witnesses[group] = Witness(group, ReplicaDisks(self, group), one.log.path)
             witness.on_elected = self._elected
             witness.leaders_choose_start = True
             if one.log.config.cleanup_compact:
-                witness.book = Book()
+                witness.committed_keys = CommittedKeys()
             elif self.policy.expires and group != METADATA_GROUP:
                 witness.on_start_moved = self._deleted
         return witness
@@ -229,7 +230,7 @@ class ClusterWorld:
 
     def _elected(self, one: Watched) -> None:
         assert isinstance(one, WatchedReplica)
-        self.aim(one.host, self.weather.crash_new_leader / 2)
+        self.aim(one.host, self.mix.crash_new_leader / 2)
 
     def _look_now_and_then(self) -> None:
         for group, witness in self.witnesses.items():
@@ -247,23 +248,23 @@ class ClusterWorld:
         ]
 
     def _wake_clients(self) -> None:
-        for shard in self.shards:
-            for client in (*shard.producers, *shard.readers):
+        for partition in self.partitions:
+            for client in (*partition.producers, *partition.readers):
                 client.wake()
-        wait = 2 * self.weather.write_every_s * (0.5 + self._random.random())
+        wait = 2 * self.mix.write_every_s * (0.5 + self._random.random())
         self.scheduler.after(wait, None, self._wake_clients)
 
     # --- what happens to machines
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
-        buried = [disk for node, disk in self._graves.items() if replica.life_of(node) is not None]
+        buried = [disk for node, disk in self._old_disks.items() if replica.life_of(node) is not None]
         return (
             buried[0] if buried else next((one.disk for one in self.hosts if one.is_home_of(replica)), None)
         )
 
     def aim(self, host: Host, chance: float) -> None:
         if not self.calm and chance and self._random.random() < chance:
-            delay = self.weather.flush_s * self._random.random()
+            delay = self.mix.flush_s * self._random.random()
             self.scheduler.after(delay, host, self._hit, host, self._random.random() < 0.7)
 
     def _hit(self, host: Host, cut: bool) -> None:
@@ -306,7 +307,7 @@ class ClusterWorld:
     def wipe(self, host: Host) -> None:
         self._stop(host)
         if host.me is not None:
-            self._graves[host.me] = host.disk
+            self._old_disks[host.me] = host.disk
         host.disk = SimDisk(host.random.getrandbits(32))
 
     def rots(self, host: Host, group: GroupId) -> None:
@@ -333,7 +334,7 @@ class ClusterWorld:
         for group, watched in host.watched().items():
             self.witnesses[group].forget(watched.me)
         host.stop()
-        wait = self._random.random() * self.weather.restart_s
+        wait = self._random.random() * self.mix.restart_s
         self.scheduler.after(wait, None, self._start, host, host.life)
 
     def _start(self, host: Host, life: int) -> None:
@@ -356,22 +357,22 @@ class ClusterWorld:
             self._bug = self._bug or Violation("a crash never looks like rot", message)
 
     def bury(self, loop: NodeLoop) -> None:
-        self._morgue.append(loop)
+        self._stopped_loops.append(loop)
 
     def _dispose(self) -> None:
         """Dead code wakes up once more when it is collected: nobody must hear it."""
         for host in self.hosts:
             if host.running:
                 host.stop()
-        for loop in self._morgue:
+        for loop in self._stopped_loops:
             for task in loop.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
-            for loop in self._morgue:
+            for loop in self._stopped_loops:
                 loop.tasks.clear()
-            self._morgue.clear()
+            self._stopped_loops.clear()
             self.scheduler.clear()
             for host in self.hosts:
                 host.forget()
@@ -382,7 +383,7 @@ class ClusterWorld:
     # --- the end
 
     def _heal(self) -> None:
-        self.scheduler.note("all", "*** the storm is over")
+        self.scheduler.note("all", "*** the faults end")
         self.faults.over = self.calm = True
         self.cuts.heal()
         self.wires.refusals = 0.0
@@ -399,35 +400,35 @@ class ClusterWorld:
 
     def _converge(self) -> None:
         deadline = self.scheduler.time + HEALING_S
-        while not self.rest.is_available():
+        while not self.convergence.is_available():
             if self.scheduler.time >= deadline:
-                raise Violation("a healthy cluster comes to rest", self.rest.unrest())
+                raise Violation("a healthy cluster comes to rest", self.convergence.obstacles())
             self._restart_offline()
             if self.scheduler.time > deadline - HEALING_S + 1.0:
                 self._stop_writing()
             self._until(self.scheduler.time + 0.5)
 
     def _let_expire(self) -> None:
-        """What is old goes, also where nothing is written any more."""
+        """Old records are deleted, also where nothing is written any more."""
         self._until(self.scheduler.time + (self.policy.retention_ms + EXPIRY_MS) / 1000)
         self._converge()
         now_ms = min(host.clock.wall_ms() for host in self.hosts)
-        for shard in self.shards:
+        for partition in self.partitions:
             leader = next(
-                one for one in self.running_members(shard.witness.group) if one.core.role is Role.LEADER
+                one for one in self.running_members(partition.witness.group) if one.core.role is Role.LEADER
             )
-            check_expiry(self.policy, leader, shard.witness.batches, now_ms=now_ms)
+            check_expiry(self.policy, leader, partition.witness.batches, now_ms=now_ms)
 
     def _stop_writing(self) -> None:
-        for shard in self.shards:
-            for producer in shard.producers:
+        for partition in self.partitions:
+            for producer in partition.producers:
                 producer.stopped = True
-        if self.club is not None:
-            self.club.rest()
+        if self.consumer_group is not None:
+            self.consumer_group.rest()
 
     def _restart_offline(self) -> None:
-        """Replicas that halted take no part until their node is started again, or makes them anew by itself: an
-        operator who lost patience restarts it, and then waits for a while."""
+        """Replicas that halted take no part until their node restarts or rebuilds them. After a while the simulated
+        operator restarts the node, and waits again."""
         for host in self.hosts:
             if host.is_assembled and (rot := host.found_rot()) is not None:
                 raise Violation("a crash never looks like rot", f"{host.name}: {rot}")
@@ -435,13 +436,13 @@ class ClusterWorld:
                 self._halted_since.pop(host.name, None)
                 continue
             since = self._halted_since.setdefault(host.name, self.scheduler.time)
-            if self.scheduler.time - since >= OPERATORS_PATIENCE_S:
+            if self.scheduler.time - since >= RESTART_HALTED_AFTER_S:
                 self._halted_since[host.name] = self.scheduler.time
                 self.scheduler.note(host.name, "*** restarted for its halted replicas")
                 self.power_cut(host)
 
     def _finish(self) -> None:
-        for group in self.rest.groups():
+        for group in self.convergence.groups():
             witness = self.witnesses[group]
             members = self.running_members(group)
             leader = next(one for one in members if one.core.role is Role.LEADER)
@@ -450,18 +451,20 @@ class ClusterWorld:
             part = [one for one in members if one.me in config.members]
             witness.check_equal(part)
             witness.check_matching(part)
-            _check_producers(part)
-            _check_readable(part)
+            check_producers(part)
+            check_readable(part)
         self._check_states()
-        for shard in self.shards:
-            shard.history.check(shard.witness.truth)
-        if self.club is not None:
-            self.club.check()
+        for partition in self.partitions:
+            partition.history.check(partition.witness.truth)
+        if self.consumer_group is not None:
+            self.consumer_group.check()
         self._count()
 
     def _check_states(self) -> None:
-        """All nodes have come to the same metadata."""
-        states = [(host, encode_record(host.node.metadata.state.snapshot())) for host in self.rest.expected()]
+        """All nodes have the same metadata."""
+        states = [
+            (host, encode_record(host.node.metadata.state.snapshot())) for host in self.convergence.expected()
+        ]
         for host, state in states:
             if state != states[0][1]:
                 raise Violation(
@@ -474,33 +477,6 @@ class ClusterWorld:
         for witness in self.witnesses.values():
             self.tally.add("entries committed", len(witness.truth))
             self.tally.add("elections won", len(witness.leaders))
-        for shard in self.shards:
-            self.tally.add("writes acknowledged", shard.history.acks)
-            self.tally.add("reads answered", shard.history.reads)
-
-
-def _check_producers(members: list[WatchedReplica]) -> None:
-    """What replicas remember of producers decides on duplicates after the next election: it must be the same."""
-    told = [
-        sorted((row[0], row[1], tuple(row[3][-1])[:4]) for row in one.log.producers.rows() if row[3])
-        for one in members
-    ]
-    for one, rows in zip(members, told, strict=True):
-        if rows != told[0]:
-            raise Violation(
-                "replicas remember the same of producers",
-                f"{one.name} has {rows}, {members[0].name} {told[0]}",
-            )
-
-
-def _check_readable(members: list[WatchedReplica]) -> None:
-    """Whoever of them leads next, readers get from its start to its end. Compaction may have taken what was last."""
-    for one in members:
-        offset, end = one.log.start_offset, one.log.end_offset
-        while offset < end and (data := one.log.read(offset, READ_BYTES, limit=end)):
-            *_, (_, last) = iter_headers(data)
-            if last.next_offset <= offset:
-                raise Violation("readers get on", f"{one.name} has {last} for who wants {offset}")
-            offset = Offset(last.next_offset)
-        if offset < end and offset > one.log.cleaned_offset:
-            raise Violation("readers get to the end", f"{one.name}: they stop at {offset} of {end}")
+        for partition in self.partitions:
+            self.tally.add("writes acknowledged", partition.history.acks)
+            self.tally.add("reads answered", partition.history.reads)

@@ -1,4 +1,4 @@
-"""Faults of a simulated cluster: what befalls processes, machines, connections and disks, and what operators do."""
+"""Faults of a simulated cluster: of processes, machines, connections and disks; and requests of operators."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ from penstock.cluster import reassign
 from penstock.raft import Role
 from penstock.sim.entries import old_segments
 from penstock.sim.host import Host
-from penstock.sim.shards import TOPIC
+from penstock.sim.partitions import TOPIC
 from penstock.types import GroupId, Offset
 
 if TYPE_CHECKING:
@@ -33,30 +33,30 @@ class ClusterFaults:
         self._wiped = False
 
     def begin(self) -> None:
-        weather, policy = self._world.weather, self._world.policy
+        mix, policy = self._world.mix, self._world.policy
         acts: tuple[tuple[float, Callable[[], None]], ...] = (
-            (weather.crash, self._crash),
-            (weather.power_cut, self._power_cut),
-            (weather.blackout, self._blackout),
-            (weather.pause, self._pause),
-            (weather.isolate, self._isolate),
-            (weather.cut, self._cut),
-            (weather.loss * 20, self._world.wires.reset_some),
-            (weather.slow_disk, self._slow_disk),
-            (weather.full_disk, self._full_disk),
-            (weather.broken_flush, self._break_flush),
-            (weather.wipe, self._wipe),
-            (weather.rot, self._rot),
-            (weather.transfer, self._transfer),
-            (weather.reconfigure, self._reconfigure),
-            (weather.reconfigure / 4, self._decommission),
-            (0.0 if policy.compact or policy.expires else weather.delete_prefix, self._delete_records),
-            (0.3 if weather.clock_drift else 0.0, self._jump_clock),
+            (mix.crash, self._crash),
+            (mix.power_cut, self._power_cut),
+            (mix.blackout, self._blackout),
+            (mix.pause, self._pause),
+            (mix.isolate, self._isolate),
+            (mix.cut, self._cut),
+            (mix.loss * 20, self._world.wires.reset_some),
+            (mix.slow_disk, self._slow_disk),
+            (mix.full_disk, self._full_disk),
+            (mix.broken_flush, self._break_flush),
+            (mix.wipe, self._wipe),
+            (mix.rot, self._rot),
+            (mix.transfer, self._transfer),
+            (mix.reconfigure, self._reconfigure),
+            (mix.reconfigure / 4, self._decommission),
+            (0.0 if policy.compact or policy.expires else mix.delete_prefix, self._delete_records),
+            (0.3 if mix.clock_drift else 0.0, self._jump_clock),
         )
         for rate, act in acts:
             if rate:
                 self._plan(rate * SLOWER, act)
-        if weather.reconfigure:
+        if mix.reconfigure:
             self._world.scheduler.after(self._random.uniform(0, 5), None, self._join)
 
     def _plan(self, rate: float, act: Callable[[], None]) -> None:
@@ -134,7 +134,7 @@ class ClusterFaults:
 
     def isolate_writer(self, host: Host, *, share: float = 0.25) -> None:
         """A leader that has taken a batch and can tell nobody."""
-        chance = self._world.weather.isolate_writer * share
+        chance = self._world.mix.isolate_writer * share
         if chance and not self._world.calm and self._random.random() < chance:
             self._isolate_one(host)
             host.slow_until = self._world.scheduler.time + self._random.choice((0.0, 1.0))
@@ -257,7 +257,7 @@ class ClusterFaults:
             return
         nodes = [int(one.node_id) for one in self._world.hosts if one.ready]
         self._random.shuffle(nodes)
-        index = self._random.randrange(self._world.partitions)
+        index = self._random.randrange(self._world.partition_count)
         replicas = nodes[:3]
         if len(replicas) == 3:
             self._note("reassignment", host.name)
@@ -278,7 +278,7 @@ class ClusterFaults:
         for host in self._running():
             if not host.ready or host.paused:
                 continue
-            partition = host.node.partitions.find(TOPIC, self._random.randrange(self._world.partitions))
+            partition = host.node.partitions.find(TOPIC, self._random.randrange(self._world.partition_count))
             if (
                 partition is not None
                 and partition.serves

@@ -1,4 +1,4 @@
-"""Datagrams between simulated nodes: lost, late, twice and out of order, as the weather has it."""
+"""Datagrams between simulated nodes: lost, delayed, repeated and out of order, at the rates of the fault mix."""
 
 from random import Random
 

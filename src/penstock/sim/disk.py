@@ -1,8 +1,8 @@
-"""A disk that forgets what was not flushed, and breaks on request. Everything random comes from its seed.
+"""A disk that loses unflushed writes, and fails on request. Its seed determines everything random.
 
-Two images. The *visible* one is what the running process sees: every write at once. The *durable* one is what is on
-the platter. `flush` copies a file's content to it, `sync_dir` a folder's names. Between them lies what a power cut may
-or may not keep, and `after_power_cut` draws one of the possible outcomes:
+It has two images. The *visible* one is what the running process sees: every write at once. The *durable* one is what is
+on the disk. `flush` copies a file's content to it, `sync_dir` a folder's names. A power cut may or may not keep the
+difference, and `after_power_cut` draws one of the possible outcomes:
 
  content    of each file, each 512-byte sector that was written since the last flush is the old one or the new one.
             A sector that was never written is zeros. The file may be as long as its surviving sectors need, or longer,

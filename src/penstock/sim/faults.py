@@ -1,8 +1,8 @@
-"""Faults of a bare group: each comes by itself at the rate that the seed's weather gives it.
+"""Faults of a bare group: each occurs at random, at the rate of the seed's mix.
 
-What is injected is what Raft and the log promise to survive: crashes and power cuts of anybody at any time, pauses,
-cuts, disks that are slow, full or fail to flush. The loss of a disk, or of its trustworthiness, is injected only where
-a majority is left without it, and somebody then replaces that replica, as an operator would.
+They are the faults that Raft and the log promise to survive: crashes and power cuts of any machine at any time, pauses,
+cut links, disks that are slow, full or fail to flush. A disk is lost or damaged only where a majority remains without
+it, and the simulator then replaces that replica, as an operator would.
 """
 
 from random import Random
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 LULL_S = 1.5
 """Long enough for the writes under way to end, and for several election timeouts."""
 OPERATOR_S = 0.4
-"""How often somebody looks whether a replica is gone for good."""
+"""How often the simulated operator checks whether a replica is gone for good."""
 
 
 class Faults:
-    """Makes trouble until it is told to stop."""
+    """Injects faults until `over` is set."""
 
     def __init__(self, world: "GroupWorld", random: Random) -> None:
         self._world = world
         self._random = random
-        self._weather = world.weather
+        self._mix = world.mix
         self.over = False
 
     def begin(self) -> None:
-        weather = self._weather
+        mix = self._mix
         acts = (
-            (weather.crash, self._crash),
-            (weather.power_cut, self._power_cut),
-            (weather.blackout, self._blackout),
-            (weather.pause, self._pause),
-            (weather.isolate, self._isolate),
-            (weather.cut, self._cut),
-            (weather.slow_disk, self._slow_disk),
-            (weather.full_disk, self._full_disk),
-            (weather.broken_flush, self._break_flush),
-            (weather.rot, self._rot),
-            (weather.wipe, self._wipe),
-            (weather.transfer, self._transfer),
-            (weather.reconfigure, self._reconfigure),
-            (weather.delete_prefix, self._delete_prefix),
-            (weather.lull, self._lull),
+            (mix.crash, self._crash),
+            (mix.power_cut, self._power_cut),
+            (mix.blackout, self._blackout),
+            (mix.pause, self._pause),
+            (mix.isolate, self._isolate),
+            (mix.cut, self._cut),
+            (mix.slow_disk, self._slow_disk),
+            (mix.full_disk, self._full_disk),
+            (mix.broken_flush, self._break_flush),
+            (mix.rot, self._rot),
+            (mix.wipe, self._wipe),
+            (mix.transfer, self._transfer),
+            (mix.reconfigure, self._reconfigure),
+            (mix.delete_prefix, self._delete_prefix),
+            (mix.lull, self._lull),
         )
         for rate, act in acts:
             if rate:
@@ -66,13 +66,13 @@ class Faults:
         self._world.tally.add(name)
         self._world.scheduler.note(who, f"*** {name}")
 
-    # --- whom it hits
+    # --- victims
 
     def _running(self) -> list[Machine]:
         return [machine for machine in self._world.machines if machine.running]
 
     def _victim(self) -> Machine | None:
-        """A leader as often as not: there is most to lose."""
+        """A leader in half of the cases: it has most to lose."""
         running = self._running()
         leaders = [machine for machine in running if machine.core.role is Role.LEADER]
         if leaders and self._random.random() < 0.5:
@@ -115,22 +115,22 @@ class Faults:
     # --- links
 
     def _isolate(self) -> None:
-        """From everybody, or from all but one; in both directions or in one."""
+        """Cuts a machine off from all others, or from all but one; in both directions or in one."""
         machine = self._victim()
         if machine is not None:
             self._isolate_one(machine)
 
     def isolate_writer(self, machine: Machine) -> None:
-        """A leader that has taken a batch and can tell nobody: it goes on taking more."""
-        chance = self._weather.isolate_writer
+        """A leader has taken a batch and can send it to no follower; it goes on taking more."""
+        chance = self._mix.isolate_writer
         if chance and not self.over and self._random.random() < chance:
             self._isolate_one(machine)
             if self._random.random() < 0.5:
                 machine.slow_until = self._world.scheduler.time + 1.0
 
     def isolate_new_leader(self, machine: Machine) -> None:
-        """Within the first beats of its term, before or after that is confirmed."""
-        chance = self._weather.isolate_new_leader
+        """Within the first beat intervals of its term, before or after the term is confirmed."""
+        chance = self._mix.isolate_new_leader
         if chance and not self.over and self._random.random() < chance:
             delay_s = self._random.random() * self._world.settings.beat_interval_s
             self._world.scheduler.after(delay_s, machine, self._isolate_one, machine)
@@ -167,9 +167,9 @@ class Faults:
         self._cut_link(one, other)
 
     def _cut_link(self, sender: Machine, receiver: Machine) -> None:
-        self._world.mail.cut(sender.name, receiver.name)
+        self._world.network.cut(sender.name, receiver.name)
         seconds = self._random.choice((0.3, 1.0, 3.0))
-        self._world.scheduler.after(seconds, None, self._world.mail.join, sender.name, receiver.name)
+        self._world.scheduler.after(seconds, None, self._world.network.join, sender.name, receiver.name)
 
     # --- disks
 
@@ -196,7 +196,7 @@ class Faults:
             machine.disk.fail_flush(".log" if self._random.random() < 0.8 else "")
 
     def _rot(self) -> None:
-        """Of a byte that was flushed and is committed. It shows when somebody reads it: after a restart, mostly."""
+        """Flips a bit that was flushed and is committed. It shows when it is read: mostly after a restart."""
         machine = self._replaceable()
         if machine is None:
             return
@@ -211,7 +211,7 @@ class Faults:
             self._world.rots(machine)
 
     def _replaceable(self) -> Machine | None:
-        """One whose disk may be lost: everybody in every configuration is there, and most of them stay."""
+        """A machine whose disk may be lost: all members of all configurations are up, and a majority remains."""
         running = self._running()
         if self._world.rotten is not None or len(running) < len(self._world.machines):
             return None
@@ -227,7 +227,7 @@ class Faults:
             self._note("wipe", machine.name)
             self._world.wipe(machine)
 
-    # --- what operators do
+    # --- operators
 
     def _leader(self) -> Machine | None:
         leaders = [m for m in self._running() if m.core.role is Role.LEADER and not m.paused]
@@ -245,7 +245,7 @@ class Faults:
         self._note("transfer", leader.name)
         leader.do(effects)
         if self._random.random() < 0.5:
-            # The old leader must not be told too soon who follows it.
+            # The old leader must not learn too soon of its successor.
             for other in self._world.machines:
                 if other is not leader:
                     self._cut_link(other, leader)
@@ -270,7 +270,7 @@ class Faults:
         leader.do(effects)
 
     def _replace_lost(self) -> None:
-        """Whoever lost its disk is in the group under a name that nobody has any more."""
+        """Replaces members whose disks were lost: the group still names their old incarnations."""
         leader = self._leader()
         config = leader.core.config if leader is not None else None
         if leader is not None and config is not None and not config.joint:

@@ -1,7 +1,7 @@
-"""The core level: one group of bare cores with real logs, in bad weather, then in good.
+"""The core level: one group of bare cores with real logs, first with faults, then without.
 
-A seed is a function: it makes the group, lets the weather do its worst for some seconds of virtual time while clients
-write and read, heals everything, and demands that all come to the same and that every promise was kept.
+A seed determines everything. It makes the group and injects its mix of faults for some seconds of virtual time while
+clients write and read. Then the faults end, all replicas must converge, and every promise to clients must hold.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from penstock.raft import GroupConfig, RaftSettings, Role
 from penstock.sim.checks import Witness
 from penstock.sim.clients import PlainProducer, Producer, Reader
 from penstock.sim.disk import SimDisk
+from penstock.sim.fault_mix import draw
 from penstock.sim.faults import Faults
 from penstock.sim.history import History
-from penstock.sim.mail import Mail
-from penstock.sim.outcome import QueueStats, Violation
+from penstock.sim.lossy_network import LossyNetwork
+from penstock.sim.outcome import EventCounts, Violation
 from penstock.sim.replica import Machine
 from penstock.sim.scheduler import Process, Scheduler
-from penstock.sim.weather import draw
 from penstock.types import GroupId, NodeId, Replica
 
-STORM_S = 6.0
+FAULTS_S = 6.0
 HEALING_S = 30.0
 LOOK_EVERY_S = 0.25
 MATCHING_EVERY_S = 2.0
-EXAM_CHANCE = 0.25
+NEWCOMER_CHANCE = 0.25
 MAX_EVENTS = 40_000
 """Ten times what a busy seed needs."""
 
@@ -47,50 +47,50 @@ SETTINGS = RaftSettings(
 """Small windows, so that a seed fills and empties them often. A drift that no real clock has, so that the margin which
 a leader leaves for it is longer than an election takes."""
 CLOCK_DRIFT = 0.12
-"""How much faster or slower than the scheduler's clock a machine's runs at most, where the weather has drift at all:
+"""How much faster or slower than the scheduler's clock a machine's runs at most, where the mix has drift at all:
 (1 - 0.25) / (1 - 0.12) is a little less than 1 / (1 + 0.12)."""
 
 TOPIC = TopicConfig(segment_bytes=4000, index_interval_bytes=500)
 
 
 class GroupWorld:
-    """Everything that one seed of the core level consists of."""
+    """One seed of the core level: machines, network, clients, faults and checks."""
 
     def __init__(self, seed: int, *, nodes: int | None = None, tracing: bool = False) -> None:
         self.seed = seed
-        self._random = self.chance("world")
-        self.weather = draw(self.chance("weather"))
+        self._random = self.random_for("world")
+        self.mix = draw(self.random_for("weather"))
         self.scheduler = Scheduler(max_events=MAX_EVENTS, tracing=tracing)
-        self.tally = QueueStats()
+        self.tally = EventCounts()
         self.settings = SETTINGS
         self.topic = TOPIC
         self.group = GroupId(UUID(int=1), 0)
         self.folder = "topics/sim-0"
         self.history = History()
         self.witness = Witness(self.group, self, self.folder)
-        self.mail = Mail(self.scheduler, self.chance("mail"), self.weather)
+        self.network = LossyNetwork(self.scheduler, self.random_for("mail"), self.mix)
         self.founding: GroupConfig | None = None
         self.rotten: Machine | None = None
-        """Whose disk cannot be trusted: at most one."""
-        self._graves: dict[Replica, SimDisk] = {}
+        """The machine whose disk is damaged: at most one."""
+        self._old_disks: dict[Replica, SimDisk] = {}
         self._by_process: dict[Process, Machine] = {}
         self.calm = False
-        """The storm is over."""
+        """The faults have ended."""
         self.producers_pause_until = 0.0
-        self.required_replicas = self.chance("required replicas").choice((1, 2, 3, 4))
+        self.required_replicas = self.random_for("required replicas").choice((1, 2, 3, 4))
         founders = nodes or self._random.choice((3, 3, 5))
-        spares = self._random.choice((0, 1, 2)) if self.weather.reconfigure else 0
+        spares = self._random.choice((0, 1, 2)) if self.mix.reconfigure else 0
         self.machines = [
-            Machine(self, NodeId(number), self.chance(f"machine {number}"), rate)
+            Machine(self, NodeId(number), self.random_for(f"machine {number}"), rate)
             for number, rate in enumerate(self._clock_rates(founders + spares), start=1)
         ]
         self._found(founders)
-        self.faults = Faults(self, self.chance("faults"))
+        self.faults = Faults(self, self.random_for("faults"))
         self.producers: list[Producer | PlainProducer] = [
-            (Producer if number <= 2 else PlainProducer)(self, number, self.chance(f"producer {number}"))
+            (Producer if number <= 2 else PlainProducer)(self, number, self.random_for(f"producer {number}"))
             for number in range(1, 4)
         ]
-        self.readers = [Reader(self, number, self.chance(f"reader {number}")) for number in range(1, 3)]
+        self.readers = [Reader(self, number, self.random_for(f"reader {number}")) for number in range(1, 3)]
 
     @property
     def keyed(self) -> bool:
@@ -100,20 +100,20 @@ class GroupWorld:
     def places(self) -> list[Machine]:
         return self.machines
 
-    def chance(self, name: str) -> Random:
-        """A source of its own for each part, so that a change in one does not turn all others over."""
+    def random_for(self, name: str) -> Random:
+        """A separate generator for each part, so that a change in one part does not change the others."""
         return Random(f"{self.seed}/{name}")
 
     def _clock_rates(self, count: int) -> list[float]:
         """Chance rarely makes one clock slow and all others fast, which is where a lease has least to spare."""
-        random, drift = self.chance("clocks"), CLOCK_DRIFT if self.weather.clock_drift else 0.0
+        random, drift = self.random_for("clocks"), CLOCK_DRIFT if self.mix.clock_drift else 0.0
         if random.random() < 0.5:
             return [1 + random.uniform(-1, 1) * drift for _ in range(count)]
         slow = random.randrange(count)
         return [1 - drift if number == slow else 1 + drift for number in range(count)]
 
     def _found(self, founders: int) -> None:
-        """Each is started once to get its identity, and then again to know the others'."""
+        """Starts each machine once to get its identity, and again with the identities of all."""
         for machine in self.machines:
             machine.start()
             machine.stop()
@@ -129,12 +129,12 @@ class GroupWorld:
         self.faults.begin()
         self._wake_clients()
         self._look_now_and_then()
-        self.scheduler.run(STORM_S)
+        self.scheduler.run(FAULTS_S)
         self._heal()
         self._converge(writing_s=0.5)
         self._finish()
-        if self._random.random() < EXAM_CHANCE:
-            self._examine_newcomer()
+        if self._random.random() < NEWCOMER_CHANCE:
+            self._check_newcomer()
 
     def _watch(self, process: Process) -> None:
         assert isinstance(process, Machine)
@@ -153,14 +153,14 @@ class GroupWorld:
                 producer.wake()
         for reader in self.readers:
             reader.wake()
-        wait = self.weather.write_every_s * (0.5 + self._random.random())
+        wait = self.mix.write_every_s * (0.5 + self._random.random())
         self.scheduler.after(wait, None, self._wake_clients)
 
     # --- what happens to machines
 
     def disk_of(self, replica: Replica) -> SimDisk | None:
-        if replica in self._graves:
-            return self._graves[replica]
+        if replica in self._old_disks:
+            return self._old_disks[replica]
         return next((machine.disk for machine in self.machines if machine.me == replica), None)
 
     def folders_of(self, replica: Replica, folder: str) -> list[str]:
@@ -170,9 +170,9 @@ class GroupWorld:
         return next((one for one in self.machines if one.running and one.me == replica), None)
 
     def aim(self, machine: Machine, chance: float) -> None:
-        """A crash that is to hit the machine in the midst of what it does now."""
+        """Plans a crash that hits the machine during its present work."""
         if not self.calm and chance and self._random.random() < chance:
-            delay = self._random.choice((0.0, self.weather.flush_s * self._random.random(), 0.02))
+            delay = self._random.choice((0.0, self.mix.flush_s * self._random.random(), 0.02))
             cut = self._random.random() < 0.7
             self.scheduler.after(delay, machine, self._hit, machine, cut)
 
@@ -185,7 +185,7 @@ class GroupWorld:
             self.kill(machine)
 
     def kill(self, machine: Machine) -> None:
-        """The process dies, the machine goes on: unless its page cache lies, nothing is lost."""
+        """The process dies and the machine keeps running: nothing is lost unless a flush had failed before."""
         if machine.lying:
             self.power_cut(machine)
             return
@@ -204,7 +204,7 @@ class GroupWorld:
         self.replace_disk(machine)
 
     def replace_disk(self, machine: Machine) -> None:
-        self._graves[machine.me] = machine.disk
+        self._old_disks[machine.me] = machine.disk
         machine.disk = SimDisk(machine.random.getrandbits(32))
         if machine is self.rotten:
             self.rotten = self.witness.rotten = None
@@ -214,7 +214,7 @@ class GroupWorld:
             return
         machine.stop()
         self.witness.forget(machine.me)
-        wait = self._random.random() * self.weather.restart_s
+        wait = self._random.random() * self.mix.restart_s
         self.scheduler.after(wait, None, self._start, machine, machine.life)
 
     def _start(self, machine: Machine, life: int) -> None:
@@ -229,7 +229,7 @@ class GroupWorld:
             self.replace_disk(machine)
             machine.start()
         except StorageError:
-            # Its disk fails while it starts: once more, from the platter.
+            # Its disk fails while it starts: it loses power and starts again from the durable image.
             self.tally.add("halts for a failed disk")
             machine.running = True
             self.power_cut(machine)
@@ -237,12 +237,12 @@ class GroupWorld:
         self.witness.look(machine)
 
     def rots(self, machine: Machine) -> None:
-        """It may be found when the log is opened again, or by whoever is sent the entry, or by nobody so far."""
+        """The damage may be found when the log is opened, by a peer that is sent the entry, or not at all so far."""
         self.rotten = machine
         self.witness.rotten = machine.me
         self.kill(machine)
 
-    # --- what travels
+    # --- messages
 
     def carry(
         self,
@@ -255,20 +255,20 @@ class GroupWorld:
     ) -> None:
         receiver = self.machines[to.node - 1]
         deliver = getattr(receiver, receive.__name__)
-        if answer and not self.calm and self._random.random() < self.weather.late_answers:
-            self.mail.send_late(receiver, deliver, sender.me, to, data)
+        if answer and not self.calm and self._random.random() < self.mix.late_answers:
+            self.network.send_late(receiver, deliver, sender.me, to, data)
         else:
-            self.mail.send(sender, receiver, deliver, sender.me, to, data)
+            self.network.send(sender, receiver, deliver, sender.me, to, data)
 
     # --- the end
 
     def _heal(self) -> None:
-        self.scheduler.note("all", "*** the storm is over")
+        self.scheduler.note("all", "*** the faults end")
         self.faults.over = True
         self.calm = True
-        self.mail.heal()
+        self.network.heal()
         if self.rotten is not None and self.rotten.running:
-            # A scrub would have found it by now.
+            # A scrub would have found the damage by now.
             self.wipe(self.rotten)
         for machine in self.machines:
             machine.disk.capacity = None
@@ -278,8 +278,8 @@ class GroupWorld:
                 self.scheduler.resume(machine)
 
     def _converge(self, *, writing_s: float) -> None:
-        """Everybody must come to the same in bounded time, and the group must take writes: all that are under way, and
-        those of the first moments of calm."""
+        """All replicas must converge in bounded time, and the group must take writes: those under way, and those of the
+        first moments after the faults."""
         deadline = self.scheduler.time + HEALING_S
         while not self._is_settled():
             if self.scheduler.time >= deadline:
@@ -333,14 +333,14 @@ class GroupWorld:
         self._check_producers(leader)
         self._check_enough(leader)
         self._check_start(leader)
-        self.tally.add("messages", self.mail.sent)
-        self.tally.add("messages lost", self.mail.lost)
+        self.tally.add("messages", self.network.sent)
+        self.tally.add("messages lost", self.network.lost)
         self.tally.add("entries committed", len(self.witness.truth))
         self.tally.add("writes acknowledged", self.history.acks)
         self.tally.add("reads answered", self.history.reads)
 
     def _check_start(self, leader: Machine) -> None:
-        """Where the leader's log starts all others' start soon, so that readers do not see it go back with the next
+        """Followers soon start where their leader does, so that readers do not see the start go back with the next
         leader."""
         leader.delete_prefix(leader.log.end_offset)
         self.scheduler.run(self.scheduler.time + 1.0)
@@ -366,14 +366,14 @@ class GroupWorld:
                 f"{leader.name} says {leader.core.enough_index} of {leader.core.commit_index}, with {voters} voters",
             )
 
-    def _examine_newcomer(self) -> None:
-        """One more replica loses its disk, now that all that it had is deleted everywhere: it gets the prefix, and must
-        know what the others know."""
+    def _check_newcomer(self) -> None:
+        """One more replica loses its disk, after all entries were deleted everywhere: it installs the prefix, and must
+        then know the same producers as the others."""
         leader = self._sole_leader()
         if leader is None or leader.core.config is None or len(leader.core.config.voters) < 3:
             return
         victim = next(one for one in self._members(leader.core.config) if one is not leader)
-        self.scheduler.note(victim.name, "*** wiped for the exam")
+        self.scheduler.note(victim.name, "*** wiped as a newcomer")
         self.wipe(victim)
         self._converge(writing_s=0.0)
         leader = self._sole_leader()
@@ -382,7 +382,7 @@ class GroupWorld:
             self._check_producers(leader)
 
     def _check_producers(self, leader: Machine) -> None:
-        """What replicas remember of producers decides on duplicates after the next election: it must be the same."""
+        """The state of producers decides on duplicates after the next election: it must be the same on all replicas."""
         expected = _producers(leader)
         assert leader.core.config is not None
         for one in self._members(leader.core.config):

@@ -1,11 +1,11 @@
-"""What clients saw, and whether it fits what was promised to them. Values are unique, so all of this is linear.
+"""What clients saw, and whether it keeps the promises to them. Values are unique, so each check is linear.
 
-1  A write that was acknowledged with acks=all stands in the log, once, at the offset that its client was told.
-2  A write of an idempotent producer stands there at most once, however often it was sent; a repetition is answered
-   with the same offset.
-3  A write that was acknowledged before another one was begun stands before it.
-4  What is read was committed and never changes. Nobody reads backwards.
-5  A reader who asks a leader sees all that was acknowledged before it asked.
+1  A write that was acknowledged with acks=all is in the log once, at the offset that its client was told.
+2  A write of an idempotent producer is there at most once, however often it was sent; a repetition is answered with the
+   same offset.
+3  A write that was acknowledged before another one began is before it in the log.
+4  Records that are read were committed and never change. No reader goes backwards.
+5  A reader that asks a leader sees everything that was acknowledged before it asked.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A machine on which a production node runs: its disk, its clock, its loop, its threads, and its doors for clients."""
+"""A machine that runs a production node: its disk, clock, event loop and threads, and how clients reach it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -52,7 +52,7 @@ class Host(Process):
         self.node_id = node_id
         self.random = random
         self.disk = SimDisk(random.getrandbits(32))
-        drift = world.weather.clock_drift
+        drift = world.mix.clock_drift
         self.rate = 1 + random.uniform(-1, 1) * drift
         skew_ms = int(random.uniform(-1, 1) * MAX_SKEW_MS) if drift else 0
         self.clock = SimClock(world.scheduler, skew_ms=skew_ms, rate=self.rate)
@@ -95,7 +95,7 @@ class Host(Process):
             http=None,
             cluster=self.address,
             seeds=world.seeds_of(self),
-            num_partitions=world.partitions,
+            num_partitions=world.partition_count,
             replication=world.settings,
             groups=world.group_settings,
             topic_defaults=world.topic_defaults,
@@ -175,19 +175,19 @@ class Host(Process):
         """What leaves this node must hold after a power cut at this very moment."""
         if kind != frame_kinds.RAFT or self.me is None:
             return
-        weather = self.world.weather
+        mix = self.world.mix
         for envelope in unpack(memoryview(body)):
             message, me = envelope.message, as_named(self.me, envelope.sender)
             witness = self.world.witnesses[GroupId(UUID(bytes=envelope.topic_id), envelope.partition)]
             if isinstance(message, VoteReply) and message.granted and not message.pre:
                 witness.told_vote(me, message.term, Replica(to, envelope.incarnation))
-                self.world.aim(self, weather.crash_after_vote)
+                self.world.aim(self, mix.crash_after_vote)
             elif isinstance(message, RequestVote) and not message.pre:
                 witness.told_vote(me, message.term, me)
-                self.world.aim(self, weather.crash_after_vote)
+                self.world.aim(self, mix.crash_after_vote)
             elif isinstance(message, AppendReply) and message.match_index:
                 witness.told_match(me, message.term, message.match_index)
-                self.world.aim(self, weather.crash_after_ack)
+                self.world.aim(self, mix.crash_after_ack)
 
     def is_home_of(self, replica: Replica) -> bool:
         """Whether it is this host's, in whatever life."""
@@ -202,22 +202,22 @@ class Host(Process):
             self.world.scheduler,
             self,
             delay=self._disk_time,
-            aim=lambda: self.world.aim(self, self.world.weather.crash_at_flush),
+            aim=lambda: self.world.aim(self, self.world.mix.crash_at_flush),
         )
 
     def _disk_time(self) -> float:
         world = self.world
         if world.calm:
             return 0.003
-        slow = world.scheduler.time < self.slow_until or self.random.random() < world.weather.stuck_flush
-        base = world.weather.flush_s * (0.5 + self.random.random())
+        slow = world.scheduler.time < self.slow_until or self.random.random() < world.mix.stuck_flush
+        base = world.mix.flush_s * (0.5 + self.random.random())
         return base + self.random.random() * 2.0 if slow else base
 
     def _at_operation(self, number: int, kind: str, path: str) -> None:
         """Compaction is one event here, however many files it writes: to be hit in its middle it has to be aimed at."""
         if self._cut_at is None and not self.world.calm and path.endswith(COMPACTION_SUFFIXES):
             # A new segment is written in dozens of operations, and put in place with one.
-            chance = self.world.weather.crash_in_compaction * (SWAPS if path.endswith(SWAP_SUFFIX) else 1)
+            chance = self.world.mix.crash_in_compaction * (SWAPS if path.endswith(SWAP_SUFFIX) else 1)
             if self.random.random() < chance:
                 self._cut_at = number + self.random.randrange(OPERATIONS_OF_A_SWAP)
         if self._cut_at is not None and number >= self._cut_at:

@@ -1,11 +1,12 @@
-"""An event loop without a machine beneath it: asyncio programs run on it in virtual time.
+"""An event loop in virtual time: asyncio programs run on it without an operating system.
 
-Each simulated process has a loop of its own; all share one scheduler. A callback is an event of its process, so it is
-held while the process is paused and vanishes when it crashes. Futures, tasks, timeouts, locks and events are asyncio's
-own. There are no sockets, no signals and no threads: `run_in_executor` runs the job inline, some virtual time later.
+Each simulated process has its own loop; all share one scheduler. A callback is an event of its process, so it waits
+while the process is paused and is dropped when the process crashes. Futures, tasks, timeouts, locks and events are
+those of asyncio. There are no sockets, signals or threads: `run_in_executor` runs the job inline, some virtual time
+later.
 
-What a crash leaves behind (tasks that wait for ever) is kept until the world ends: were it collected before, Python
-would run the `finally` blocks of dead code in the midst of the living.
+The tasks of a crashed process, which wait for ever, are kept until the simulation ends: if Python collected them
+earlier, it would run the `finally` blocks of dead processes in the middle of other events.
 """
 
 import asyncio

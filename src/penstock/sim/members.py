@@ -1,8 +1,8 @@
-"""Members of a consumer group: they join, work, commit, and now and then vanish.
+"""Members of a consumer group: they join, work, commit, and sometimes crash.
 
-Each is a client with its own state, as the classic protocol wants it: find the coordinator, join, sync (the leader
-brings the assignments), ask where to go on, then beat and commit. Whatever goes wrong sends it back to one of these
-steps. What is asked of a node is what the handlers of the Kafka port ask, without the port.
+Each is a client of the classic protocol with its own state: find the coordinator, join, sync (the leader sends the
+assignments), fetch the committed offsets, then heartbeat and commit. An error sends it back to one of these steps. A
+member asks a node what the handlers of the Kafka port ask, without the port.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from penstock.groups import (
     SyncResult,
 )
 from penstock.node import Node
+from penstock.sim.group_checks import NOTHING, GroupChecks
 from penstock.sim.host import Host
-from penstock.sim.ledger import NOTHING, Ledger
-from penstock.sim.shards import TOPIC
+from penstock.sim.partitions import TOPIC
 from penstock.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PARTITIONS = 5
-"""Whose offsets they commit: more than their topic may have. Coordinators leave it to others to ask about that."""
+"""Partitions whose offsets they commit: more than their topic may have. Coordinators do not check that."""
 SESSION_MS = 1500
 REBALANCE_MS = 2000
 REQUEST_TIMEOUT_S = 0.6
@@ -44,10 +44,10 @@ JOIN_TIMEOUT_S = 3.0
 WAKE_S = 0.12
 ANSWER_S = 0.005
 VANISH = 0.03
-"""Chance per step that a member crashes; as large is that of its leaving in good order."""
+"""Chance per step that a member crashes; the chance that it leaves the group is the same."""
 ISOLATED_COMMITS = 0.3
 ISOLATED_SYNCS = 3.0
-"""How much oftener than in the weather's own words a coordinator that has taken something can tell nobody of it."""
+"""How much more often than the fault mix says a coordinator is isolated right after it has taken a request."""
 
 _LOST = (
     ErrorCode.NOT_COORDINATOR,
@@ -61,10 +61,10 @@ class GroupMember:
     """One consumer, through all its lives."""
 
     def __init__(
-        self, world: "ClusterWorld", ledger: Ledger, number: int, random: Random, *, static: bool
+        self, world: "ClusterWorld", checks: GroupChecks, number: int, random: Random, *, static: bool
     ) -> None:
         self._world = world
-        self._ledger = ledger
+        self._ledger = checks
         self._name = f"m{number}"
         self._random = random
         self._instance = self._name if static else None
@@ -332,16 +332,18 @@ def _put(host: Host, question: Callable[[Node], Awaitable[T]], answer: Callable[
         host.loop.enter(lambda: host.loop.create_task(ask()))
 
 
-class Club:
+class SimConsumerGroup:
     """A group with all its members."""
 
     def __init__(self, world: "ClusterWorld", random: Random) -> None:
         self._world = world
         self._random = random
-        self.ledger = Ledger("workers")
+        self.checks = GroupChecks("workers")
         count, static = random.choice((2, 3, 4)), random.choice((0, 0, 1, 2))
         self._members = [
-            GroupMember(world, self.ledger, number, world.chance(f"member {number}"), static=number <= static)
+            GroupMember(
+                world, self.checks, number, world.random_for(f"member {number}"), static=number <= static
+            )
             for number in range(1, count + 1)
         ]
 
@@ -362,7 +364,7 @@ class Club:
         self._members.pop(self._random.randrange(len(self._members))).die()
         for host in self._world.hosts:
             if host.ready and any(
-                one.group_id == self.ledger.group_id for one in host.node.groups.summaries()
+                one.group_id == self.checks.group_id for one in host.node.groups.summaries()
             ):
                 self._world.kill(host)
                 return
@@ -386,26 +388,26 @@ class Club:
         for host in self._world.hosts:
             if host.ready:
                 for one in host.node.groups.summaries():
-                    if one.group_id == self.ledger.group_id:
+                    if one.group_id == self.checks.group_id:
                         return one.state == "Stable" and one.member_count == len(self._members)
         return False
 
-    def unrest(self) -> str:
+    def obstacles(self) -> str:
         told = [
             f"{member._name} {'is away' if member.away else f'in {member.generation} has {member.owned}'}"
             for member in self._members
         ]
-        return f"group {self.ledger.group_id}: {', '.join(told)}"
+        return f"group {self.checks.group_id}: {', '.join(told)}"
 
     def check(self) -> None:
         """At the end: whoever coordinates knows all that was acknowledged."""
-        ledger = self.ledger
+        checks = self.checks
         for host in self._world.hosts:
             if host.ready:
                 for one in host.node.groups.summaries():
                     offsets = {where.partition: offset for where, offset in one.offsets.items()}
-                    for partition in range(PARTITIONS) if one.group_id == ledger.group_id else ():
-                        reached = ledger.reached(partition)
-                        ledger.shown(host.name, partition, offsets.get(partition, NOTHING), reached=reached)
-        self._world.tally.add("group generations", len(ledger.generations))
-        self._world.tally.add("group commits acknowledged", ledger.commits)
+                    for partition in range(PARTITIONS) if one.group_id == checks.group_id else ():
+                        reached = checks.reached(partition)
+                        checks.shown(host.name, partition, offsets.get(partition, NOTHING), reached=reached)
+        self._world.tally.add("group generations", len(checks.generations))
+        self._world.tally.add("group commits acknowledged", checks.commits)

@@ -1,10 +1,10 @@
-"""The network between simulated nodes, as faithful to `Transport` as TCP is: per pair of nodes one connection, whose
-frames arrive whole and in order or not at all.
+"""The network between simulated nodes. Like TCP it has one connection per pair of nodes, whose frames arrive whole and
+in order or not at all.
 
-What goes wrong is what goes wrong with connections. A cut holds frames back; when it lasts longer than the silence that
-nodes bear, the connection ends and what was under way is lost. A process that dies has its connections reset at once, a
-machine that loses power just falls silent. A reset loses whatever is under way at any time. Who wants to be connected
-tries again and again, and gets through once both directions are open.
+Its faults are those of connections. A cut delays frames; when it lasts longer than the silence that nodes tolerate, the
+connection ends and the frames under way are lost. The connections of a process that dies are reset at once; a machine
+that loses power falls silent. A reset loses all frames under way. A node that wants a connection tries again until both
+directions are open.
 """
 
 from collections import deque

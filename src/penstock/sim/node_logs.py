@@ -1,4 +1,4 @@
-"""What simulated nodes log: it goes into the trace, and what they log as a bug is one."""
+"""Captures the log lines of simulated nodes for the trace. A line that reports a bug fails the seed."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from penstock.sim.scheduler import Scheduler
 
 FoundBug = Callable[[str, BaseException | None], None]
 FoundRot = Callable[[str], None]
-"""Told of what nodes take for rot: they may mend it before anybody looks."""
+"""Called when a node reports damage: it may repair the replica before the checks look at it."""
 
 
 @contextmanager
 def listening(scheduler: Scheduler, found_bug: FoundBug, found_rot: FoundRot) -> Iterator[None]:
-    """Nothing of it is printed meanwhile."""
+    """While the context lasts, the lines are not printed."""
     logger = logging.getLogger("penstock")
     before = logger.level, logger.propagate, logger.handlers
     logger.handlers, logger.propagate = [_Listener(scheduler, found_bug, found_rot)], False

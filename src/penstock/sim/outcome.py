@@ -1,4 +1,4 @@
-"""How a seed ended: what was broken, if anything, and what had happened until then."""
+"""How a seed ended: the promise that was broken, if one was, and the events until then."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Violation(Exception):
-    """A promise that does not hold."""
+    """A promise was broken."""
 
     def __init__(self, promise: str, detail: str) -> None:
         super().__init__(f"{promise}: {detail}")
@@ -18,7 +18,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a seed failed."""
 
     promise: str
-    """Which one was broken; "a bug" for an exception that nobody foresaw."""
+    """The broken promise; "a bug" for an unexpected exception."""
     detail: str
     last_events: list[str]
 
@@ -34,11 +34,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     failure: Failure | None = None
     trace: list[str] = []
-    """Everything that happened, where it was asked for."""
+    """All events, if they were asked for."""
 
 
-class QueueStats:
-    """What happened, counted by name."""
+class EventCounts:
+    """Counts events by name."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

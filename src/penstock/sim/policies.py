@@ -1,4 +1,4 @@
-"""What a seed's topic keeps: everything, the last word on each key, or what is young and little enough.
+"""The cleanup policy of a seed's topic: keep everything, compact, or delete by age and size.
 
 Sizes and times are small, so that segments are sealed, compacted and dropped many times within a storm. The topic of
 committed offsets inherits the sizes and is compacted whatever the policy.

@@ -1,9 +1,9 @@
-"""One replica of one group without a node around it: the production core, log, store of votes and beats, on a simulated
-disk, and the least that is needed to carry out what the core asks for.
+"""One replica of one group without a node: the production core, log, store of votes and beats on a simulated disk, and
+the least code that carries out the core's effects.
 
-What a node promises to its cores it promises too, and no more: effects are carried out in order and at once, a write
-is flushed some time after it was made, term and vote are on the disk before what rides on them leaves, and a completion
-of a flush comes back as an event of its own. Whatever else may happen in between, does.
+It promises the core what a node promises, and no more: effects are carried out in order and at once, a write is flushed
+some time later, term and vote are on the disk before the messages that wait for them are sent, and the completion of a
+flush is an event of its own. Any other event may come in between.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ from penstock.raft import messages as raft_messages
 from penstock.sim.clients import Answer
 from penstock.sim.clock import EPOCH_MS
 from penstock.sim.disk import SimDisk
-from penstock.sim.mail import Received
+from penstock.sim.lossy_network import Received
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Event, Process
 from penstock.types import GroupId, Index, NodeId, Offset, Replica, Term
@@ -69,7 +69,7 @@ STUCK_S = 2.0
 
 
 class PendingAck(NamedTuple):
-    """An append that waits for its commit (in this very term: what comes later is another's log)."""
+    """An append that waits for its commit, in this term: a later term may have overwritten it."""
 
     term: int
     end_index: int
@@ -78,7 +78,7 @@ class PendingAck(NamedTuple):
 
 
 class Machine(Process):
-    """A computer with one disk, on which a replica runs whenever it is up."""
+    """A computer with one disk, which runs a replica whenever it is up."""
 
     def __init__(self, world: "GroupWorld", node: NodeId, random: Random, rate: float) -> None:
         super().__init__(f"n{node}")
@@ -90,7 +90,7 @@ class Machine(Process):
         self.running = False
         self.slow_until = 0.0
         self.lying = False
-        """A flush failed here: what the page cache shows is not what is on the disk."""
+        """A flush failed here: the page cache differs from the disk."""
         self.me = Replica(node, 0)
         self.core: Raft
         self.log: Log
@@ -101,7 +101,7 @@ class Machine(Process):
         return self.world.scheduler.time * self.rate
 
     def start(self) -> None:
-        """Raises CorruptLog for a disk that is not fit to be used."""
+        """Raises CorruptLog for a damaged disk."""
         folder = DataFolder.open(self.disk, node_id=self.node, cluster_id="sim", draw=self.random.getrandbits)
         self.me = Replica(self.node, folder.incarnation)
         group = self.world.group
@@ -115,11 +115,9 @@ class Machine(Process):
             hard=HardState(vote.term, vote.voted_for),
             config=self._first_config(),
             settings=self.world.settings,
-            jitter=lambda: (
-                self.random.random() * (1.0 if self.world.calm else self.world.weather.jitter_spread)
-            ),
+            jitter=lambda: self.random.random() * (1.0 if self.world.calm else self.world.mix.jitter_spread),
             now=self.now(),
-            # What is deleted was committed: all that a replica knows of its commit after a restart.
+            # Deleted entries were committed: that is all that a replica knows of its commit after a restart.
             commit_index=self.log.entries.floor(self.log.entries.index_at(self.log.start_offset)),
             history=[
                 (index + 1, group_config.decode(data)) for index, data in self.log.entries.control_payloads()
@@ -144,7 +142,7 @@ class Machine(Process):
         self._receivers: dict[Replica, BeatReceiver] = {}
 
     def _first_config(self) -> GroupConfig | None:
-        """What holds where the log begins."""
+        """The configuration that holds where the log begins."""
         if self.log.entries.prefix_config:
             return group_config.decode(self.log.entries.prefix_config)
         founding = self.world.founding
@@ -169,7 +167,7 @@ class Machine(Process):
 
     def _on_tick(self) -> None:
         self._tick = None
-        # A deadline that lies a rounding error ahead must not be waited for a million times.
+        # A deadline that is a rounding error ahead must not be planned again and again.
         now = max(self.now(), min(self.core.next_deadline, self.now() + 1e-9))
         self.do(self.core.tick(now))
 
@@ -181,12 +179,12 @@ class Machine(Process):
             for effect in effects:
                 wrote_control = self._carry_out(effect) or wrote_control
         except BatchError as problem:
-            # Nobody sends such entries but who reads them from a rotten disk. The sender asks again later.
+            # Only a machine with a damaged disk sends such entries. It sends them again later.
             if self.world.rotten is None:
                 raise Violation("entries arrive as they were written", f"{self.name}: {problem}") from problem
             self.world.tally.add("rotten entries refused")
         except DiskFull:
-            # What is behind it in the list is dropped; a leader that cannot write leads no more.
+            # The effects behind it are dropped; a leader that cannot write resigns.
             self.world.tally.add("writes refused by a full disk")
             if self.core.role is Role.LEADER:
                 self.do(self.core.resign(self.now()))
@@ -236,29 +234,29 @@ class Machine(Process):
         self.world.scheduler.note(self.name, f"is {role.value} in term {term}")
         if role is Role.LEADER:
             self.world.tally.add("elections won")
-            self.world.aim(self, self.world.weather.crash_new_leader)
+            self.world.aim(self, self.world.mix.crash_new_leader)
             self.world.faults.isolate_new_leader(self)
         acks, self._acks = self._acks, []
         for ack in acks:
             ack.answer("unknown", -1)
 
     def _prefix(self) -> bytes:
-        """With the configuration that holds there, which may be the founding one and in no log."""
+        """The prefix with the configuration that holds there, which may be the founding one and in no log."""
         prefix = self.log.prefix()
         config = self.core.config_at(prefix.index) or self.core.configs.oldest
         assert config is not None
         return msgspec.msgpack.encode(msgspec.structs.replace(prefix, config=group_config.encode(config)))
 
     def _install(self, data: bytes) -> None:
-        """The core counts on it: a log that could not begin anew must not go on as the old one."""
+        """The core relies on it: a log that could not be replaced must not be used as the old one."""
         try:
             self.log.reset(msgspec.msgpack.decode(data, type=Prefix))
         except DiskFull as problem:
-            raise StorageError(f"no room to begin anew: {problem}") from problem
+            raise StorageError(f"no space to install the prefix: {problem}") from problem
         self.world.tally.add("prefixes installed")
 
     def _halt(self, problem: StorageError) -> None:
-        """As a machine does whose disk fails: it is taken down, and comes back with what is on the platter."""
+        """Takes the machine down, as for a failed disk; it comes back with the durable image."""
         self.world.scheduler.note(self.name, f"halts: {problem}")
         self.world.tally.add("halts for a failed disk")
         self.world.power_cut(self)
@@ -269,16 +267,16 @@ class Machine(Process):
         data = raft_messages.encode(message)
         if isinstance(message, VoteReply) and message.granted and not message.pre:
             self.world.witness.told_vote(self.me, message.term, to)
-            self.world.aim(self, self.world.weather.crash_after_vote)
+            self.world.aim(self, self.world.mix.crash_after_vote)
         elif isinstance(message, RequestVote) and not message.pre:
             self.world.witness.told_vote(self.me, message.term, self.me)
         elif isinstance(message, AppendReply) and message.match_index:
             self.world.witness.told_match(self.me, message.term, message.match_index)
-            self.world.aim(self, self.world.weather.crash_after_ack)
+            self.world.aim(self, self.world.mix.crash_after_ack)
         self.world.carry(self, to, self.receive, data, answer=isinstance(message, AppendReply))
 
     def receive(self, sender: Replica, to: Replica, data: bytes) -> None:
-        """Of whoever is meant: a message for an earlier incarnation is for nobody."""
+        """Drops messages for an earlier incarnation of this replica."""
         if not self.running or to != self.me:
             return
         message = raft_messages.decode(data)
@@ -293,7 +291,7 @@ class Machine(Process):
         self.do(effects)
 
     def _beat(self) -> None:
-        """One frame to each peer, every interval."""
+        """Sends one frame to each peer, every interval."""
         if self.core.role is Role.LEADER:
             config = self.core.config
             assert config is not None
@@ -338,8 +336,8 @@ class Machine(Process):
         world = self.world
         if world.calm:
             return CALM_FLUSH_S
-        slow = world.scheduler.time < self.slow_until or self.random.random() < world.weather.stuck_flush
-        base = world.weather.flush_s * (0.5 + self.random.random())
+        slow = world.scheduler.time < self.slow_until or self.random.random() < world.mix.stuck_flush
+        base = world.mix.flush_s * (0.5 + self.random.random())
         return base + self.random.random() * STUCK_S if slow else base
 
     def _mark(self) -> None:
@@ -359,13 +357,13 @@ class Machine(Process):
                 self._halt(self.log.failed)
             return
         self._flushing = True
-        self.world.aim(self, self.world.weather.crash_at_flush)
+        self.world.aim(self, self.world.mix.crash_at_flush)
         seconds = self._disk_time()
         done = seconds * self.random.random()
         self.world.scheduler.after(done, self, self._run_flush, ticket, seconds - done)
 
     def _run_flush(self, ticket: FlushTicket, rest_s: float) -> None:
-        """The disk is done; that this is known here takes a little longer, in which a lot can happen."""
+        """The disk is done. The replica learns of it a little later, and other events may come in between."""
         error = None
         try:
             ticket.run()
@@ -422,7 +420,7 @@ class Machine(Process):
         self._mark()
         self.world.scheduler.after(HOUSEKEEPING_S, self, self._tidy)
 
-    # --- what clients and operators ask for
+    # --- requests of clients and operators
 
     @property
     def process(self) -> Process:
@@ -450,13 +448,13 @@ class Machine(Process):
         return True
 
     def _append(self, data: bytearray) -> Appended | None:
-        """None where nothing was stored."""
+        """None if nothing was stored."""
         try:
             appended = self.log.writer.append(data, check_batch(data), Term(self.core.term), EPOCH_MS)
         except KafkaError as problem:
             if problem.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
-            # Who may have been replaced does not know all that producers sent: it must not judge them.
+            # A leader that may have been replaced does not know all that producers sent: it must not judge them.
             if self.core.may_serve(self.now()):
                 raise Violation("a producer's sequence goes on", f"{self.name}: {problem}") from problem
             return None
@@ -478,7 +476,7 @@ class Machine(Process):
             ack.answer("ok", ack.offset)
 
     def read(self, offset: int, answer: Callable[[int, int, bytes], None]) -> None:
-        """As a leader that is sure of it."""
+        """Answers only if this replica may serve readers."""
         if not self.running or not self.core.may_serve(self.now()):
             return
         watermark = self.log.entries.offset_at(self.core.commit_index)
@@ -488,7 +486,7 @@ class Machine(Process):
         answer(start, watermark, data)
 
     def delete_prefix(self, offset: int) -> None:
-        """As retention does, or a leader's log start."""
+        """Deletes a prefix, as retention does, or because the leader's log starts later."""
         log = self.log
         before = log.entries.first_index
         try:

@@ -1,8 +1,8 @@
-"""Virtual time: one heap of events for the whole simulated world, and processes that crash or stand still.
+"""Virtual time: one heap of events for the whole simulation, and processes that crash or pause.
 
-Nothing here waits. Time jumps to the next event; events of one moment run in the order in which they were made. So a
-run is a function of its seed, provided that whoever makes events draws chance from a seeded source and never iterates
-over a set. `digest` grows with everything that happens: two runs with one digest did the same.
+Nothing here waits. Time jumps to the next event; events of the same moment run in the order in which they were planned.
+So a run is a function of its seed, provided that all code draws random numbers from a seeded generator and never
+iterates over a set. `digest` covers every event: two runs with the same digest did the same.
 """
 
 from collections import deque

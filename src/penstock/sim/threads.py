@@ -1,4 +1,4 @@
-"""Threads of a simulated process: a job runs inline, whole, at some later virtual time; jobs of one thread in order."""
+"""Threads of a simulated process: a job runs inline and whole at a later virtual time; jobs of one thread in order."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,8 @@ Job = Callable[[], None]
 
 
 class SimThread:
-    """One thread of one life of a process. `delay` draws how long a job takes; `aim` may have other plans with it."""
+    """One thread of a process, until that crashes. `delay` draws how long a job takes; `aim` may crash the process in
+    it."""
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
-"""What the members of a consumer group were told, and whether it fits together.
+"""Checks what the members of a consumer group were told.
 
-1  In one generation a partition has one owner, whichever coordinator said so.
-2  A committed offset that was acknowledged, or that somebody was shown, never goes back: each member goes on from where
-   the last one got to, so whoever asks later is told that offset or a later one. Also when the coordinator has failed
-   over in between.
-3  When the faults are over the group comes to rest: one generation that all members are in and nobody else, in which
-   every partition has an owner.
+1  In one generation a partition has one owner, whichever coordinator assigned it.
+2  A committed offset that was acknowledged, or returned to a member, never goes back: every later fetch returns that
+   offset or a later one, also after a failover of the coordinator.
+3  After the faults the group becomes stable: one generation with exactly the live members, in which every partition has
+   an owner.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,8 +15,8 @@ NOTHING = -1
 """No offset was committed yet."""
 
 
-class Ledger:
-    """Of one group. Partitions are those of one topic, by number."""
+class GroupChecks:
+    """The checks of one group. Its partitions are those of one topic, by index."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -25,10 +24,10 @@ class Ledger:
         self.generations: dict[int, None] = {}
         self._owners: dict[tuple[int, int], str] = {}
         self._reached: dict[int, int] = {}
-        """The greatest offset of each partition that was acknowledged or shown."""
+        """The greatest offset of each partition that was acknowledged or returned."""
 
     def assigned(self, owner: str, generation: int, partitions: Iterable[int]) -> None:
-        """A member was told what it has to work on."""
+        """A member received its assignment."""
         self.generations[generation] = None
         for partition in partitions:
             holder = self._owners.setdefault((generation, partition), owner)
@@ -39,7 +38,7 @@ class Ledger:
                 )
 
     def acknowledged(self, offsets: Mapping[int, int]) -> None:
-        """Commits were answered."""
+        """Commits were acknowledged."""
         self.commits += 1
         for partition, offset in offsets.items():
             self._reached[partition] = max(self._reached.get(partition, NOTHING), offset)
@@ -48,7 +47,7 @@ class Ledger:
         return self._reached.get(partition, NOTHING)
 
     def shown(self, who: str, partition: int, offset: int, *, reached: int) -> None:
-        """Somebody asked for a committed offset, when so much had been `reached`."""
+        """A member fetched a committed offset; `reached` was known to be committed when it asked."""
         if offset < reached:
             raise Violation(
                 "a committed offset never goes back",

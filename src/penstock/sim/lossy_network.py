@@ -1,8 +1,8 @@
-"""The network between bare cores: it may lose, repeat, delay and reorder what it carries, and every direction of every
-link can be cut.
+"""The network between bare cores: it may lose, repeat, delay and reorder messages, and each direction of each link can
+be cut.
 
-Worse than what a node's transport promises, on purpose: Raft holds without order, and the core level is where that is
-shown. (`network.py` has the faithful one, for whole nodes.)
+It is worse than a node's transport on purpose: Raft is correct without ordered delivery, and the core level shows that.
+(`network.py` models TCP connections, for whole nodes.)
 """
 
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.raft import Message
+from penstock.sim.fault_mix import FaultMix
 from penstock.sim.scheduler import Process, Scheduler
-from penstock.sim.weather import Weather
 from penstock.types import Replica
 
 
-class Mail:
+class LossyNetwork:
     """Carries bytes from one process to another."""
 
-    def __init__(self, scheduler: Scheduler, random: Random, weather: Weather) -> None:
+    def __init__(self, scheduler: Scheduler, random: Random, mix: FaultMix) -> None:
         self._scheduler = scheduler
         self._random = random
-        self._weather = weather
+        self._mix = mix
         self._cut: dict[tuple[str, str], int] = {}
         """How many cuts lie on each direction of a link."""
         self.calm = False
-        """Nothing is lost, repeated or late any more."""
+        """No message is lost, repeated or delayed any more."""
         self.sent = 0
         self.lost = 0
 
@@ -49,7 +49,7 @@ class Mail:
         return (sender, receiver) in self._cut
 
     def send_late(self, receiver: Process, deliver: Callable[..., object], *args: object) -> None:
-        """Once, and when nobody counts on it any more."""
+        """Delivers the message once, up to three seconds later."""
         self.sent += 1
         self._scheduler.deliver(self._random.uniform(0.3, 3.0), receiver, deliver, *args)
 
@@ -59,26 +59,26 @@ class Mail:
         if self.is_cut(sender.name, receiver.name):
             self.lost += 1
             return
-        weather, random = self._weather, self._random
+        mix, random = self._mix, self._random
         if self.calm:
-            self._scheduler.deliver(weather.latency_s, receiver, deliver, *args)
+            self._scheduler.deliver(mix.latency_s, receiver, deliver, *args)
             return
-        if random.random() < weather.loss:
+        if random.random() < mix.loss:
             self.lost += 1
             return
         self._scheduler.deliver(self._delay(), receiver, deliver, *args)
-        if weather.repeats and random.random() < weather.repeats:
+        if mix.repeats and random.random() < mix.repeats:
             self._scheduler.deliver(self._delay(), receiver, deliver, *args)
 
     def _delay(self) -> float:
-        weather, random = self._weather, self._random
-        if weather.late and random.random() < weather.late:
-            return weather.latency_s + random.random() * weather.late_s
-        return weather.latency_s * (0.5 + random.random())
+        mix, random = self._mix, self._random
+        if mix.late and random.random() < mix.late:
+            return mix.latency_s + random.random() * mix.late_s
+        return mix.latency_s * (0.5 + random.random())
 
 
 class Received(NamedTuple):
-    """A line of the trace, worded when somebody reads it."""
+    """A line of the trace, formatted when it is printed."""
 
     sender: Replica
     message: Message

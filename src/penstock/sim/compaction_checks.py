@@ -1,17 +1,17 @@
-"""What compaction may take from a log, and what it must leave.
+"""Checks which records compaction removes from a log, and which it keeps.
 
-The truth of a group is all that was ever committed. A compacted log is a *thinning* of it:
+The truth of a group is everything that was ever committed. A compacted log relates to it like this:
 
 1  Each of its batches is one of the truth: the same range of offsets, term and producer. Its records are some of that
-   batch's, unchanged. Control entries are there, all of them.
-2  A record that is missing was superseded: the truth has a later one with its key. Or it is a tombstone, and then
-   nothing older of its key is left; unless it was gone already where this replica got its entries from. So it is when a
-   replica is away for longer than tombstones are kept, in Kafka as well.
-3  So who reads a log from its start to any later commit has the last word on every key: the value that the truth ends
-   with; for a key that was deleted last, its tombstone or nothing.
-4  Only what its own replica knows to be committed is compacted: what a leader may still take back supersedes nothing.
+   batch's records, unchanged. All control entries are there.
+2  A missing record was superseded: the truth has a later one with its key. Or it is a tombstone, and then no older
+   record of its key is left; unless the tombstone was missing already in the log that this replica received its entries
+   from. That happens to a replica that is away for longer than tombstones are kept, in Kafka as well.
+3  So a reader from the start of the log to any later commit ends with the last value of every key in the truth; for a
+   key that was deleted last, with its tombstone or nothing.
+4  A replica compacts only what it knows to be committed: entries that a leader may still truncate supersede nothing.
 
-Which records are missing is each replica's own affair, and may differ at any time.
+Each replica compacts by itself, so the missing records may differ at any time.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from penstock.sim.entries import Entry
 from penstock.sim.outcome import Violation
 
 
-class Book:
+class CommittedKeys:
     """The truth of one group, by key."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Book:
         whole: bool,
         received_below: int = 0,
     ) -> None:
-        """`mine` is a thinning of `truth`. `whole`: it begins with the log, so that nothing older can be elsewhere.
+        """`mine` is a compaction of `truth`. `whole`: it begins with the log, so that no older record can be elsewhere.
         Below `received_below` it may have come from a log that was compacted."""
         if [one for one in mine if one.control] != [one for one in truth if one.control]:
             raise Violation("control entries stay", f"{name} has others than were committed")

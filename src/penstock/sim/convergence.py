@@ -1,24 +1,26 @@
-"""When a simulated cluster has come to rest, and what keeps it from that."""
+"""Whether a simulated cluster has converged, and what prevents it."""
 
 from typing import TYPE_CHECKING
 
+from penstock.batch import iter_headers
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.raft import Role
-from penstock.sim.host import Host
-from penstock.types import GroupId
+from penstock.sim.host import READ_BYTES, Host, WatchedReplica
+from penstock.sim.outcome import Violation
+from penstock.types import GroupId, Offset
 
 if TYPE_CHECKING:
     from penstock.sim.cluster import ClusterWorld
 
 
-class Rest:
+class Convergence:
     """All nodes are there, every group has a leader whose log all members have, and no client waits."""
 
     def __init__(self, world: "ClusterWorld") -> None:
         self._world = world
 
     def expected(self) -> list[Host]:
-        """Who must be there in the end."""
+        """The hosts that must be up in the end."""
         world = self._world
         return [
             host
@@ -30,13 +32,13 @@ class Rest:
         world = self._world
         if not all(host.ready for host in self.expected()):
             return False
-        idle = all(p.stopped and not p.busy for shard in world.shards for p in shard.producers)
-        if world.club is not None and not world.club.is_settled:
+        idle = all(p.stopped and not p.busy for partition in world.partitions for p in partition.producers)
+        if world.consumer_group is not None and not world.consumer_group.is_settled:
             return False
         return idle and all(self._is_group_settled(group) for group in self.groups())
 
     def groups(self) -> list[GroupId]:
-        """The metadata's, and those of all partitions that somebody knows."""
+        """The metadata group, and those of all partitions that any node knows."""
         ready = next((host for host in self._world.hosts if host.ready), None)
         topics = ready.node.metadata.state.topics.values() if ready is not None else ()
         return [
@@ -68,7 +70,7 @@ class Rest:
         return any(assignment is not None and assignment.target is not None for assignment in found)
 
     def _restless(self, group: GroupId) -> str:
-        """What its leader and the metadata have in mind with it."""
+        """The target of its leader and of the metadata."""
         leaders = [one for one in self._world.running_members(group) if one.core.role is Role.LEADER]
         if self._is_group_settled(group):
             return ""
@@ -79,7 +81,7 @@ class Rest:
         ]
         return ", ".join(said)
 
-    def unrest(self) -> str:
+    def obstacles(self) -> str:
         lines = []
         for host in self._world.hosts:
             state = "ready" if host.ready else "running" if host.running else "down"
@@ -93,12 +95,40 @@ class Rest:
                 else []
             )
             lines.append(f"{host.name} {state} ({', '.join(groups)})")
-        busy = sum(producer.busy for shard in self._world.shards for producer in shard.producers)
+        busy = sum(producer.busy for partition in self._world.partitions for producer in partition.producers)
         lines.extend(
             f"partition {group.partition} is {why}"
             for group in self.groups()
             if (why := self._restless(group))
         )
-        if self._world.club is not None:
-            lines.append(self._world.club.unrest())
+        if self._world.consumer_group is not None:
+            lines.append(self._world.consumer_group.obstacles())
         return "; ".join([*lines, f"{busy} writes unanswered at {self._world.scheduler.time:.0f} s"])
+
+
+def check_producers(members: list[WatchedReplica]) -> None:
+    """The state of producers decides on duplicates after the next election: it must be the same on all replicas."""
+    told = [
+        sorted((row[0], row[1], tuple(row[3][-1])[:4]) for row in one.log.producers.rows() if row[3])
+        for one in members
+    ]
+    for one, rows in zip(members, told, strict=True):
+        if rows != told[0]:
+            raise Violation(
+                "replicas remember the same of producers",
+                f"{one.name} has {rows}, {members[0].name} {told[0]}",
+            )
+
+
+def check_readable(members: list[WatchedReplica]) -> None:
+    """Whichever replica leads next, readers get from its start to its end. Compaction may have removed the last
+    records."""
+    for one in members:
+        offset, end = one.log.start_offset, one.log.end_offset
+        while offset < end and (data := one.log.read(offset, READ_BYTES, limit=end)):
+            *_, (_, last) = iter_headers(data)
+            if last.next_offset <= offset:
+                raise Violation("readers get on", f"{one.name} has {last} for who wants {offset}")
+            offset = Offset(last.next_offset)
+        if offset < end and offset > one.log.cleaned_offset:
+            raise Violation("readers get to the end", f"{one.name}: they stop at {offset} of {end}")

@@ -1,10 +1,10 @@
-"""What a seed has in store: it draws its own mix of faults.
+"""Which faults a seed has, and how many: each seed draws its own mix.
 
-A mix that always has a little of everything rarely has much of anything, and most bugs need two or three things to
-happen close together. So each seed leaves most faults out and has plenty of the others (swarm testing).
+Most bugs need two or three faults close together, and a mix with a little of everything rarely has that. So each seed
+leaves most faults out and has many of the others (swarm testing).
 
-Crashes are aimed. One that comes at any time hits a replica that has nothing to lose; the chances below hit it between
-a write and its flush, and right after it has promised something to somebody.
+Crashes are aimed. A crash at a random moment mostly hits a replica that has nothing to lose. The chances below crash it
+between a write and its flush, and right after it has made a promise to another replica.
 """
 
 from random import Random
@@ -14,7 +14,7 @@ import msgspec
 NEVER = 0.0
 
 
-class Weather(msgspec.Struct, frozen=True, kw_only=True):
+class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     """Rates are per virtual second and for the whole world, chances per occasion, times in seconds."""
 
     # the network
@@ -22,16 +22,16 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     loss: float
     repeats: float
     late: float
-    """How often a message takes its own time, so that others overtake it."""
+    """How often a message is delayed, so that later ones overtake it."""
     late_s: float
     late_answers: float
-    """How often an answer to an append takes so long that its sender may lead for the second time when it comes."""
+    """How often a reply to an append takes so long that the leader may be in its second term when it arrives."""
     # disks and clocks
     flush_s: float
     stuck_flush: float
     """How often a flush takes many times as long."""
     jitter_spread: float
-    """Of election timeouts. Candidates that set out together are the interesting ones."""
+    """Of election timeouts. Small values make candidates campaign at the same time."""
     clock_drift: float
     # aimed crashes
     crash_at_flush: float
@@ -39,17 +39,17 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     crash_after_ack: float
     crash_new_leader: float
     isolate_writer: float
-    """A leader, right when it has taken a batch."""
+    """Isolates a leader right after it has taken a batch."""
     isolate_new_leader: float
-    """Right after it was elected: its lease then rests on the beginning of its term alone."""
+    """Isolates a leader right after it was elected: its lease then rests on the beginning of its term alone."""
     crash_in_compaction: float
     """A machine that writes a compacted segment loses power within the next few operations of its disk: per write, and
     more often when it puts the segment in place."""
-    # faults that come by themselves
+    # faults at random moments
     crash: float
     power_cut: float
     blackout: float
-    """All lose power at once."""
+    """All machines lose power at once."""
     pause: float
     isolate: float
     cut: float
@@ -65,13 +65,13 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     lull: float
     """Producers pause, and followers do not hear the leader. While writes are under way, the log of a follower that
     hears nothing is too short for any vote; in a lull only leases keep it from being elected."""
-    # what clients do
+    # clients and restarts
     write_every_s: float
     restart_s: float
-    """How long who crashed stays down, at most."""
+    """How long a crashed replica stays down at most."""
 
 
-def draw(random: Random) -> Weather:
+def draw(random: Random) -> FaultMix:
     """A mix for one seed."""
 
     def rate(*some: float) -> float:
@@ -79,7 +79,7 @@ def draw(random: Random) -> Weather:
         return random.choice((NEVER,) * len(some) + some)
 
     reliable = random.random() < 0.3
-    return Weather(
+    return FaultMix(
         latency_s=random.choice((0.001, 0.01, 0.04)),
         loss=NEVER if reliable else random.choice((NEVER, 0.01, 0.05, 0.2)),
         repeats=NEVER if reliable else random.choice((NEVER, 0.02, 0.2)),
@@ -111,7 +111,7 @@ def draw(random: Random) -> Weather:
         delete_prefix=rate(0.5, 2.0),
         write_every_s=random.choice((0.03, 0.06, 0.15)),
         restart_s=random.choice((0.1, 0.5, 1.5)),
-        # Last, so that the seeds of before have the weather of before.
+        # Last, so that older seeds keep their mix.
         crash_in_compaction=rate(0.01, 0.05),
         isolate_new_leader=rate(0.1, 0.5),
         lull=rate(0.2, 0.6),

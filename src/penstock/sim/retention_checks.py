@@ -1,8 +1,9 @@
-"""What retention may delete.
+"""Checks what retention deletes.
 
-Where a leader moves the start of its log, each record before it either was older than retention.ms, by that leader's
-own clock, or was in the way: without it, at least retention.bytes are left. (That the start is the leader's to move,
-never goes back and is the same everywhere in the end is the witness's business.) And what is old goes, in time.
+When a leader moves the start of its log, each record before the start either was older than retention.ms, by that
+leader's own clock, or was too much: without it, at least retention.bytes are left. Records that are too old are deleted
+in bounded time. (The witness checks that only a leader moves the start, that it never goes back and that all replicas
+end with the same one.)
 """
 
 from collections.abc import Mapping
@@ -14,14 +15,14 @@ from penstock.sim.outcome import Violation
 from penstock.sim.policies import UNLIMITED, Policy
 
 EXPIRY_MS = 3000
-"""How late it may be: some rounds of housekeeping, and the grace."""
+"""How late retention may be: some rounds of housekeeping, and the grace."""
 
 
 def check_expiry(
     policy: Policy, leader: WatchedReplica, batches: Mapping[int, Entry], *, now_ms: int
 ) -> None:
-    """Nothing is there that has been too old for long, by the slowest clock of all who may have led meanwhile.
-    `batches`: all that were ever committed, by offset."""
+    """No record has been too old for long, by the slowest clock of all nodes that may have led meanwhile. `batches` are
+    all that were ever committed, by offset."""
     for offset, entry in batches.items():
         age_ms = now_ms - read_header(entry.data).max_timestamp
         if offset >= leader.log.start_offset and age_ms > policy.retention_ms + EXPIRY_MS:
@@ -29,7 +30,7 @@ def check_expiry(
 
 
 def check_deletion(policy: Policy, one: WatchedReplica, deleted: list[bytes], start_offset: int) -> None:
-    """`deleted`: the batches that were the start of the log of this leader until now."""
+    """`deleted`: the batches that this leader has just removed from the start of its log."""
     newest_ms = max((read_header(batch).max_timestamp for batch in deleted), default=-1)
     age_ms = one.host.clock.wall_ms() - newest_ms
     if policy.retention_ms != UNLIMITED and age_ms > policy.retention_ms:

@@ -11,7 +11,7 @@ from penstock.log import Log
 from penstock.sim.disk import SimDisk
 from penstock.sim.outcome import Violation
 from penstock.sim.policies import Policy
-from penstock.sim.retaining import check_deletion
+from penstock.sim.retention_checks import check_deletion
 from tests.log.tools import append
 
 WRITTEN_MS = 10_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 
 
-class Shard:
+class SimPartition:
     """One partition of the topic, with its clients."""
 
     def __init__(self, world: "ClusterWorld", index: int) -> None:
@@ -31,12 +31,12 @@ class Shard:
         self.places = [Door(host, TOPIC, index) for host in world.hosts]
         self.producers: list[Producer | PlainProducer] = [
             (Producer if number < 2 else PlainProducer)(
-                self, 10 * (index + 1) + number, world.chance(f"producer {index}.{number}")
+                self, 10 * (index + 1) + number, world.random_for(f"producer {index}.{number}")
             )
             for number in range(3)
         ]
         self.readers = [
-            self._reader(10 * (index + 1) + n, world.chance(f"reader {index}.{n}")) for n in range(2)
+            self._reader(10 * (index + 1) + n, world.random_for(f"reader {index}.{n}")) for n in range(2)
         ]
 
     def _reader(self, number: int, random: Random) -> Reader:
@@ -60,8 +60,8 @@ class Shard:
         return self._world.witnesses[group]
 
 
-class Graves:
-    """Where the replicas of one group are."""
+class ReplicaDisks:
+    """Finds the disks of the replicas of one group."""
 
     def __init__(self, world: "ClusterWorld", group: GroupId) -> None:
         self._world = world
@@ -71,7 +71,7 @@ class Graves:
         return self._world.disk_of(replica)
 
     def folders_of(self, replica: Replica, folder: str) -> list[str]:
-        """What a replica had acknowledged before it was made anew counted, as what a lost node had does."""
+        """Entries that a replica acknowledged before it was rebuilt still count, like those of a lost node."""
         host = next((one for one in self._world.hosts if one.is_home_of(replica)), None)
         if host is None or (host.is_assembled and host.node.storage.raft.replica(self._group) == replica):
             return [folder]

@@ -1,4 +1,4 @@
-"""Chance for code that takes it from the operating system: ids of topics, incarnations of data folders."""
+"""Seeded randomness for code that takes it from the operating system: topic ids, incarnations of data folders."""
 
 import os
 import random as random_module
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def seeded_system(random: Random) -> Iterator[None]:
-    """As long as it lasts, the system's randomness (uuid4, secrets) comes from here. Not for two threads."""
+    """While the context lasts, uuid4 and secrets draw from `random`. Not for two threads."""
     module: Any = random_module
     before = os.urandom, module._urandom
     os.urandom = module._urandom = random.randbytes
