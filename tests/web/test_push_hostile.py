@@ -16,7 +16,7 @@ from websockets.typing import Origin
 
 from penstock import Broker
 from penstock.config import Limits
-from penstock.web import push, socket_talk, sockets
+from penstock.web import push, websocket_frames, websocket_protocol
 from tests.web.pushing import create, produce, push_url, subscriber, values
 
 Unique = Callable[[str], str]
@@ -89,7 +89,7 @@ def test_a_binary_frame_is_refused(broker: Broker) -> None:
 
 
 def test_who_says_nothing_is_sent_away(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_talk, "FIRST_FRAME_SECONDS", 0.2)
+    monkeypatch.setattr(websocket_frames, "FIRST_FRAME_SECONDS", 0.2)
     with subscriber(broker.http_url) as one:
         assert one.hear()["code"] == "no_frame"
 
@@ -155,7 +155,7 @@ def test_a_frame_that_is_too_long_is_refused(broker: Broker, topic: str, unique:
 
 def test_a_message_beyond_all_limits_ends_the_connection(broker: Broker, topic: str, unique: Unique) -> None:
     with subscriber(broker.http_url) as one:
-        one.socket.send("x" * (sockets.MAX_MESSAGE_BYTES + 1))
+        one.socket.send("x" * (websocket_protocol.MAX_MESSAGE_BYTES + 1))
         assert one.closed()[0] == 1009
     assert still_serves(broker, topic, unique)
 
@@ -165,7 +165,7 @@ def test_a_message_of_endless_empty_pieces_ends_the_connection(
 ) -> None:
     with subscriber(broker.http_url) as one:
         with suppress(ConnectionClosed):  # it may be over before the last piece
-            one.socket.send([""] * (sockets.MAX_FRAGMENTS + 10))
+            one.socket.send([""] * (websocket_protocol.MAX_FRAGMENTS + 10))
         assert one.closed()[0] == 1009
     assert still_serves(broker, topic, unique)
 

@@ -5,20 +5,29 @@ it shares the partitions, and an offset is stored only after its message was pri
 run repeats messages rather than losing them.
 """
 
+import base64
+import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.cli import topic_facts
 from penstock.cli.connection import Connection, connects
 from penstock.cli.help import examples
 from penstock.cli.output import note
-from penstock.cli.printing import Printer, json_printer, text_printer
 from penstock.cli.problem import explain
 from penstock.cli.stopping import Stop, stop_on_signals
 
@@ -31,6 +40,9 @@ QUICK_FETCH_MS, DEFAULT_FETCH_MS = 50, 500
 
 JOIN_PATIENCE_S = 15.0
 """A rebalance takes seconds; after this long a person should know what is being waited for."""
+
+
+Printer = Callable[[Message], bytes]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,3 +225,42 @@ def _write(messages: list[Message], printer: Printer) -> None:
         out.write(printer(message))
     if messages:
         out.flush()
+
+
+# --- a message as a line of output
+
+
+def text_printer(key_separator: str | None) -> Printer:
+    """The value as it is, with the key before it when asked; null is an empty line."""
+    if key_separator is None:
+        return lambda message: (message.value() or b"") + b"\n"
+    between = key_separator.encode()
+    return lambda message: (message.key() or b"") + between + (message.value() or b"") + b"\n"
+
+
+def json_printer(message: Message) -> bytes:
+    """Everything about the message as one JSON object.
+
+    Bytes that are not UTF-8 come as base64 under a name that says so ("value_base64").
+    """
+    kind, timestamp_ms = message.timestamp()
+    headers: Any = message.headers() or ()
+    shown: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp_ms": None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        **_bytes("key", message.key()),
+        **_bytes("value", message.value()),
+        "headers": [{"name": name, **_bytes("value", value)} for name, value in headers],
+    }
+    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+
+
+def _bytes(name: str, content: Any) -> dict[str, str | None]:
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}

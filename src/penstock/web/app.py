@@ -24,7 +24,7 @@ from penstock.web.api.routing import error_response
 from penstock.web.metrics import CONTENT_TYPE, render
 from penstock.web.operations import DOCUMENT_PATH, api_routes
 from penstock.web.snapshot import take_snapshot
-from penstock.web.socket_talk import refuse_path
+from penstock.web.websocket_frames import refuse_path
 
 PATHS = ["/health", "/ready", "/metrics", "/v1", DOCUMENT_PATH]
 """Where to begin: /v1 and its document list all the others."""

@@ -14,10 +14,10 @@ Limits on clients:
     two lengths                 refused (`app.OneLength`)
     a response that is not read the client must read DRAIN_BYTES_MIN in the idle timeout, or the connection is closed;
                                 large responses wait outside the socket's buffer, where they are counted (`api.routing`)
-    a WebSocket                 counts as a connection; `sockets` has its other limits
+    a WebSocket                 counts as a connection; `websocket_protocol` has its other limits
 
 The status log gets an event for each connection, as for those of the Kafka port. One that becomes a WebSocket ends as
-an HTTP connection; `sockets` reports on the WebSocket."""
+an HTTP connection; `websocket_protocol` reports on the WebSocket."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.node import Node
 from penstock.types import EventSink
-from penstock.web import sockets
+from penstock.web import websocket_protocol
 from penstock.web.app import build_app
 
 FILES_SHARE = 8
@@ -59,13 +59,13 @@ class WebPort:
         protocol: Any = partial(
             BoundedProtocol, max_connections=most, idle_seconds=idle_seconds, events=node.events
         )
-        socket_protocol: Any = partial(sockets.BoundedSocket, events=node.events)
+        socket_protocol: Any = partial(websocket_protocol.BoundedSocket, events=node.events)
         self._app = build_app(node)
         config = uvicorn.Config(
             self._app,
             http=protocol,
             ws=socket_protocol,
-            **sockets.SETTINGS,
+            **websocket_protocol.SETTINGS,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -154,7 +154,7 @@ class BoundedProtocol(H11Protocol):
             self._start_idle_timer()
 
     def _tell(self, what: str, reason: str | None = None) -> None:
-        sockets.tell_connection(self._events, what, self.client, "http", reason)
+        websocket_protocol.tell_connection(self._events, what, self.client, "http", reason)
 
     def _close_an_idle_one(self) -> bool:
         """Closes the oldest idle connection: a client with many idle ones must not shut out a health probe."""

@@ -1,8 +1,8 @@
 """Push over WebSocket: GET /v1/push, and then frames of JSON. docs/push.md has the protocol.
 
-For each subscriber one task sends and one receives. Limits, beside those of every WebSocket (`sockets`):
+For each subscriber one task sends and one receives. Limits, beside those of every WebSocket (`websocket_protocol`):
 
-    no first frame              `socket_talk`.FIRST_FRAME_SECONDS
+    no first frame              `websocket_frames`.FIRST_FRAME_SECONDS
     frames without a pause      FRAMES_PER_SECOND are read; TCP makes a subscriber wait that sends more
     not reading messages        only the subscriber's own pages and its socket's buffer fill up; after
                                 limits.slow_drain_timeout_ms without any progress the connection is closed
@@ -41,14 +41,14 @@ from penstock.web.push_frames import (
     Subscribe,
     Unsubscribe,
 )
-from penstock.web.socket_talk import (
+from penstock.web.websocket_frames import (
     FrameReceiver,
     check_may_read,
     endpoint_url,
     refuse_socket,
     upgrade_required,
 )
-from penstock.web.sockets import READY, SEND_TIMEOUT, text_frame
+from penstock.web.websocket_protocol import READY, SEND_TIMEOUT, text_frame
 
 PATH = "/v1/push"
 FRAMES_PER_SECOND = 2_000

@@ -13,8 +13,8 @@ from penstock.queue.subscription import SubscriberSettings
 from penstock.types import TopicPartition
 from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.topics import TopicName
-from penstock.web.socket_talk import Frames
-from penstock.web.sockets import binary_frame, text_frame
+from penstock.web.websocket_frames import Frames
+from penstock.web.websocket_protocol import binary_frame, text_frame
 
 MAX_FRAME_BYTES = 512 * 1024
 """A thousand topics with the longest names there are."""

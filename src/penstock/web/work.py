@@ -1,10 +1,10 @@
 """Queues over WebSocket: GET /v1/work, and then frames of JSON. docs/queues.md has the protocol.
 
 A worker gets jobs of the partitions that this node leads, and the addresses of the nodes that lead the others. One task
-sends, one receives; `worker` decides what is sent. Limits, beside those of every WebSocket (`sockets`):
+sends, one receives; `worker` decides what is sent. Limits, beside those of every WebSocket (`websocket_protocol`):
 
     leased jobs                 the worker's credit
-    no first frame              `socket_talk`.FIRST_FRAME_SECONDS
+    no first frame              `websocket_frames`.FIRST_FRAME_SECONDS
     frames without a pause      FRAMES_PER_SECOND are read; TCP makes a worker wait that sends more
     settling without reading    UNANSWERED_MAX frames; then no more are read until responses have been sent
     not reading its jobs        limits.slow_drain_timeout_ms, then the connection is closed, and others get its jobs
@@ -23,8 +23,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.node import Node
 from penstock.web.api.jobs import OpenedBatches
 from penstock.web.api.problems import Problem
-from penstock.web.socket_talk import FrameReceiver, check_may_read, refuse_socket, upgrade_required
-from penstock.web.sockets import READY, text_frame
+from penstock.web.websocket_frames import FrameReceiver, check_may_read, refuse_socket, upgrade_required
+from penstock.web.websocket_protocol import READY, text_frame
 from penstock.web.work_frames import FRAMES, AnyFrame, CreditFrame, Ping, Settle, Work
 from penstock.web.worker import PATH, Ended, Worker
 

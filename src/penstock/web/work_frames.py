@@ -14,8 +14,8 @@ from penstock.web.api.payloads import Encoding, record_out
 from penstock.web.api.problems import Problem
 from penstock.web.api.queue_shapes import MAX_DURATION_MS
 from penstock.web.api.topics import TopicName
-from penstock.web.socket_talk import Frames
-from penstock.web.sockets import MAX_MESSAGE_BYTES, binary_frame, text_frame
+from penstock.web.websocket_frames import Frames
+from penstock.web.websocket_protocol import MAX_MESSAGE_BYTES, binary_frame, text_frame
 
 MAX_TOPICS = 1_000
 MAX_CREDIT = 100_000

@@ -22,8 +22,8 @@ from penstock.queue import AckKind
 from penstock.types import Caller, Operation, TopicPartition
 from penstock.web.api.jobs import Handed, Opened, OpenedBatches, Range, open_jobs
 from penstock.web.api.routing import offloaded
-from penstock.web.socket_talk import endpoint_url
-from penstock.web.sockets import text_frame
+from penstock.web.websocket_frames import endpoint_url
+from penstock.web.websocket_protocol import text_frame
 from penstock.web.work_frames import Settle, Work, batch_frame, jobs_frame
 
 PATH = "/v1/work"

@@ -27,8 +27,8 @@ from penstock.cli.bench.figures import (
 from penstock.cli.bench.load import Kind, Via
 from penstock.cli.bench.push_runner import PushShape, broker_flags, run_push
 from penstock.cli.bench.queue_runner import QueueShape, run_queue
-from penstock.cli.bench.runner import Shape, Target, broker_for, in_turns, one_round, outside_broker
-from penstock.cli.connection import Command, json_option, key_values
+from penstock.cli.bench.runner import Shape, Target, Where, broker_for, in_turns, one_round, outside_broker
+from penstock.cli.connection import Command, hand_over, json_option, key_values
 from penstock.cli.help import examples
 from penstock.cli.output import note, show, show_json
 from penstock.cli.problem import Problem
@@ -48,8 +48,9 @@ PLACE_OPTIONS = [
     click.option("--memory", is_flag=True, help="Let the broker started here keep everything in memory."),
     click.option("--data-dir", metavar="DIR", help="Where the broker started here has its folder."),
 ]
+PLACE = hand_over("where", Where, PLACE_OPTIONS)
 BROKER_OPTIONS = [
-    *PLACE_OPTIONS,
+    PLACE,
     click.option("--compare", metavar="HOST:PORT", help="Run the same load on this broker too, in turns."),
     click.option("--rounds", "round_count", type=COUNT, help="Runs per broker.  [default: 1; compared: 5]"),
 ]
@@ -148,10 +149,7 @@ def everything(**given: Any) -> None:
 def _bench(
     kinds: list[Kind],
     *,
-    bootstrap: str | None,
-    broker_pid: int | None,
-    memory: bool,
-    data_dir: str | None,
+    where: Where,
     compare: str | None,
     round_count: int | None,
     as_json: bool,
@@ -159,7 +157,7 @@ def _bench(
 ) -> None:
     shape = _shape(**load)
     count = round_count or (DEFAULT_COMPARE_ROUNDS if compare else 1)
-    with broker_for(bootstrap, broker_pid, memory, data_dir) as ours:
+    with broker_for(where) as ours:
         targets = [ours] + ([outside_broker(compare)] if compare else [])
         runs = [
             run
@@ -262,14 +260,11 @@ QUEUE_OPTIONS = [
         "penstock bench queue --rounds 5 --data-dir /srv/disk-to-measure",
     )
 )
-@options(QUEUE_OPTIONS, PACE_OPTIONS, PLACE_OPTIONS, [ROUNDS_OPTION, json_option])
+@options(QUEUE_OPTIONS, PACE_OPTIONS, [PLACE, ROUNDS_OPTION, json_option])
 def queue(
     *,
     through: str,
-    bootstrap: str | None,
-    broker_pid: int | None,
-    memory: bool,
-    data_dir: str | None,
+    where: Where,
     round_count: int,
     as_json: bool,
     **load: Any,
@@ -281,7 +276,7 @@ def queue(
     """
     shape = QueueShape(**load)
     kinds = _clients(through)
-    with broker_for(bootstrap, broker_pid, memory, data_dir, WITH_HTTP) as target:
+    with broker_for(where, WITH_HTTP) as target:
         runs: list[QueueRun] = in_turns(
             kinds, round_count, lambda via, step: run_queue(target, shape, via, step), str
         )
@@ -340,14 +335,11 @@ PUSH_OPTIONS = [
         "penstock bench push --rounds 5 --memory",
     )
 )
-@options(PUSH_OPTIONS, PLACE_OPTIONS, [ROUNDS_OPTION, json_option])
+@options(PUSH_OPTIONS, [PLACE, ROUNDS_OPTION, json_option])
 def push(
     *,
     subscribers: tuple[int, ...],
-    bootstrap: str | None,
-    broker_pid: int | None,
-    memory: bool,
-    data_dir: str | None,
+    where: Where,
     round_count: int,
     as_json: bool,
     **load: Any,
@@ -359,8 +351,8 @@ def push(
     must have room for the connections: limits.max_http_connections, and eight files for each.
     """
     shape = PushShape(**load)
-    flags = broker_flags(max(subscribers)) if bootstrap is None else ()
-    with broker_for(bootstrap, broker_pid, memory, data_dir, flags) as target:
+    flags = broker_flags(max(subscribers)) if where.bootstrap is None else ()
+    with broker_for(where, flags) as target:
         runs = push_rounds(target, shape, subscribers, round_count)
     middle = medians(runs, "subscribers")
     load = {"subscribers": subscribers, **msgspec.to_builtins(shape)}

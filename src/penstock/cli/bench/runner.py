@@ -67,20 +67,22 @@ def own_broker(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker that a person named, or the kind to start."""
+
+    bootstrap: str | None
+    broker_pid: int | None
+    memory: bool
+    data_dir: str | None
+
+
 @contextmanager
-def broker_for(
-    bootstrap: str | None,
-    broker_pid: int | None,
-    memory: bool,
-    data_dir: str | None,
-    flags: Sequence[str] = NO_HTTP,
-) -> Iterator[Target]:
-    """The broker that a person named, or one of our own."""
-    if bootstrap is None:
-        with own_broker(memory=memory, data_dir=data_dir, flags=flags) as target:
-            yield target
-    else:
-        yield outside_broker(bootstrap, broker_pid)
+def broker_for(where: Where, flags: Sequence[str] = NO_HTTP) -> Iterator[Target]:
+    if where.bootstrap is not None:
+        yield outside_broker(where.bootstrap, where.broker_pid)
+        return
+    with own_broker(memory=where.memory, data_dir=where.data_dir, flags=flags) as target:
+        yield target
 
 
 def outside_broker(bootstrap: str, pid: int | None = None) -> Target:

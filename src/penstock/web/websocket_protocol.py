@@ -38,7 +38,7 @@ PONG_BACKLOG_BYTES = 64 * 1024
 PING_SECONDS = 20.0
 END_SECONDS = 5.0
 
-log = logging.getLogger("penstock.web.sockets")
+log = logging.getLogger("penstock.web.websocket_protocol")
 log.setLevel(logging.WARNING)  # uvicorn tells of every connection that is accepted
 
 SETTINGS: dict[str, Any] = {
