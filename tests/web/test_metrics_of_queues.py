@@ -255,59 +255,59 @@ class FakeLed:
 
 
 def test_queues_beyond_the_limit_are_counted_together_under_no_name() -> None:
-    tallies = QueueStatsTable(most=2)
+    table = QueueStatsTable(most=2)
     for number in range(4):
-        tallies.begin(f"queue-{number}", TopicPartition("jobs", 0)).handed_out([Acquired(0, 9, 1)])
-    counted = {tally.group_id: tally.delivered for tally in tallies}
+        table.open(f"queue-{number}", TopicPartition("jobs", 0)).count_delivered([Acquired(0, 9, 1)])
+    counted = {stats.group_id: stats.delivered for stats in table}
     assert counted == {"queue-0": 10, "queue-1": 10, "": 20}
 
 
 def test_a_queue_that_nobody_drives_makes_room_for_one_that_somebody_does() -> None:
-    tallies = QueueStatsTable(most=2)
-    first = tallies.begin("first", TopicPartition("jobs", 0))
-    tallies.begin("second", TopicPartition("jobs", 0))
-    tallies.end(first)
-    tallies.begin("third", TopicPartition("jobs", 0))
-    assert [tally.group_id for tally in tallies] == ["second", "third"]
+    table = QueueStatsTable(most=2)
+    first = table.open("first", TopicPartition("jobs", 0))
+    table.open("second", TopicPartition("jobs", 0))
+    table.close(first)
+    table.open("third", TopicPartition("jobs", 0))
+    assert [stats.group_id for stats in table] == ["second", "third"]
 
 
 def test_partitions_share_a_tally_until_the_last_of_them_ends() -> None:
-    tallies = QueueStatsTable(most=1)
-    one = tallies.begin("crew", TopicPartition("jobs", 0))
-    assert tallies.begin("crew", TopicPartition("jobs", 1)) is one
-    tallies.end(one)
-    assert tallies.begin("other", TopicPartition("jobs", 0)).group_id == "", "crew is at work"
+    table = QueueStatsTable(most=1)
+    one = table.open("crew", TopicPartition("jobs", 0))
+    assert table.open("crew", TopicPartition("jobs", 1)) is one
+    table.close(one)
+    assert table.open("other", TopicPartition("jobs", 0)).group_id == "", "crew is at work"
 
 
 def test_a_range_is_counted_by_its_kinds() -> None:
-    tally = QueueStatsTable().begin("crew", TopicPartition("jobs", 0))
-    tally.settled(0, 99, bytes([AckKind.ACCEPT]))
-    tally.settled(100, 102, bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW]))
-    assert tally.kinds[AckKind.ACCEPT] == 101
-    assert tally.kinds[AckKind.REJECT] == 1
-    assert tally.kinds[AckKind.RENEW] == 1
+    stats = QueueStatsTable().open("crew", TopicPartition("jobs", 0))
+    stats.count_settled(0, 99, bytes([AckKind.ACCEPT]))
+    stats.count_settled(100, 102, bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW]))
+    assert stats.kinds[AckKind.ACCEPT] == 101
+    assert stats.kinds[AckKind.REJECT] == 1
+    assert stats.kinds[AckKind.RENEW] == 1
 
 
 def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_since() -> None:
-    tally, led = QueueStatsTable().begin("crew", TopicPartition("jobs", 0)), FakeLed()
-    tally.park(led, Isolation.READ_UNCOMMITTED, Backlog(available=5, deferred=2))
+    stats, led = QueueStatsTable().open("crew", TopicPartition("jobs", 0)), FakeLed()
+    stats.add_idle(led, Isolation.READ_UNCOMMITTED, Backlog(available=5, deferred=2))
     led.high_watermark = Offset(130)
-    [parked] = tally.parked.values()
-    assert parked.now == Backlog(available=35, deferred=2)
+    [idle] = stats.idle.values()
+    assert idle.now == Backlog(available=35, deferred=2)
 
 
 def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> None:
-    tally, led, lost = QueueStatsTable().begin("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
-    tally.park(led, Isolation.READ_UNCOMMITTED, Backlog(available=5))
-    tally.park(lost, Isolation.READ_UNCOMMITTED, Backlog(available=5))
+    stats, led, lost = QueueStatsTable().open("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
+    stats.add_idle(led, Isolation.READ_UNCOMMITTED, Backlog(available=5))
+    stats.add_idle(lost, Isolation.READ_UNCOMMITTED, Backlog(available=5))
     lost.term = Term(4)
-    tally.look_over()
-    assert list(tally.parked) == [0]
+    stats.drop_outdated()
+    assert list(stats.idle) == [0]
 
 
-def test_a_parked_queue_that_is_driven_again_is_not_counted_twice() -> None:
-    tallies = QueueStatsTable()
-    tally = tallies.begin("crew", TopicPartition("jobs", 0))
-    tally.park(FakeLed(), Isolation.READ_UNCOMMITTED, Backlog(available=5))
-    tallies.end(tally)
-    assert not tallies.begin("crew", TopicPartition("jobs", 0)).parked
+def test_an_idle_queue_that_is_driven_again_is_not_counted_twice() -> None:
+    table = QueueStatsTable()
+    stats = table.open("crew", TopicPartition("jobs", 0))
+    stats.add_idle(FakeLed(), Isolation.READ_UNCOMMITTED, Backlog(available=5))
+    table.close(stats)
+    assert not table.open("crew", TopicPartition("jobs", 0)).idle

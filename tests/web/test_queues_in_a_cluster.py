@@ -126,10 +126,14 @@ def test_who_waits_on_one_node_is_handed_what_comes_on_another_and_no_more_than_
 ) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(receive, callers[1], queue, max=1, wait_ms=20_000)
-        trio.eventually(lambda: all(trio.node(node).queues.router.local.is_waited_at for node in NODES))
+        trio.eventually(
+            lambda: all(trio.node(node).queues.router.local.has_waiting_consumers for node in NODES)
+        )
         publish(callers[2], queue, 0, 1, 2)
         [job] = waiting.result(30)
-    trio.eventually(lambda: not any(trio.node(node).queues.router.local.is_waited_at for node in NODES))
+    trio.eventually(
+        lambda: not any(trio.node(node).queues.router.local.has_waiting_consumers for node in NODES)
+    )
     rest: list[dict[str, Any]] = []
     while len(rest) < 2:
         rest += receive(callers[3], queue)

@@ -209,7 +209,7 @@ class Worker:
         """A frame of jobs; empty if there are none."""
         try:
             delivery = driver.deliver(
-                self.consumer, min(credit, FRAME_JOBS), FRAME_BYTES, who=self._client_name
+                self.consumer, min(credit, FRAME_JOBS), FRAME_BYTES, client=self._client_name
             )
         except (KafkaError, StorageError, CorruptLog):
             # No event tells when this passes, so it is tried again after a moment.
@@ -358,7 +358,7 @@ class Worker:
         for driver in self._drivers.values():
             if driver.config.exclusive:
                 with suppress(PenstockError):
-                    driver.deliver(self.consumer, 0, 0, who=self._client_name)
+                    driver.deliver(self.consumer, 0, 0, client=self._client_name)
 
     def _tell_partitions(self, elsewhere: Sequence[Notice]) -> None:
         self._claim_exclusive()

@@ -46,7 +46,7 @@ def test_what_dies_is_not_put_back_into_its_own_topic(
     dead = reject_one(watched, "workers", "jobs", **OWN)
     assert dead["dropped"] is True
     assert end_of(watched, "jobs") == 1
-    [said] = [record.getMessage() for record in caplog.records if "is dropped" in record.getMessage()]
+    [said] = [record.getMessage() for record in caplog.records if "are dropped" in record.getMessage()]
     assert "workers on jobs" in said
 
 

@@ -66,7 +66,7 @@ class Scene:
     def deliver(
         self, most: int, max_bytes: int = EVERYTHING, max_unpacked: int | None = None, member: str = ME
     ) -> Delivery:
-        self.log.ahead(NOW, most)
+        self.log.read_ahead(NOW, most)
         acquired = self.core.acquire(NOW, member, most)
         if not acquired:
             return Delivery(b"", [])
@@ -81,7 +81,7 @@ def offsets(delivery: Delivery) -> list[int]:
 
 def test_what_the_log_has_deleted_is_done_and_the_rest_is_delivered() -> None:
     scene = Scene(StoredBatches([1] * 40))
-    scene.log.ahead(NOW, 40)
+    scene.log.read_ahead(NOW, 40)
     scene.stored.start_offset = 25
     delivery = scene.deliver(100)
     assert offsets(delivery) == list(range(25, 40))
@@ -101,7 +101,7 @@ def test_a_queue_of_committed_records_stops_at_the_last_stable_offset() -> None:
 
 def test_what_compaction_has_taken_is_passed_by_one_who_takes_one_at_a_time() -> None:
     scene = Scene(StoredBatches([1] * 40))
-    scene.log.ahead(NOW, 40)
+    scene.log.read_ahead(NOW, 40)
     scene.stored.compact(3, 37)
     got: list[int] = []
     for _ in range(8):
@@ -112,7 +112,7 @@ def test_what_compaction_has_taken_is_passed_by_one_who_takes_one_at_a_time() ->
 
 def test_what_compaction_has_taken_at_the_end_is_not_available_for_ever() -> None:
     scene = Scene(StoredBatches([1] * 10))
-    scene.log.ahead(NOW, 10)
+    scene.log.read_ahead(NOW, 10)
     scene.stored.compact(4, 9)
     got = [offset for _ in range(6) for offset in offsets(scene.deliver(1))]
     assert got == [0, 1, 2, 3]
@@ -133,7 +133,7 @@ def test_a_hole_behind_what_did_not_fit_does_not_swallow_it() -> None:
     large = build_batch([Record(1, NOW, None, b"y" * 5_000, ())], base_offset=1)
     stored.batches[1] = (1, large)
     scene = Scene(stored)
-    scene.log.ahead(NOW, 6)
+    scene.log.read_ahead(NOW, 6)
     scene.core.acquire(NOW, "other", 5)
     scene.core.hand_back(NOW, "other", 0, 1)
     scene.core.acknowledge(NOW, "other", 2, 4, RELEASE)  # the second delivery of these is a range of its own
@@ -146,7 +146,7 @@ def test_a_hole_behind_what_did_not_fit_does_not_swallow_it() -> None:
 
 def test_what_cannot_be_read_goes_back_and_does_not_count_as_delivered() -> None:
     scene = Scene(StoredBatches([1] * 4))
-    scene.log.ahead(NOW, 4)
+    scene.log.read_ahead(NOW, 4)
     scene.stored.broken_from = 0
     for _ in range(10):
         with pytest.raises(StorageError):
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_goes_back_and_does_not_count_as_delivered() -> None
 
 def test_what_can_be_read_is_delivered_before_what_cannot() -> None:
     scene = Scene(StoredBatches([1] * 4))
-    scene.log.ahead(NOW, 4)
+    scene.log.read_ahead(NOW, 4)
     held = scene.core.acquire(NOW, "other", 2)
     scene.core.acknowledge(NOW, "other", 1, 1, ACCEPT)
     scene.core.hand_back(NOW, "other", 0, 0)
@@ -193,9 +193,9 @@ def test_reading_ahead_unpacks_a_bounded_amount_at_once() -> None:
     end, _ = scan_batches(data, 0, keys=True)
     assert 1 <= end <= 4
     scene = Scene(stored)
-    scene.log.ahead(NOW, 30, reads=1)
+    scene.log.read_ahead(NOW, 30, reads=1)
     assert scene.log.is_behind
-    scene.log.ahead(NOW, 30)
+    scene.log.read_ahead(NOW, 30)
     assert scene.core.next_offset == 30
     assert not scene.log.is_behind
 

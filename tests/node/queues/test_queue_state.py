@@ -224,7 +224,7 @@ def test_a_burial_that_fails_is_tried_until_it_works_and_its_reason_told_once(
     async def act(node: Node) -> None:
         await create(node)
         driver = await queue(node)
-        driver._bury = bury
+        driver._write_dead_letter = bury
         await publish(node, numbers(1))
         await taken(driver)
         await driver.acknowledge(MEMBER, [Acknowledgement(0, 0, REJECT)])

@@ -6,16 +6,16 @@ from penstock.node.queues.retry_backoff import LONGEST_SECONDS, RetryBackoff
 
 
 def test_pauses_grow_to_half_a_minute() -> None:
-    patience = RetryBackoff("dead letters of jobs-0 wait")
-    pauses = [patience.after(ValueError("full")) for _ in range(8)]
+    backoff = RetryBackoff("dead letters of jobs-0 wait")
+    pauses = [backoff.after(ValueError("full")) for _ in range(8)]
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
     assert pauses[-1] == LONGEST_SECONDS
 
 
 def test_each_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    patience = RetryBackoff("dead letters of jobs-0 wait")
+    backoff = RetryBackoff("dead letters of jobs-0 wait")
     for reason in ("full", "full", "no leader", "full", "no leader"):
-        patience.after(ValueError(reason))
+        backoff.after(ValueError(reason))
     said = [record.getMessage() for record in caplog.records]
     assert [line.split("; ")[0] for line in said] == [
         "dead letters of jobs-0 wait: full",
@@ -24,7 +24,7 @@ def test_each_reason_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_reasons_that_never_repeat_do_not_pile_up(caplog: pytest.LogCaptureFixture) -> None:
-    patience = RetryBackoff("dead letters of jobs-0 wait")
+    backoff = RetryBackoff("dead letters of jobs-0 wait")
     for number in range(1_000):
-        patience.after(ValueError(f"offset {number}"))
+        backoff.after(ValueError(f"offset {number}"))
     assert len(caplog.records) == 100

@@ -140,7 +140,9 @@ def test_how_many_partitions_there_were_is_nobodys_queue(tmp_path: Path) -> None
     async def act(node: Node) -> None:
         await create(node, partitions=2)
         await queue(node)
-        assert [(one.topic, one.partition) for one in await node.queues.overview.pictures()] == [("jobs", 0)]
+        assert [(one.topic, one.partition) for one in await node.queues.overview.descriptions()] == [
+            ("jobs", 0)
+        ]
 
     play(tmp_path, act)
 
@@ -159,7 +161,7 @@ async def deleted(node: Node) -> GroupId:
 
 
 async def is_still_gone(node: Node) -> bool:
-    return not await node.queues.overview.pictures() and not list(node.queues.manager.drivers())
+    return not await node.queues.overview.descriptions() and not list(node.queues.manager.drivers())
 
 
 def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from penstock.kafka.wire.messages.share_fetch import (
 )
 from penstock.node.queues import Acknowledgement, Consumer, QueueDriver, ShareSession
 from penstock.node.queues.local_queues import internal_topic
-from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, Place
+from penstock.node.queues.sessions import FINAL_EPOCH, OPENING_EPOCH, SessionPartition
 
 log = logging.getLogger("penstock.kafka")
 
@@ -46,7 +46,7 @@ class _Batch(Protocol):
     acknowledge_types: list[int]
 
 
-Batches = Mapping[Place, Sequence[_Batch]]
+Batches = Mapping[SessionPartition, Sequence[_Batch]]
 
 
 async def share_fetch(context: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
@@ -124,7 +124,7 @@ def _names(context: RequestContext, group_id: str | None, member_id: str | None)
     return group_id, member_id
 
 
-def _fetch_batches(request: ShareFetchRequest) -> dict[Place, Sequence[_Batch]]:
+def _fetch_batches(request: ShareFetchRequest) -> dict[SessionPartition, Sequence[_Batch]]:
     return {
         (topic.topic_id, row.partition_index): row.acknowledgement_batches
         for topic in request.topics
@@ -161,16 +161,16 @@ def _session(
 
 async def _acknowledge_all(
     context: RequestContext, group_id: str, member_id: str, batches: Batches
-) -> dict[Place, KafkaError | None]:
+) -> dict[SessionPartition, KafkaError | None]:
     """The result of each partition's acknowledgements, when they are durable."""
-    waiting: dict[Place, asyncio.Future[None] | KafkaError] = {}
+    waiting: dict[SessionPartition, asyncio.Future[None] | KafkaError] = {}
     for place, rows in batches.items():
         try:
             driver = await _driver(context, group_id, place, begin=False)
             waiting[place] = driver.acknowledge(member_id, [_acknowledgement(row) for row in rows])
         except KafkaError as refused:
             waiting[place] = refused
-    outcomes: dict[Place, KafkaError | None] = {}
+    outcomes: dict[SessionPartition, KafkaError | None] = {}
     for place, outcome in waiting.items():
         outcomes[place] = outcome if isinstance(outcome, KafkaError) else await _outcome(outcome)
     return outcomes
@@ -199,7 +199,9 @@ async def _outcome(durable: asyncio.Future[None]) -> KafkaError | None:
     return None
 
 
-async def _driver(context: RequestContext, group_id: str, place: Place, *, begin: bool) -> QueueDriver:
+async def _driver(
+    context: RequestContext, group_id: str, place: SessionPartition, *, begin: bool
+) -> QueueDriver:
     resources, operation = context.node.resources, context.api.on_topic
     topic_id, index = place
     topic = resources.topic_by_id(context.caller, topic_id, operation)
@@ -227,8 +229,8 @@ class _Attempt:
         self._node = context.node
         self._request = request
         self._session = session
-        self._who = f"client {context.caller.client_id!r} at {context.connection.peer}"
-        self._rows: dict[Place, PartitionData] = {}
+        self._client = f"client {context.caller.client_id!r} at {context.connection.peer}"
+        self._rows: dict[SessionPartition, PartitionData] = {}
         self._drivers: list[QueueDriver] = []
         limit = self._node.config.limits.fetch_max_bytes
         self._bytes_left = min(request.max_bytes, limit)
@@ -257,7 +259,7 @@ class _Attempt:
     async def _look(self) -> None:
         """Takes records for this consumer from each partition. Errors end the wait: the client gets them at once."""
         self._drivers = []
-        for place in list(self._session.places):
+        for place in list(self._session.partitions):
             try:
                 driver = await _driver(self._context, self._session.group_id, place, begin=True)
                 self._drivers.append(driver)
@@ -270,14 +272,14 @@ class _Attempt:
                 self._refuse(place, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(trouble)))
         self._session.rotate()
 
-    def _take(self, place: Place, driver: QueueDriver) -> None:
+    def _take(self, place: SessionPartition, driver: QueueDriver) -> None:
         delivery = driver.deliver(
             self._session.member_id,
             self._records_left,
             self._bytes_left,
             whole_batches=self._request.share_acquire_mode != RECORD_LIMIT_MODE,
-            opened=False,
-            who=self._who,
+            unpacks=False,
+            client=self._client,
         )
         if not delivery.acquired:
             return
@@ -292,14 +294,14 @@ class _Attempt:
             ],
         )
 
-    def _refuse(self, place: Place, mistake: KafkaError) -> None:
+    def _refuse(self, place: SessionPartition, mistake: KafkaError) -> None:
         row = PartitionData(partition_index=place[1], error_code=mistake.code, error_message=mistake.message)
         self._rows[place] = row
 
-    def response(self, acked: Mapping[Place, KafkaError | None]) -> ShareFetchResponse:
+    def response(self, acked: Mapping[SessionPartition, KafkaError | None]) -> ShareFetchResponse:
         hints = Hints(self._context)
         answers: dict[UUID, list[PartitionData]] = {}
-        for place in _all_places(self._rows, acked):
+        for place in _all_partitions(self._rows, acked):
             topic_id, index = place
             row = self._rows.get(place) or PartitionData(partition_index=index)
             if row.records is None:
@@ -325,7 +327,7 @@ class _Attempt:
         )
 
 
-def _all_places(*tables: Mapping[Place, object]) -> Iterable[Place]:
+def _all_partitions(*tables: Mapping[SessionPartition, object]) -> Iterable[SessionPartition]:
     return dict.fromkeys(place for table in tables for place in table)
 
 

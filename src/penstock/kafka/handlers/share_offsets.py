@@ -27,7 +27,7 @@ from penstock.kafka.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
-from penstock.node.calls.messages.queues import QueuePicture
+from penstock.node.calls.messages.queues import QueueDescription
 from penstock.types import ResourceType
 
 NO_OFFSET = -1
@@ -45,12 +45,12 @@ async def _describe(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     try:
         _check_group(context, wanted.group_id)
-        pictures = await context.node.queues.overview.pictures(wanted.group_id)
+        descriptions = await context.node.queues.overview.descriptions(wanted.group_id)
     except KafkaError as mistake:
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=wanted.group_id, error_code=mistake.code, error_message=mistake.message
         )
-    found = {(one.topic, one.partition): one for one in pictures}
+    found = {(one.topic, one.partition): one for one in descriptions}
     if wanted.topics is None:
         visible = context.node.resources.visible(
             context.caller, ResourceType.TOPIC, (topic for topic, _ in found), context.api.on_topic
@@ -90,7 +90,7 @@ def _check_group(context: RequestContext, group_id: str, *, must_be_empty: bool 
 
 
 def _row(
-    context: RequestContext, topic: str, index: int, picture: QueuePicture | None
+    context: RequestContext, topic: str, index: int, description: QueueDescription | None
 ) -> DescribeShareGroupOffsetsResponsePartition:
     try:
         known = context.topic_of(topic, index)
@@ -101,16 +101,16 @@ def _row(
             error_code=refused.code,
             error_message=refused.message,
         )
-    if picture is None:
+    if description is None:
         return DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=NO_OFFSET)
     lag = NO_OFFSET
-    if picture.undone is not None:
-        lag = picture.undone
-    elif picture.end_offset is not None:
-        lag = max(0, picture.end_offset - picture.start_offset)
+    if description.undone is not None:
+        lag = description.undone
+    elif description.end_offset is not None:
+        lag = max(0, description.end_offset - description.start_offset)
     return DescribeShareGroupOffsetsResponsePartition(
         partition_index=index,
-        start_offset=picture.start_offset,
+        start_offset=description.start_offset,
         leader_epoch=context.node.view.partition(known, index).term,
         lag=lag,
     )

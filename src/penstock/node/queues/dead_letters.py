@@ -1,17 +1,17 @@
-"""Dead letters: records that were delivered too often, or that a consumer rejected, copied whole to a topic of their
-own with headers that say why, where from and how often.
+"""Dead letters: records that were delivered too often, or that a consumer rejected, are copied whole to a topic of
+their own, with headers that say why, where from and how often.
 
     penstock-dead-reason       delivery_limit or rejected
     penstock-dead-topic        where it was, with -partition and -offset
-    penstock-dead-group        the queue that could not do it
-    penstock-dead-deliveries   how often it was handed out
-    penstock-dead-at           when it died, milliseconds since 1970
+    penstock-dead-group        the queue
+    penstock-dead-deliveries   how often it was delivered
+    penstock-dead-at           when it was copied, milliseconds since 1970
 
-A letter may be copied twice when the node fails between the copy and the note that it was made; topic, partition and
-offset tell.
+A record may be copied twice if the node fails between the copy and the save that marks the record as done; topic,
+partition and offset identify such copies.
 
-Nothing is copied where a letter would only move in circles: into the topic that it died in, if the queue is told to, or
-by default from a dead-letter topic into one of its own. It is dropped then, and the event says so.
+Records that would only move in circles are dropped instead, and the event says so: if the queue names the topic that it
+consumes, or, by default, if that topic is itself a dead-letter topic.
 """
 
 import logging
@@ -39,22 +39,22 @@ AT = "penstock-dead-at"
 SUFFIX = ".dlq"
 COPY_BYTES = 512 * 1024
 """About how much is copied in one batch."""
-TOLD_MAX = 1_000
-"""Queues whose losses were logged; of more, the events tell."""
+WARNED_MAX = 1_000
+"""Queues whose dropped letters were logged. For more queues, only the events report it."""
 
 
 class DeadLetterWriter:
-    """Where dead letters go."""
+    """Copies dead letters to their topics."""
 
     def __init__(self, forwarder: RecordForwarder, clock: Clock, events: EventSink = NO_EVENTS) -> None:
         self._events = events
         self._forwarder = forwarder
         self._clock = clock
-        self._told: set[tuple[str, str]] = set()
-        """Queues and topics whose letters are dropped, of which people know."""
+        self._warned: set[tuple[str, str]] = set()
+        """Queues and topics for which a warning was logged."""
 
-    async def bury(self, driver: QueueDriver, letter: DeadLetter) -> None:
-        """Returns when the copies can no longer be lost; PenstockError if they cannot be made now."""
+    async def write(self, driver: QueueDriver, letter: DeadLetter) -> None:
+        """Returns when the copies are committed; PenstockError if that is not possible now."""
         name, index = driver.partition.name
         target = driver.config.dead_letter_topic_of(name)
         if target == name or (name.endswith(SUFFIX) and not driver.config.dead_letter_topic):
@@ -69,11 +69,11 @@ class DeadLetterWriter:
 
     def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:
         group, topic = driver.key.group_id, driver.partition.name.topic
-        if (group, topic) not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add((group, topic))
+        if (group, topic) not in self._warned and len(self._warned) < WARNED_MAX:
+            self._warned.add((group, topic))
             log.warning(
-                "%s on %s: what dies there is dropped, since its dead letters would go to %s; "
-                "penstock.dead.letter.topic names another topic",
+                "queue %s on %s: failed messages are dropped, because its dead letters would go to %s; "
+                "set penstock.dead.letter.topic to another topic",
                 group,
                 topic,
                 target,
@@ -98,7 +98,7 @@ class DeadLetterWriter:
         rows: list[Record] = []
         size = 0
         for record in _records(driver, letter.first, letter.last):
-            rows.append(self._marked(driver, letter, record, len(rows)))
+            rows.append(self._with_reason(driver, letter, record, len(rows)))
             size += len(record.value or b"") + len(record.key or b"") + 256
             if size >= COPY_BYTES:
                 yield build_batch(rows)
@@ -106,9 +106,9 @@ class DeadLetterWriter:
         if rows:
             yield build_batch(rows)
 
-    def _marked(self, driver: QueueDriver, letter: DeadLetter, record: Record, number: int) -> Record:
+    def _with_reason(self, driver: QueueDriver, letter: DeadLetter, record: Record, number: int) -> Record:
         topic, index = driver.partition.name
-        told = {
+        added = {
             REASON: letter.reason.value,
             TOPIC: topic,
             PARTITION: str(index),
@@ -117,9 +117,9 @@ class DeadLetterWriter:
             DELIVERIES: str(letter.deliveries),
             AT: str(self._clock.wall_ms()),
         }
-        kept = [(name, value) for name, value in record.headers if name not in told]
-        added = [(name, value.encode()) for name, value in told.items()]
-        return record._replace(offset=number, headers=(*kept, *added))
+        kept = [(name, value) for name, value in record.headers if name not in added]
+        new = [(name, value.encode()) for name, value in added.items()]
+        return record._replace(offset=number, headers=(*kept, *new))
 
 
 def _records(driver: QueueDriver, first: int, last: int) -> Iterator[Record]:
@@ -140,18 +140,18 @@ def _records(driver: QueueDriver, first: int, last: int) -> Iterator[Record]:
 
 
 def _opened(driver: QueueDriver, data: bytes, position: int, header: BatchHeader) -> list[Record]:
-    """None of a batch that does not unpack. CorruptLog if that is because the disk has changed it: then nothing is to
-    be given up, since another replica may have it as it was."""
+    """No records if the batch cannot be unpacked. CorruptLog if the disk has changed the batch: then the records are
+    not given up, because another replica may have them intact."""
     try:
         check_batch(data, position)
-    except BatchError as rotten:
-        reason = f"in the batch of offset {header.base_offset}: {rotten}"
+    except BatchError as damage:
+        reason = f"in the batch of offset {header.base_offset}: {damage}"
         raise CorruptLog(driver.partition.log.path, position, reason) from None
     try:
         return read_records(data, position, max_bytes=most_unpacked(data, position, header))
     except BatchError as wrong:
         log.error(
-            "%s on %s: the batch of offsets %d to %d does not unpack, and is no letter anybody could open: %s",
+            "queue %s on %s: the batch of offsets %d to %d cannot be unpacked, so it is not copied: %s",
             driver.key.group_id,
             driver.partition.name,
             header.base_offset,

@@ -1,13 +1,13 @@
-"""What records say about their own delivery, read once per queue when it comes to them.
+"""Record headers that control delivery, read once per queue when it comes to the record.
 
     penstock-deliver-at   when it is due, milliseconds since 1970
     penstock-delay-ms     the same, counted from the record's timestamp
-    penstock-ttl-ms       how long after its timestamp, or after it is due, it is of use
+    penstock-ttl-ms       when it expires, counted from its timestamp, or from when it is due
 
-Values are decimal digits in ASCII. What is no number is as if it were not there: the log has taken the record, and a
-message that nobody gets would be worse than one that comes too early. A number of any length is one: what lies beyond
-the year 9999 comes at its end. Most batches say nothing of the kind, and then their records are not opened: one search
-for the headers' common beginning tells.
+Values are decimal digits in ASCII. A value that is not a number is ignored: the log has accepted the record, and a
+message that is never delivered would be worse than one that is delivered too early. Numbers may have any length; a time
+beyond the year 9999 is lowered to its end. Most batches have no such header, and then their records are not opened: one
+search for the common prefix of the headers finds that out.
 """
 
 from collections.abc import Iterator
@@ -24,25 +24,25 @@ DELAY_MS = "penstock-delay-ms"
 TTL_MS = "penstock-ttl-ms"
 
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: what lies beyond is a mistake, such as nanoseconds."""
+"""The end of the year 9999: a later time is a mistake, such as nanoseconds."""
 UNPACKED_BYTES = 16 * 1024 * 1024
-"""What is unpacked in one go, beside one batch that is larger: some 20 ms of the event loop."""
+"""Bytes unpacked in one call, apart from a single batch that is larger: some 20 ms of the event loop."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""A batch that unpacks to more is not opened: a few kilobytes can hold gigabytes."""
+"""A batch that unpacks to more is not opened: a few kilobytes can unpack to gigabytes."""
 DIGITS_MAX = 18
-"""What is longer is too late in any case, and is not counted: a header may be very long."""
+"""A longer number is beyond the limit in any case and is not parsed: a header may be very long."""
 
 
 class Times(NamedTuple):
-    """When a record is due and when it is of no use any more, milliseconds since 1970; None if it does not say."""
+    """When a record is due and when it expires, milliseconds since 1970; None if its headers do not say."""
 
     due_ms: int | None
     expires_ms: int | None
 
 
 def scan_batches(data: bytes, start: int, *, keys: bool) -> tuple[int, ScanResult]:
-    """What is to be known of the offsets from `start` on, and where that ends: with the batches in `data`, or before
-    the first one with which more than UNPACKED_BYTES would have to be unpacked."""
+    """Times, gaps and keys of the offsets from `start` on, and the offset where they end: behind the batches in `data`,
+    or before the first batch with which more than UNPACKED_BYTES would have to be unpacked."""
     gaps: list[tuple[int, int]] = []
     deferred: list[tuple[int, int]] = []
     expiring: list[tuple[int, int]] = []
@@ -65,14 +65,14 @@ def scan_batches(data: bytes, start: int, *, keys: bool) -> tuple[int, ScanResul
         elif (records := _opened(data, position, header, keys=keys)) is None:
             hashes.extend([None] * (header.next_offset - first))
         else:
-            _note(records, first, header.next_offset, gaps, deferred, expiring, hashes)
+            _register_group(records, first, header.next_offset, gaps, deferred, expiring, hashes)
         at = header.next_offset
     scan = ScanResult(gaps=gaps, deferred=deferred, expiring=expiring, keys=hashes if keys else ())
     return at, scan
 
 
 def times_of(record: Record) -> Times:
-    """What a record's headers say."""
+    """The times in a record's headers."""
     due = expires = ttl = None
     for name, value in record.headers:
         if name == DELIVER_AT:
@@ -87,13 +87,13 @@ def times_of(record: Record) -> Times:
 
 
 def key_hash(key: bytes) -> int:
-    """Tells keys apart. Two keys with one hash only wait for each other now and then."""
+    """If two keys have the same hash, their messages wait for each other, and nothing else happens."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True)
 
 
 def _opened(data: bytes, position: int, header: BatchHeader, *, keys: bool) -> list[Record] | None:
-    """The records, if they have to be looked at. A batch that cannot be read is handed out as it is: its consumer will
-    say what is wrong with it."""
+    """The records, if they have to be read. An unreadable batch is delivered as it is: its consumer will find out what
+    is wrong with it."""
     try:
         whole = header.record_count == header.next_offset - header.base_offset
         if whole and not keys and not _mentions(data, position, header):
@@ -110,11 +110,11 @@ def _mentions(data: bytes, position: int, header: BatchHeader) -> bool:
 
 
 def most_unpacked(data: bytes, position: int, header: BatchHeader) -> int:
-    """What one batch may unpack to, here and where it is shown to people: no more than it says itself."""
+    """The limit for unpacking one batch, here and where it is shown to people: not more than the batch declares."""
     return min(BATCH_BYTES_MAX, unpacked_bytes(data, position, header))
 
 
-def _note(
+def _register_group(
     records: list[Record],
     first: int,
     end: int,

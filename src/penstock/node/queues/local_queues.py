@@ -65,7 +65,7 @@ class LocalQueues:
         calls.serve(methods.LIST_SCHEDULED, self._list_scheduled)
 
     @property
-    def is_waited_at(self) -> bool:
+    def has_waiting_consumers(self) -> bool:
         return bool(self._waiting)
 
     # --- receiving
@@ -154,14 +154,14 @@ class LocalQueues:
                 break
             try:
                 delivery = driver.deliver(
-                    request.consumer, records_left, bytes_left, who=request.client, seat_ms=driver.lease_ms
+                    request.consumer, records_left, bytes_left, client=request.client, hold_ms=driver.lease_ms
                 )
             except PenstockError:
                 continue  # the driver has just ended: the next round finds the new leader
             if delivery.acquired:
                 acquired = [(one.first, one.last, one.deliveries) for one in delivery.acquired]
                 received.append(
-                    ReceivedBatch(partition, delivery.records, acquired, driver.lease_ms, driver.life)
+                    ReceivedBatch(partition, delivery.records, acquired, driver.lease_ms, driver.driver_id)
                 )
                 records_left -= received[-1].count
                 bytes_left -= len(delivery.records)
@@ -200,7 +200,7 @@ class LocalQueues:
             if refused.code != ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
             message = (
-                f"there is no queue {request.group_id!r} on this topic, or no more: all its leases are over"
+                f"there is no queue {request.group_id!r} on this topic (any more): all its leases are over"
             )
             return SettleResult(
                 [(row.offset, ErrorCode.INVALID_RECORD_STATE, message) for row in request.rows]
@@ -226,7 +226,7 @@ class LocalQueues:
         try:
             await driver.acknowledge(request.consumer, single)
         except NotLeased as refused:
-            message = "it is not, or no more, leased to this consumer"
+            message = "it is not (any more) leased to this consumer"
             return [*late, *((first, refused.code, message) for first, _ in refused.ranges)]
         return late
 
@@ -287,7 +287,7 @@ def held_by_other(driver: QueueDriver, holder: str) -> KafkaError:
     topic, partition = driver.partition.name
     message = (
         f"queue {driver.key.group_id!r} has one consumer at a time on {topic}-{partition} (penstock.queue.exclusive): "
-        f"{holder} has it; stand by, or come again when that one has gone"
+        f"{holder} has it; ask as a standby, or again when that consumer has gone"
     )
     return KafkaError(ErrorCode.POLICY_VIOLATION, message)
 
@@ -347,11 +347,11 @@ def _held(
     late: list[tuple[int, int, str]] = []
     for row in rows:
         is_held = driver.has_delivery(request.consumer, row.offset, delivery.deliveries)
-        if is_held and delivery.life == driver.life:
+        if is_held and delivery.driver_id == driver.driver_id:
             mine.append(row)
         else:
             message = (
-                f"delivery {delivery.deliveries} of it is over: it is settled, waits, or was delivered again"
+                f"delivery {delivery.deliveries} of it is over: it was settled, released or delivered again"
             )
             late.append((row.offset, ErrorCode.INVALID_RECORD_STATE, message))
     return mine, late

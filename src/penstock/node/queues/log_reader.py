@@ -1,17 +1,20 @@
-"""Reading the log for a queue: ahead, to learn which records there are, and what a consumer is handed."""
+"""Reads the log for a queue: ahead, to find out which records exist, and for deliveries."""
 
 from penstock.batch import iter_headers, unpacked_bytes
 from penstock.errors import PenstockError
 from penstock.node.queues.delivery_headers import scan_batches
-from penstock.node.queues.values import Delivery
+from penstock.node.queues.values import NOTHING, Delivery
 from penstock.node.replication.partition import Partition
 from penstock.queue import AckKind, Acquired, QueuePartition, ScanResult
 from penstock.types import Isolation, Offset
 
 READ_AHEAD_BYTES = 1024 * 1024
-"""What is read from the log at once to learn which records there are."""
+"""Bytes per read when reading ahead."""
 EXTENDS_PER_TURN = 16
-"""Reads in one turn of the loop: a long stretch of deferred or deleted records must not hold up everybody else."""
+"""Reads in one turn of the event loop: a long range of deferred or deleted records must not delay other work."""
+
+HOLES_PER_TURN = 16
+"""How often a delivery is tried again at once if compaction has removed the acquired records."""
 
 _GAP = bytes([AckKind.GAP])
 
@@ -27,13 +30,13 @@ class LogReader:
         self._with_keys = with_keys
         self.isolation = isolation
         self.is_behind = False
-        """Whether there is more than could be looked at in one turn."""
+        """Whether the log has more than could be read in one turn."""
         self._record_bytes = 1024
-        """The usual size of a record here, so that no more is read than will be sent."""
+        """The usual size of a record, so that not more is read than will be sent."""
 
-    def ahead(self, now_ms: int, wanted: int, *, reads: int = EXTENDS_PER_TURN) -> None:
-        """The core learns of more records, as long as there are some and too few are available; and of what the log
-        has deleted, which nobody can be handed any more."""
+    def read_ahead(self, now_ms: int, wanted: int, *, reads: int = EXTENDS_PER_TURN) -> None:
+        """Adds records to the core until enough are available or the log ends, and tells it which records retention has
+        deleted."""
         core, partition = self._core, self._partition
         self.is_behind = False
         if core.start_offset < partition.start_offset:
@@ -52,7 +55,7 @@ class LogReader:
         data = self._partition.read(
             Offset(core.next_offset), READ_AHEAD_BYTES, end=Offset(end), at_least_one=True
         )
-        if not data:  # compaction took all that was left
+        if not data:  # compaction removed everything up to the end
             first = core.next_offset
             keys = [None] * (end - first) if self._with_keys else ()
             core.extend(now_ms, end, ScanResult(gaps=[(first, end - 1)], keys=keys))
@@ -61,6 +64,37 @@ class LogReader:
         records = max(1, end - core.next_offset)
         self._record_bytes = max(32, len(data) // records)
         core.extend(now_ms, end, scan)
+
+    def deliver(
+        self,
+        now_ms: int,
+        member: str,
+        max_records: int,
+        max_bytes: int,
+        *,
+        others: int,
+        whole_batches: bool,
+        max_unpacked: int | None,
+    ) -> Delivery:
+        """Leases records and reads them, sharing with so many `others` that wait. Tries again if compaction has removed
+        all acquired records."""
+        for _ in range(HOLES_PER_TURN):
+            self.read_ahead(now_ms, max_records * (others + 1))
+            fair = max(1, -(-self._core.available_count // (others + 1)))
+            acquired = self._core.acquire(now_ms, member, min(max_records, fair))
+            if not acquired:
+                break
+            delivery = self.fetch(
+                now_ms,
+                member,
+                acquired,
+                max_bytes,
+                whole_batches=whole_batches and not others,
+                max_unpacked=max_unpacked,
+            )
+            if delivery.acquired:
+                return delivery
+        return NOTHING
 
     def fetch(
         self,
@@ -72,13 +106,14 @@ class LogReader:
         whole_batches: bool,
         max_unpacked: int | None,
     ) -> Delivery:
-        """The batches that hold what was acquired. What does not fit, or cannot be read now, goes back as if it had not
-        been handed out; what compaction has taken since is done. An error is raised if nothing could be read."""
-        taken = _Taken(max_bytes, max_unpacked)
+        """The batches that hold the acquired records. Records that do not fit or cannot be read now are handed back as
+        if they had not been delivered; records that compaction has removed are done. Raises an error if nothing could
+        be read."""
+        batches = _Batches(max_bytes, max_unpacked)
         kept: list[Acquired] = []
         for number, given in enumerate(acquired):
             try:
-                last, hole_end = self._collect(given, taken)
+                last, hole_end = self._collect(given, batches)
             except PenstockError:
                 for one in acquired[number:]:
                     self._core.hand_back(now_ms, member, one.first, one.last)
@@ -88,80 +123,81 @@ class LogReader:
             if last >= given.first:
                 kept.append(Acquired(given.first, last, given.deliveries))
             if hole_end > last + 1:
-                self._fill_hole(now_ms, member, last + 1, given.last, hole_end)
+                self._finish_hole(now_ms, member, last + 1, given.last, hole_end)
                 last = given.last
             if last < given.last:
                 self._core.hand_back(now_ms, member, last + 1, given.last)
-        if whole_batches and kept and taken.end - 1 > kept[-1].last:
-            kept += self._core.acquire(now_ms, member, taken.end - 1 - kept[-1].last, below=taken.end)
-        return Delivery(b"".join(taken.parts), kept)
+        if whole_batches and kept and batches.end - 1 > kept[-1].last:
+            kept += self._core.acquire(now_ms, member, batches.end - 1 - kept[-1].last, below=batches.end)
+        return Delivery(b"".join(batches.parts), kept)
 
-    def _collect(self, given: Acquired, taken: "_Taken") -> tuple[int, int]:
-        """The last offset that is in what was taken; and where a hole of the log ends that has all the rest of the
-        range, or 0."""
-        at = max(given.first, taken.end)
-        while at <= given.last and (taken.has_room or not taken.parts):
-            data, hole_end = self._read(at, given.last, taken)
+    def _collect(self, given: Acquired, batches: "_Batches") -> tuple[int, int]:
+        """The last offset of the range that was collected; and, if a gap of the log contains all the rest of the range,
+        the end of the gap, otherwise 0."""
+        at = max(given.first, batches.end)
+        while at <= given.last and (batches.has_space or not batches.parts):
+            data, hole_end = self._read(at, given.last, batches)
             if not data:
                 return at - 1, hole_end
-            taken.take(data)
-            at = taken.end
+            batches.take(data)
+            at = batches.end
         return min(given.last, at - 1), 0
 
-    def _read(self, first: int, last: int, taken: "_Taken") -> tuple[bytes, int]:
-        """Batches from the one that holds `first`, none that begins behind `last`; or where the hole ends in which
-        there are none."""
-        must = not taken.parts
-        wanted = min(taken.room, (last - first + 1) * self._record_bytes * 2 + 4096)
+    def _read(self, first: int, last: int, batches: "_Batches") -> tuple[bytes, int]:
+        """Batches from the one that holds `first`, none that starts behind `last`; or, if there are none, the end of
+        the gap."""
+        must = not batches.parts
+        wanted = min(batches.bytes_left, (last - first + 1) * self._record_bytes * 2 + 4096)
         end = self._partition.end_for(self.isolation)
         data = self._partition.read(Offset(first), max(1, wanted), end=end, at_least_one=must)
-        if not data and wanted < taken.room:  # a batch larger than usual
-            data = self._partition.read(Offset(first), taken.room, end=end, at_least_one=False)
+        if not data and wanted < batches.bytes_left:  # a batch larger than usual
+            data = self._partition.read(Offset(first), batches.bytes_left, end=end, at_least_one=False)
         if not data:
             return b"", self._core.next_offset if must else 0
         for position, header in iter_headers(data):
             if header.base_offset > last:
                 return data[:position], 0 if position else header.base_offset
-            if not taken.bears(unpacked_bytes(data, position, header)) and (position or taken.parts):
+            if not batches.fits(unpacked_bytes(data, position, header)) and (position or batches.parts):
                 return data[:position], 0
         return data, 0
 
-    def _fill_hole(self, now_ms: int, member: str, first: int, last: int, end: int) -> None:
-        """Compaction has taken all from `first` to `end`, of which this member holds what is up to `last`. All that the
-        core knows there is done, so that those who take few at a time do not find it again and again."""
+    def _finish_hole(self, now_ms: int, member: str, first: int, last: int, end: int) -> None:
+        """Compaction has removed everything from `first` to `end`; this member holds the offsets up to `last`. All of
+        it is done, so that consumers that take few messages at a time do not find the same gap again and again."""
         core = self._core
         core.acknowledge(now_ms, member, first, last, _GAP)
         for one in core.acquire(now_ms, member, end - last, below=end):
             if one.first > last:
                 core.acknowledge(now_ms, member, one.first, one.last, _GAP)
-            else:  # it is in the log, and was put back a moment ago because it did not fit
+            else:  # it exists, and was handed back a moment ago because it did not fit
                 core.hand_back(now_ms, member, one.first, one.last)
 
 
-class _Taken:
-    """Stored batches that go to a consumer, and how much more may."""
+class _Batches:
+    """Stored batches for one delivery, and how much more may be added."""
 
-    def __init__(self, room: int, unpacked_room: int | None) -> None:
+    def __init__(self, bytes_left: int, unpacked_left: int | None) -> None:
         self.parts: list[bytes] = []
-        self.room = room
+        self.bytes_left = bytes_left
         self.end = 0
-        """Behind the last one."""
-        self._unpacked_room = unpacked_room
+        """The offset behind the last batch."""
+        self._unpacked_left = unpacked_left
 
     @property
-    def has_room(self) -> bool:
-        return self.room > 0 and (self._unpacked_room is None or self._unpacked_room > 0)
+    def has_space(self) -> bool:
+        return self.bytes_left > 0 and (self._unpacked_left is None or self._unpacked_left > 0)
 
-    def bears(self, unpacked: int) -> bool:
-        """Whether so much more may be unpacked. It is counted in any case: what does not fit ends the delivery."""
-        if self._unpacked_room is None:
+    def fits(self, unpacked: int) -> bool:
+        """Whether a batch of this unpacked size may be added. It is counted in any case: a batch that does not fit ends
+        the delivery."""
+        if self._unpacked_left is None:
             return True
-        self._unpacked_room -= unpacked
-        return self._unpacked_room >= 0
+        self._unpacked_left -= unpacked
+        return self._unpacked_left >= 0
 
     def take(self, data: bytes) -> None:
         self.parts.append(data)
-        self.room -= len(data)
+        self.bytes_left -= len(data)
         self.end = _next_offset(data)
 
 

@@ -1,4 +1,5 @@
-"""Finds the driver of a queue on a partition, makes it when the first consumer comes, and ends it with the lead."""
+"""Finds the driver of a queue on a partition, creates it for the first consumer, and ends it when the leader
+changes."""
 
 import asyncio
 import logging
@@ -10,7 +11,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.node.clock import Clock
 from penstock.node.queues.dead_letters import DeadLetterWriter
 from penstock.node.queues.driver import QueueDriver
-from penstock.node.queues.registration import Note, QueueRegistration
+from penstock.node.queues.registration import QueueRegistration, Register
 from penstock.node.queues.sessions import ShareSession, ShareSessions
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.node.queues.stats import Backlog, QueueFigures, QueueStats, QueueStatsTable, figures_of
@@ -22,8 +23,8 @@ from penstock.types import NO_EVENTS, EventSink
 log = logging.getLogger("penstock.queues")
 
 
-async def _unasked(group_id: str) -> None:
-    """Where there is no group coordinator, nobody has to note anything."""
+async def _no_registration(group_id: str) -> None:
+    """For nodes without a group coordinator."""
 
 
 class QueueManager:
@@ -33,23 +34,23 @@ class QueueManager:
         self,
         *,
         store: QueueStateClient,
-        graveyard: DeadLetterWriter,
+        dead_letters: DeadLetterWriter,
         clock: Clock,
         limits: Limits,
         config_of: Callable[[str], ShareGroupConfig],
-        note: Note = _unasked,
+        register: Register = _no_registration,
         events: EventSink = NO_EVENTS,
     ) -> None:
-        """`note` tells the coordinator of a group that it is there."""
+        """`register` registers a share group at its coordinator."""
         self._events = events
         self._store = store
-        self._graveyard = graveyard
+        self._dead_letters = dead_letters
         self._clock = clock
         self._limits = limits
         self._config_of = config_of
-        self._admission = QueueRegistration(store, note)
+        self._registration = QueueRegistration(store, register)
         self._drivers: dict[QueueKey, QueueDriver] = {}
-        self._tallies = QueueStatsTable()
+        self._stats = QueueStatsTable()
         self.sessions = ShareSessions(
             limits.max_share_sessions, limits.max_partitions_per_session, self._session_closed
         )
@@ -57,15 +58,15 @@ class QueueManager:
     async def driver(
         self, group_id: str, topic_id: UUID, partition: Partition, *, begin: bool = True
     ) -> QueueDriver:
-        """The queue on this partition, which this node leads; KafkaError if it cannot be asked now. Without `begin`
-        only one of which something is stored: else GROUP_ID_NOT_FOUND. POLICY_VIOLATION: it cannot be under this name,
-        or there are too many."""
+        """The queue on this partition, which this node leads; KafkaError if it cannot be opened now. Without `begin`,
+        only a queue with stored state: otherwise GROUP_ID_NOT_FOUND. POLICY_VIOLATION: it cannot have this name, or
+        there are too many queues."""
         partition.check_readable()
         key = QueueKey(group_id, topic_id, partition.name.partition)
         if not begin and key not in self._drivers and await self._store.start_of(key) is None:
             raise unknown_queue(group_id)
-        if begin and not self._is_at_work(key):
-            await self._admission.admit(key)
+        if begin and not self._is_driven(key):
+            await self._registration.admit(key)
         driver = self._drivers.get(key)
         if driver is None or driver.ended is not None:
             if len(self._drivers) >= self._limits.max_queues:
@@ -77,13 +78,13 @@ class QueueManager:
                 store=self._store,
                 config=self._config_of(group_id),
                 clock=self._clock,
-                bury=self._graveyard.bury,
+                write_dead_letter=self._dead_letters.write,
                 on_end=self._ended,
                 may_begin=begin,
                 events=self._events,
-                tally=self._tallies.begin(group_id, partition.name),
+                stats=self._stats.open(group_id, partition.name),
             )
-            self._events.tell("queue.opened", **_place(driver))
+            self._events.tell("queue.opened", **_labels(driver))
         elif begin:
             driver.may_begin = True
         await driver.opened()
@@ -95,15 +96,16 @@ class QueueManager:
         return driver
 
     async def begin(self, group_id: str) -> None:
-        """Somebody is about to store where a queue of this name begins; POLICY_VIOLATION if it cannot have the name."""
-        await self._admission.begin(group_id)
+        """The caller is about to store where a queue of this name begins; POLICY_VIOLATION if it cannot have the
+        name."""
+        await self._registration.begin(group_id)
 
-    def _is_at_work(self, key: QueueKey) -> bool:
+    def _is_driven(self, key: QueueKey) -> bool:
         driver = self._drivers.get(key)
         return driver is not None and driver.ended is None
 
     def find(self, key: QueueKey) -> QueueDriver | None:
-        """The driver that is at work, if there is one."""
+        """The driver, if it serves requests."""
         driver = self._drivers.get(key)
         return driver if driver is not None and driver.is_open else None
 
@@ -119,59 +121,56 @@ class QueueManager:
                 driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} has a new leader"))
 
     def topics_changed(self) -> None:
-        """Some may have been deleted, and others be there under their names."""
+        """Some topics may have been deleted, and new ones may have their names."""
         for driver in self.drivers():
             if driver.partition.closed:
                 message = f"{driver.partition.name} was deleted"
                 driver.end(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
 
     async def tidy(self) -> None:
-        """Now and then: forgets queues that nobody uses (what matters of them is stored), and what is stored of topics
-        that are gone."""
+        """Called periodically: closes idle queues (everything that matters is stored), and checks registrations."""
         for driver in self.drivers():
             if driver.is_open and driver.is_idle:
-                driver.tally.park(driver.partition, driver.config.isolation, driver.backlog)
-                driver.end(
-                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody has used the queue for a while")
-                )
-        self._admission.look_after(one.key.group_id for one in self.drivers() if one.may_begin)
-        for tally in self._tallies:
-            tally.look_over()
+                driver.stats.add_idle(driver.partition, driver.config.isolation, driver.backlog)
+                driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the queue was not used for a while"))
+        self._registration.refresh(one.key.group_id for one in self.drivers() if one.may_begin)
+        for stats in self._stats:
+            stats.drop_outdated()
 
     def _ended(self, driver: QueueDriver) -> None:
         if self._drivers.get(driver.key) is driver:
             del self._drivers[driver.key]
-        self._admission.forget(driver.key.group_id)
-        self._tallies.end(driver.tally)
+        self._registration.forget(driver.key.group_id)
+        self._stats.close(driver.stats)
         if driver.partition.closed:
-            self._tallies.forget(driver.key.group_id, driver.partition.name.topic)
+            self._stats.forget(driver.key.group_id, driver.partition.name.topic)
         reason = driver.ended.message if driver.ended is not None else None
-        self._events.tell("queue.closed", **_place(driver), reason=reason)
+        self._events.tell("queue.closed", **_labels(driver), reason=reason)
 
     def _session_closed(self, session: ShareSession) -> None:
-        for topic_id, index in session.places:
+        for topic_id, index in session.partitions:
             driver = self._drivers.get(QueueKey(session.group_id, topic_id, index))
             if driver is not None:
                 driver.release(session.member_id)
 
     def figures(self) -> list[QueueFigures]:
-        """For whoever watches: what each queue has to do on the partitions that this node leads, and has done."""
+        """For monitoring: the backlog and the counters of each queue on the partitions that this node leads."""
         backlogs: dict[QueueStats, Backlog] = {}
         workers: dict[QueueStats, set[str]] = {}
         for driver in self._drivers.values():
             if driver.is_open:
-                backlogs[driver.tally] = backlogs.get(driver.tally, Backlog()).plus(driver.backlog)
-            workers.setdefault(driver.tally, set()).update(driver.workers)
+                backlogs[driver.stats] = backlogs.get(driver.stats, Backlog()).plus(driver.backlog)
+            workers.setdefault(driver.stats, set()).update(driver.workers)
         for session in self.sessions:
-            for topic_id, index in session.places:
+            for topic_id, index in session.partitions:
                 found = self._drivers.get(QueueKey(session.group_id, topic_id, index))
                 if found is not None:
-                    workers[found.tally].add(session.member_id)
-        for tally in self._tallies:
-            tally.look_over()
-            for parked in tally.parked.values():
-                backlogs[tally] = backlogs.get(tally, Backlog()).plus(parked.now)
-        return [figures_of(one, backlogs.get(one), len(workers.get(one, ()))) for one in self._tallies]
+                    workers[found.stats].add(session.member_id)
+        for stats in self._stats:
+            stats.drop_outdated()
+            for idle in stats.idle.values():
+                backlogs[stats] = backlogs.get(stats, Backlog()).plus(idle.now)
+        return [figures_of(one, backlogs.get(one), len(workers.get(one, ()))) for one in self._stats]
 
     async def stop(self) -> None:
         gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node is stopping")
@@ -179,9 +178,9 @@ class QueueManager:
         for driver in drivers:
             driver.end(gone)
         await asyncio.gather(*(driver.drain() for driver in drivers))
-        self._admission.stop()
+        self._registration.stop()
 
 
-def _place(driver: QueueDriver) -> dict[str, object]:
+def _labels(driver: QueueDriver) -> dict[str, object]:
     topic, index = driver.partition.name
     return {"group": driver.key.group_id, "topic": topic, "partition": index}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from penstock.cluster import ClusterState, Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.node.calls import BROKER, AtNode, Calls, LeaderOf, methods
-from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueuePicture
+from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueueDescription
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
 from penstock.node.queues.state_client import WHOLE_TOPIC, QueueStateClient
@@ -47,11 +47,13 @@ class QueueOverview:
         calls.serve(methods.DESCRIBE_QUEUE, self._describe_queue)
         calls.serve(methods.RELOAD_QUEUE, self._reload_queue)
 
-    async def pictures(self, group_id: str | None = None, *, opened: bool = False) -> list[QueuePicture]:
+    async def descriptions(
+        self, group_id: str | None = None, *, opened: bool = False
+    ) -> list[QueueDescription]:
         """Of one group, or of all. `opened`: complete also for queues that have not been used since their leader was
         elected. KafkaError if the stored state cannot be read now."""
         starts = await self._store.starts(group_id)
-        asked = [self._picture(queue, start, opened) for queue, start in starts.items()]
+        asked = [self._description(queue, start, opened) for queue, start in starts.items()]
         found = await asyncio.gather(*asked)
         return sorted(
             (one for one in found if one is not None),
@@ -77,8 +79,8 @@ class QueueOverview:
         return list(gone)
 
     async def _check_unused(self, group_id: str, topics: frozenset[str] | None) -> None:
-        pictures = await self.pictures(group_id)
-        count = sum(one.workers or 0 for one in pictures if topics is None or one.topic in topics)
+        descriptions = await self.descriptions(group_id)
+        count = sum(one.workers or 0 for one in descriptions if topics is None or one.topic in topics)
         if count:
             message = f"queue {group_id!r} has workers connected ({count}, counted on each partition): end them first"
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
@@ -91,12 +93,12 @@ class QueueOverview:
 
     # --- asking the partitions' leaders
 
-    async def _picture(self, queue: QueueKey, start_offset: int, opened: bool) -> QueuePicture | None:
+    async def _description(self, queue: QueueKey, start_offset: int, opened: bool) -> QueueDescription | None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return None
         leader = self._view.partition(topic, queue.partition).leader
-        blank = QueuePicture(
+        blank = QueueDescription(
             group_id=queue.group_id,
             topic=topic.name,
             partition=queue.partition,
@@ -112,7 +114,7 @@ class QueueOverview:
             )
         except KafkaError:
             return blank
-        return found.picture or blank
+        return found.description or blank
 
     async def _reload(self, queue: QueueKey) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
@@ -138,7 +140,7 @@ class QueueOverview:
             partition = self._partitions.get(topic.name, queue.partition)
             await self._queues.driver(queue.group_id, queue.topic_id, partition, begin=False)
 
-    def _describe(self, queue: QueueKey, start_offset: int) -> QueuePicture | None:
+    def _describe(self, queue: QueueKey, start_offset: int) -> QueueDescription | None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None:
             return None
@@ -151,7 +153,7 @@ class QueueOverview:
         driver = self._queues.find(queue)
         if driver is None:
             start = max(start_offset, partition.start_offset)
-            return QueuePicture(
+            return QueueDescription(
                 group_id=queue.group_id,
                 topic=topic.name,
                 partition=queue.partition,
@@ -161,7 +163,7 @@ class QueueOverview:
             )
         seen = driver.core.describe()
         known = seen.available + seen.leased + seen.deferred + seen.waiting + seen.dying
-        return QueuePicture(
+        return QueueDescription(
             group_id=queue.group_id,
             topic=topic.name,
             partition=queue.partition,
@@ -176,7 +178,7 @@ class QueueOverview:
             dying=seen.dying,
             consumers=seen.members,
             holder=str(holder) if (holder := driver.other_holder("")) is not None else None,
-            workers=driver.worker_count,
+            workers=len(driver.workers),
         )
 
     def _reload_queue(self, caller: Caller, queue: QueueKey) -> None:

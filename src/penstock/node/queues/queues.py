@@ -1,4 +1,4 @@
-"""Queues on a node: where their state is, what drives them, and how any node is asked about them."""
+"""The queues of a node: their state, their drivers, and how any node is asked about them."""
 
 from penstock.config import NodeConfig
 from penstock.node.calls import Calls
@@ -49,11 +49,11 @@ class Queues(Part):
         store = QueueStateClient(state=state, local=self.state, calls=calls)
         self.manager = QueueManager(
             store=store,
-            graveyard=DeadLetterWriter(forwarder, clock, events),
+            dead_letters=DeadLetterWriter(forwarder, clock, events),
             clock=clock,
             limits=config.limits,
             config_of=state.group_config,
-            note=self._note,
+            register=self._register,
             events=events,
         )
         """The queues on partitions that this node leads."""
@@ -72,7 +72,7 @@ class Queues(Part):
         )
         self.share_groups = ShareGroups(groups.cores, erase=self.overview.forget, calls=calls)
 
-    async def _note(self, group_id: str) -> None:
+    async def _register(self, group_id: str) -> None:
         await self.share_groups.begin(group_id)
 
     def role_changed(self, partition: Partition) -> None:

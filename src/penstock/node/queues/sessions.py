@@ -1,7 +1,7 @@
-"""Share sessions: which partitions a consumer takes from this node, so that it need not name them every time.
+"""Share sessions: which partitions a consumer fetches from this node, so that it need not name them in every request.
 
-A consumer opens a session with epoch 0, names what changes with each request that follows (1, 2, ...), and ends it with
--1. Sessions are in memory; one that ends, by a word or because its connection broke, gives back what it held.
+A consumer opens a session with epoch 0, names changes with each following request (1, 2, ...), and ends it with -1.
+Sessions are in memory. When a session ends, by request or because its connection broke, its messages are released.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,38 +13,38 @@ OPENING_EPOCH = 0
 FINAL_EPOCH = -1
 LAST_EPOCH = 2**31 - 1
 
-Place = tuple[UUID, int]
-"""A topic's id and a partition of it."""
+SessionPartition = tuple[UUID, int]
+"""A topic's id, and a partition of it."""
 SessionKey = tuple[str, str]
 """Group and member."""
 
 
 class ShareSession:
-    """One consumer's standing request."""
+    """The partitions of one consumer."""
 
-    __slots__ = ("closed", "epoch", "group_id", "member_id", "places")
+    __slots__ = ("closed", "epoch", "group_id", "member_id", "partitions")
 
     def __init__(self, group_id: str, member_id: str) -> None:
         self.group_id = group_id
         self.member_id = member_id
         self.epoch = OPENING_EPOCH
-        self.places: dict[Place, None] = {}
+        self.partitions: dict[SessionPartition, None] = {}
         self.closed = False
 
     def rotate(self) -> None:
-        """Lets another partition be the first next time, so that none is always served before the others."""
-        if len(self.places) > 1:
-            first = next(iter(self.places))
-            del self.places[first]
-            self.places[first] = None
+        """Another partition is first next time, so that none is always served before the others."""
+        if len(self.partitions) > 1:
+            first = next(iter(self.partitions))
+            del self.partitions[first]
+            self.partitions[first] = None
 
 
 class ShareSessions:
     """All sessions of a node."""
 
-    def __init__(self, limit: int, places_limit: int, on_close: Callable[[ShareSession], None]) -> None:
+    def __init__(self, limit: int, partitions_limit: int, on_close: Callable[[ShareSession], None]) -> None:
         self._limit = limit
-        self._places_limit = places_limit
+        self._partitions_limit = partitions_limit
         self._on_close = on_close
         self._sessions: dict[SessionKey, ShareSession] = {}
 
@@ -55,7 +55,7 @@ class ShareSessions:
         return iter(self._sessions.values())
 
     def open(self, group_id: str, member_id: str) -> ShareSession:
-        """A new session; one that the same member had is closed."""
+        """A new session; closes the one that the same member had."""
         old = self._sessions.get((group_id, member_id))
         if old is not None:
             self.close(old)
@@ -68,7 +68,7 @@ class ShareSessions:
         return session
 
     def find(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """The session that a request goes on with; its epoch is the one that comes next."""
+        """The session of a request. Its epoch is the next one from now on."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"{member_id!r} has no session on this node")
@@ -80,18 +80,20 @@ class ShareSessions:
         session.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
         return session
 
-    def change(self, session: ShareSession, added: Iterable[Place], removed: Iterable[Place]) -> None:
-        for place in removed:
-            session.places.pop(place, None)
-        for place in added:
-            session.places.setdefault(place)
-        if len(session.places) > self._places_limit:
+    def change(
+        self, session: ShareSession, added: Iterable[SessionPartition], removed: Iterable[SessionPartition]
+    ) -> None:
+        for partition in removed:
+            session.partitions.pop(partition, None)
+        for partition in added:
+            session.partitions.setdefault(partition)
+        if len(session.partitions) > self._partitions_limit:
             self.close(session)
-            message = f"a share session of more than {self._places_limit} partitions"
+            message = f"a share session of more than {self._partitions_limit} partitions"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
     def close(self, session: ShareSession) -> None:
-        """It is over: what its member held goes to others."""
+        """Releases the messages of its member."""
         if not session.closed:
             session.closed = True
             self._sessions.pop((session.group_id, session.member_id), None)

@@ -1,4 +1,4 @@
-"""How a queue begins on a partition: with which settings, at which offset, and whether what is stored still holds."""
+"""How a queue begins on a partition: its settings, its first offset, and whether stored state is still valid."""
 
 from collections.abc import Mapping
 
@@ -32,9 +32,10 @@ def _backoff(config: ShareGroupConfig) -> RetryBackoffSettings | None:
 
 
 def is_of_another_log(partition: Partition, parts: Mapping[bytes, bytes]) -> bool:
-    """Whether this was stored of a log that is gone: a topic in memory begins at 0 again when its node does. Terms
-    do not, and the head names that of who stored the state. What such a leader knew of lies before where the terms
-    after its own begin: in a log that has nothing of its term or an earlier one, at the start."""
+    """Whether the stored state belongs to a log that no longer exists: a topic in memory starts at 0 again when its
+    node restarts. Terms do not, and the head has the term of the leader that stored the state. The offsets that this
+    leader knew lie before the start of the next term in the log; if the log has nothing of its term or an earlier one,
+    that is the start of the log."""
     if not partition.config.memory or HEAD_SUFFIX not in parts:
         return False
     stored = partition.log
@@ -45,14 +46,14 @@ def is_of_another_log(partition: Partition, parts: Mapping[bytes, bytes]) -> boo
 async def first_offset(
     key: QueueKey, partition: Partition, store: QueueStateClient, config: ShareGroupConfig, clock: Clock
 ) -> int:
-    """Where a queue begins of which nothing is stored."""
+    """Where a queue without stored state begins."""
     wanted = _by_settings(
         partition, config, clock
-    )  # before anything is waited for: what comes from now on is wanted
+    )  # before any await: records that arrive from now on belong to the queue
     if config.auto_offset_reset == "earliest":
         return wanted
     if key.partition >= await store.first_partitions(key):
-        # The topic has got this partition since the queue is on it: all of it is new.
+        # The partition was added after the queue began on the topic: all of it is new.
         return partition.start_offset
     return wanted
 

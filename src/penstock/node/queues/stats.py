@@ -1,15 +1,14 @@
-"""What queues have done on this node, as numbers for monitoring: one QueueStats for each queue and topic.
+"""Counters of queues on this node, for monitoring: one QueueStats for each queue and topic.
 
-Whoever drives a queue on a partition adds to the tally of its queue and topic, per batch of messages and never per
-message. What only has to be looked at is looked at when somebody scrapes: a few counters for each partition.
+The driver of a queue on a partition adds to the QueueStats of its queue and topic, per batch of messages and never per
+message. Figures that can be computed are computed at a scrape: a few counters for each partition.
 
-Bounded: at most MAX_TALLIES queues are counted by name. When there are more, those that nobody drives any more make
-room; if all are at work, the others are counted together under no name. Counters begin anew when their queue has made
-room, when its topic is deleted, and when the node starts.
+Bounded: at most MAX_TRACKED_QUEUES queues are counted by name. When there are more, queues without a driver are
+evicted; if all have drivers, the others are counted together under no name. Counters start again at 0 when their queue
+was evicted, when its topic is deleted, and when the node starts.
 
-A queue that nobody has asked for anything for minutes is not driven any more, and nobody works on it then: what was
-there when it was *parked* is still there, and what was appended since is available. A backlog without consumers is what
-monitoring is for.
+A queue without requests for some minutes has no driver. Its backlog at that moment still holds, and records that were
+appended since are available: monitoring must also show a backlog without consumers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,10 +19,10 @@ import msgspec
 from penstock.queue import AckKind, Acquired, DeadLetter
 from penstock.types import Isolation, Offset, Term, TopicPartition
 
-MAX_TALLIES = 1_000
-"""Each is some fifteen series: what Prometheus takes from one target without a thought."""
+MAX_TRACKED_QUEUES = 1_000
+"""Each has some fifteen series: Prometheus accepts that many from one target without difficulty."""
 NO_NAME = ("", "")
-"""Queue and topic of the tally of all that have none of their own: no group and no topic has this name."""
+"""Queue and topic of the counters for all others: no group and no topic has this name."""
 
 OUTCOMES = {
     AckKind.ACCEPT: "accepted",
@@ -31,11 +30,11 @@ OUTCOMES = {
     AckKind.REJECT: "rejected",
     AckKind.GAP: "gap",
 }
-"""What a settlement can be. A renewal settles nothing."""
+"""The outcomes of a settlement. A renewal settles nothing."""
 
 
 class Backlog(NamedTuple):
-    """What there is to do, as `penstock queues describe` counts it."""
+    """The messages that are not done, as `penstock queues describe` counts them."""
 
     available: int = 0
     leased: int = 0
@@ -54,7 +53,7 @@ class Backlog(NamedTuple):
 
 
 class Led(Protocol):
-    """A partition, as far as it matters here."""
+    """The properties of a partition that are used here."""
 
     @property
     def name(self) -> TopicPartition: ...
@@ -65,8 +64,8 @@ class Led(Protocol):
     def end_for(self, isolation: Isolation) -> Offset: ...
 
 
-class Parked(NamedTuple):
-    """A queue on a partition when nobody drove it any more."""
+class IdleQueue(NamedTuple):
+    """A queue on a partition when its driver ended because it had no requests."""
 
     partition: Led
     isolation: Isolation
@@ -76,7 +75,7 @@ class Parked(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Another leader may have worked on it since."""
+        """False if another leader may have delivered messages since."""
         return self.partition.serves and self.partition.term == self.term
 
     @property
@@ -86,7 +85,7 @@ class Parked(NamedTuple):
 
 
 class QueueStats:
-    """What has happened to one queue on one topic, on the partitions that this node leads."""
+    """The counters of one queue on one topic, on the partitions that this node leads."""
 
     __slots__ = (
         "dead",
@@ -94,8 +93,8 @@ class QueueStats:
         "drivers",
         "expired",
         "group_id",
+        "idle",
         "kinds",
-        "parked",
         "redelivered",
         "returned",
         "topic",
@@ -105,62 +104,62 @@ class QueueStats:
         self.group_id = group_id
         self.topic = topic
         self.drivers = 0
-        """How many partitions add to it now."""
+        """How many drivers add to it now."""
         self.delivered = 0
         self.redelivered = 0
-        """Of these: not for the first time."""
+        """Of these: not the first delivery."""
         self.expired = 0
-        """Messages whose lease ran out."""
+        """Messages whose lease expired."""
         self.returned = 0
-        """Messages that nobody had begun: handed out, and then as if they had not been."""
+        """Messages that were delivered, and returned because their consumer had not started them."""
         self.dead = 0
         self.kinds = [0] * (max(AckKind) + 1)
-        """Messages of which that was said and taken, by AckKind."""
-        self.parked: dict[int, Parked] = {}
+        """Accepted acknowledgements, in messages, by AckKind."""
+        self.idle: dict[int, IdleQueue] = {}
         """By partition."""
 
-    def handed_out(self, acquired: Iterable[Acquired]) -> None:
+    def count_delivered(self, acquired: Iterable[Acquired]) -> None:
         for first, last, deliveries in acquired:
             self.delivered += last - first + 1
             if deliveries > 1:
                 self.redelivered += last - first + 1
 
-    def settled(self, first: int, last: int, kinds: bytes) -> None:
-        """What was said of a range: one kind for all, or one for each."""
+    def count_settled(self, first: int, last: int, kinds: bytes) -> None:
+        """A range was acknowledged: one kind for all, or one for each offset."""
         if len(kinds) == 1:
             self.kinds[kinds[0]] += last - first + 1
             return
         for kind in AckKind:
             self.kinds[kind] += kinds.count(kind)
 
-    def handed_back(self, first: int, last: int) -> None:
+    def count_returned(self, first: int, last: int) -> None:
         self.returned += last - first + 1
 
-    def buried(self, letter: DeadLetter) -> None:
+    def count_dead(self, letter: DeadLetter) -> None:
         self.dead += letter.last - letter.first + 1
 
-    def park(self, partition: Led, isolation: Isolation, backlog: Backlog) -> None:
-        """Nobody drives it there any more, because nobody asked."""
+    def add_idle(self, partition: Led, isolation: Isolation, backlog: Backlog) -> None:
+        """Its driver ended there, because it had no requests."""
         if (self.group_id, self.topic) != NO_NAME:
-            parked = Parked(partition, isolation, partition.term, partition.end_for(isolation), backlog)
-            self.parked[partition.name.partition] = parked
+            idle = IdleQueue(partition, isolation, partition.term, partition.end_for(isolation), backlog)
+            self.idle[partition.name.partition] = idle
 
-    def waken(self, partition: int) -> None:
-        self.parked.pop(partition, None)
+    def remove_idle(self, partition: int) -> None:
+        self.idle.pop(partition, None)
 
-    def look_over(self) -> None:
-        """Lets go of what is led elsewhere, or was deleted."""
-        for index in [index for index, parked in self.parked.items() if not parked.counts]:
-            del self.parked[index]
+    def drop_outdated(self) -> None:
+        """Drops partitions that another node leads, or that were deleted."""
+        for index in [index for index, idle in self.idle.items() if not idle.counts]:
+            del self.idle[index]
 
 
 class QueueFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue on one topic, at one moment. Numbers and names only: it outlives what it was taken from."""
+    """One queue on one topic at one moment. Contains only numbers and names, so it may be kept."""
 
     group_id: str
     topic: str
     backlog: Backlog | None
-    """None: nobody has used it since this node leads its partitions, so that nobody has counted."""
+    """None: it was not used since this node leads its partitions, so its messages have not been counted."""
     workers: int
     delivered: int
     redelivered: int
@@ -172,52 +171,52 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStatsTable:
-    """All tallies of a node."""
+    """All counters of a node."""
 
-    def __init__(self, most: int = MAX_TALLIES) -> None:
+    def __init__(self, most: int = MAX_TRACKED_QUEUES) -> None:
         self._most = most
         self._held: dict[tuple[str, str], QueueStats] = {}
 
     def __iter__(self) -> Iterator[QueueStats]:
         return iter(self._held.values())
 
-    def begin(self, group_id: str, place: TopicPartition) -> QueueStats:
-        """The tally to which one more driver adds, until `end`."""
-        name = group_id, place.topic
-        tally = self._held.get(name)
-        if tally is None:
-            self._make_room()
+    def open(self, group_id: str, partition: TopicPartition) -> QueueStats:
+        """The counters for one more driver, until `close`."""
+        name = group_id, partition.topic
+        stats = self._held.get(name)
+        if stats is None:
+            self._evict()
             name = name if len(self._held) < self._most else NO_NAME
-            tally = self._held.setdefault(name, QueueStats(*name))
-        tally.drivers += 1
-        tally.waken(place.partition)
-        return tally
+            stats = self._held.setdefault(name, QueueStats(*name))
+        stats.drivers += 1
+        stats.remove_idle(partition.partition)
+        return stats
 
-    def _make_room(self) -> None:
-        """One that nobody drives goes; the oldest, if there are several."""
+    def _evict(self) -> None:
+        """Removes the oldest without a driver."""
         if len(self._held) >= self._most:
-            unused = (name for name, tally in self._held.items() if not tally.drivers and name != NO_NAME)
+            unused = (name for name, stats in self._held.items() if not stats.drivers and name != NO_NAME)
             if (oldest := next(unused, None)) is not None:
                 del self._held[oldest]
 
-    def end(self, tally: QueueStats) -> None:
-        tally.drivers -= 1
+    def close(self, stats: QueueStats) -> None:
+        stats.drivers -= 1
 
     def forget(self, group_id: str, topic: str) -> None:
         """Its topic was deleted."""
         self._held.pop((group_id, topic), None)
 
 
-def figures_of(tally: QueueStats, backlog: Backlog | None, workers: int) -> QueueFigures:
+def figures_of(stats: QueueStats, backlog: Backlog | None, workers: int) -> QueueFigures:
     return QueueFigures(
-        group_id=tally.group_id,
-        topic=tally.topic,
+        group_id=stats.group_id,
+        topic=stats.topic,
         backlog=backlog,
         workers=workers,
-        delivered=tally.delivered,
-        redelivered=tally.redelivered,
-        expired=tally.expired,
-        dead=tally.dead,
-        returned=tally.returned,
-        settled={name: tally.kinds[kind] for kind, name in OUTCOMES.items()},
+        delivered=stats.delivered,
+        redelivered=stats.redelivered,
+        expired=stats.expired,
+        dead=stats.dead,
+        returned=stats.returned,
+        settled={name: stats.kinds[kind] for kind, name in OUTCOMES.items()},
     )

@@ -1,4 +1,4 @@
-"""What is said between a queue's driver and those who ask it."""
+"""Inputs and outputs of a queue's driver."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from penstock.queue import Acquired
 
 
 class Acknowledgement(NamedTuple):
-    """What a consumer says of a range: one kind for all of it, or one for each offset. A release may come with the
-    time after which it is to be tried again."""
+    """A consumer's decision about a range: one kind for all of it, or one for each offset. `delay_ms` is the retry
+    delay of a release."""
 
     first: int
     last: int
@@ -19,8 +19,8 @@ class Acknowledgement(NamedTuple):
 
 
 class NotLeased(KafkaError):
-    """Ranges that are not, or no more, in the hands of whoever spoke of them. All others were taken, and are durable
-    when this is raised."""
+    """Ranges that the consumer does not hold (any more). All others were accepted, and are durable when this is
+    raised."""
 
     def __init__(self, code: ErrorCode, message: str, ranges: Sequence[tuple[int, int]]) -> None:
         super().__init__(code, message)
@@ -28,7 +28,7 @@ class NotLeased(KafkaError):
 
 
 class Delivery(NamedTuple):
-    """Stored batches, and which of their records this consumer has got, with the number of deliveries."""
+    """Stored batches, and which of their records were leased to this consumer, with the number of the delivery."""
 
     records: bytes
     acquired: list[Acquired]
@@ -38,21 +38,21 @@ NOTHING = Delivery(b"", [])
 
 
 class Consumer(asyncio.Event):
-    """A request for records that waits until there may be some."""
+    """A request that waits for records."""
 
 
 def unknown_queue(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no queue {group_id!r} here, or no more")
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no queue {group_id!r} here (any more)")
 
 
 def not_leased(refused: Sequence[tuple[ErrorCode, Acknowledgement]]) -> NotLeased:
     code, first = refused[-1]
     if code == ErrorCode.INVALID_REQUEST:
         message = (
-            f"{first.first} to {first.last}: expected a range, and for it one kind of 0 to 4 or one for each"
+            f"{first.first} to {first.last}: expected a range with one kind of 0 to 4, or one per offset"
         )
     else:
-        message = f"{first.first} to {first.last} are not, or no more, leased to this consumer"
+        message = f"{first.first} to {first.last} are not (any more) leased to this consumer"
     return NotLeased(code, message, [(batch.first, batch.last) for _, batch in refused])
 
 

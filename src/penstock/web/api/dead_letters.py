@@ -220,17 +220,17 @@ class DeadLetters:
 
     async def _dead_letter_topics(self, caller: Caller, queue: str) -> list[Topic]:
         """The topics of a queue's dead letters that exist."""
-        pictures = await self._node.queues.overview.pictures(queue)
-        if not pictures:
+        descriptions = await self._node.queues.overview.descriptions(queue)
+        if not descriptions:
             raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
         config = self._node.group_config(queue)
-        names = {config.dead_letter_topic_of(picture.topic) for picture in pictures}
+        names = {config.dead_letter_topic_of(description.topic) for description in descriptions}
         return [topic for topic in self._node.resources.topics(caller, Operation.READ) if topic.name in names]
 
     async def _handled(self) -> set[tuple[str, int]]:
         """Partitions of which some letters were sent back."""
-        pictures = await self._node.queues.overview.pictures(HANDLED_QUEUE)
-        return {(picture.topic, picture.partition) for picture in pictures}
+        descriptions = await self._node.queues.overview.descriptions(HANDLED_QUEUE)
+        return {(description.topic, description.partition) for description in descriptions}
 
     async def _peek(
         self, topic: Topic, partition: int, first: int, most: int, known: set[tuple[str, int]]

@@ -205,7 +205,7 @@ class Groups:
     async def _unknown(self, group: str) -> Exception:
         message = f"there is no group {group!r}; GET /v1/groups lists them"
         with suppress(PenstockError):
-            if await self._node.queues.overview.pictures(group):
+            if await self._node.queues.overview.descriptions(group):
                 message = f"{group!r} is a queue: GET /v1/queues/{quote(group, safe='')} describes it"
         return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
 
@@ -215,7 +215,7 @@ class Groups:
             return False
         rows = await self._listed(client, client.coordinator_of(group))
         is_share = any(row.group == group and row.type == SHARE for row in rows or ())
-        return is_share and not await self._node.queues.overview.pictures(group)
+        return is_share and not await self._node.queues.overview.descriptions(group)
 
     async def _offsets(self, client: InnerClient, group: str) -> list[CommittedFacts]:
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)

@@ -162,8 +162,8 @@ class QueueJobs:
         """Partitions, and the names of their topics."""
         names = topics
         if names is None:
-            pictures = await self._node.queues.overview.pictures(queue)
-            names = list(dict.fromkeys(picture.topic for picture in pictures))
+            descriptions = await self._node.queues.overview.descriptions(queue)
+            names = list(dict.fromkeys(description.topic for description in descriptions))
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
         found: dict[GroupId, str] = {}
@@ -199,7 +199,7 @@ class QueueJobs:
                     row.partition.topic_id.bytes,
                     row.partition.partition,
                     record.offset,
-                    DeliveryId(row.life, deliveries),
+                    DeliveryId(row.driver_id, deliveries),
                 )
                 jobs.append(
                     JobOut(
@@ -262,7 +262,7 @@ class QueueJobs:
         message = f"this receipt is of queue {actual!r}, not of {queue!r}"
         return (
             message
-            if await self._node.queues.overview.pictures(queue)
+            if await self._node.queues.overview.descriptions(queue)
             else f"{message}, which does not exist"
         )
 

@@ -28,7 +28,7 @@ from penstock.node.calls import CoordinatorOf
 from penstock.node.calls.messages.queues import (
     PeekRequest,
     PeekResult,
-    QueuePicture,
+    QueueDescription,
     ScheduledRequest,
     ScheduledResult,
 )
@@ -78,9 +78,9 @@ class Queues:
     # --- queries
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
-        found: dict[str, list[QueuePicture]] = {}
-        for picture in await self._node.queues.overview.pictures():
-            found.setdefault(picture.group_id, []).append(picture)
+        found: dict[str, list[QueueDescription]] = {}
+        for description in await self._node.queues.overview.descriptions():
+            found.setdefault(description.group_id, []).append(description)
         found.pop(HANDLED_QUEUE, None)
         visible = self._node.resources.visible(call.caller, ResourceType.GROUP, found)
         return QueueList(queues=[_summary(name, found[name]) for name in sorted(visible)])
@@ -89,15 +89,15 @@ class Queues:
         return await self.facts(call.params.queue)
 
     async def facts(self, queue: str) -> QueueFacts:
-        pictures = await self._pictures(queue, opened=True)
+        descriptions = await self._descriptions(queue, opened=True)
         return QueueFacts(
             queue=queue,
             settings=_settings(self._node.group_config(queue)),
-            partitions=[_partition(picture) for picture in pictures],
+            partitions=[_partition(description) for description in descriptions],
         )
 
-    async def _pictures(self, queue: str, *, opened: bool = False) -> list[QueuePicture]:
-        found = await self._node.queues.overview.pictures(queue, opened=opened)
+    async def _descriptions(self, queue: str, *, opened: bool = False) -> list[QueueDescription]:
+        found = await self._node.queues.overview.descriptions(queue, opened=opened)
         if not found:
             raise unknown_queue(queue)
         return found
@@ -108,28 +108,28 @@ class Queues:
         params = call.params
         _check_place(params)
         messages: list[Peeked] = []
-        for picture in await self._pictures(params.queue):
-            if not _is_selected(params, picture):
+        for description in await self._descriptions(params.queue):
+            if not _is_selected(params, description):
                 continue
             first = params.offset if isinstance(params.offset, int) else 0
             room = params.max_records - len(messages)
             if room > 0:
-                messages += await self._peek_one(call, picture, first, room)
+                messages += await self._peek_one(call, description, first, room)
         return PeekedList(queue=params.queue, messages=messages)
 
     async def _peek_one(
-        self, call: Call[PeekParams, None], picture: QueuePicture, first: int, room: int
+        self, call: Call[PeekParams, None], description: QueueDescription, first: int, room: int
     ) -> list[Peeked]:
         """Page by page: a page may hold fewer messages than were asked for."""
-        topic = self._node.resources.topic(call.caller, picture.topic, Operation.READ)
-        place = GroupId(topic.topic_id, picture.partition)
+        topic = self._node.resources.topic(call.caller, description.topic, Operation.READ)
+        place = GroupId(topic.topic_id, description.partition)
         found: list[Peeked] = []
         while first >= 0 and len(found) < room:
             request = PeekRequest(call.params.queue, place, first, room - len(found), False)
             seen = await self._node.queues.router.peek(request, caller=call.caller)
             call.reserved.take(unpacked_total(seen.records))
             found += await offloaded(
-                OFFLOAD_FROM_BYTES if seen.records else 0, _peeked, picture, seen, call.params.encoding
+                OFFLOAD_FROM_BYTES if seen.records else 0, _peeked, description, seen, call.params.encoding
             )
             first = seen.next_offset
         return found
@@ -137,29 +137,29 @@ class Queues:
     async def list_scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
         params = call.params
         _check_place(params)
-        pictures = [one for one in await self._pictures(params.queue) if _is_selected(params, one)]
+        descriptions = [one for one in await self._descriptions(params.queue) if _is_selected(params, one)]
         limit = asyncio.Semaphore(AT_ONCE)
         messages: list[ScheduledMessage] = []
 
-        async def look(picture: QueuePicture) -> ScheduledPartition:
+        async def look(description: QueueDescription) -> ScheduledPartition:
             async with limit:
-                schedule = await self._schedule(params, picture, call.caller)
+                schedule = await self._schedule(params, description, call.caller)
             if schedule is not None:
-                messages.extend(_coming(picture, schedule))
+                messages.extend(_coming(description, schedule))
                 messages.sort(key=_when)
                 del messages[params.max_records :]
-            return _scheduled(picture, schedule)
+            return _scheduled(description, schedule)
 
-        partitions = await asyncio.gather(*map(look, pictures))
+        partitions = await asyncio.gather(*map(look, descriptions))
         return ScheduledList(queue=params.queue, partitions=partitions, messages=messages)
 
     async def _schedule(
-        self, params: ScheduledParams, picture: QueuePicture, caller: Caller
+        self, params: ScheduledParams, description: QueueDescription, caller: Caller
     ) -> ScheduledResult | None:
         """None: the partition's leader does not answer."""
         try:
-            topic = self._node.resources.topic(caller, picture.topic, Operation.DESCRIBE)
-            place = GroupId(topic.topic_id, picture.partition)
+            topic = self._node.resources.topic(caller, description.topic, Operation.DESCRIBE)
+            place = GroupId(topic.topic_id, description.partition)
             request = ScheduledRequest(params.queue, place, params.max_records)
             return await self._node.queues.router.scheduled(request, caller=caller)
         except PenstockError:
@@ -174,8 +174,8 @@ class Queues:
             raise wrong("queue", f"{HANDLED_QUEUE} is the broker's own")
         if (known := self._existing(call.caller, name)) is not None and known.internal:
             raise wrong("topic" if wanted.topic else "queue", f"{name} is internal: a queue cannot be on it")
-        existing = await self._node.queues.overview.pictures(wanted.queue)
-        if any(picture.topic == name for picture in existing):
+        existing = await self._node.queues.overview.descriptions(wanted.queue)
+        if any(description.topic == name for description in existing):
             raise Problem(
                 409, "queue_exists", f"there is a queue {wanted.queue!r} on {name} already", "queue"
             )
@@ -284,13 +284,13 @@ class Queues:
 
     async def purge_queue(self, call: Call[QueueParams, Purge]) -> PurgeDone:
         queue, wanted = call.params.queue, call.body.topics
-        pictures = await self._pictures(queue, opened=True)
-        known = {picture.topic for picture in pictures}
+        descriptions = await self._descriptions(queue, opened=True)
+        known = {description.topic for description in descriptions}
         for missing in sorted(set(wanted or ()) - known):
             raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
-            rows = [picture for picture in pictures if picture.topic == name]
+            rows = [description for description in descriptions if description.topic == name]
             ends = await self._ends(call.client, name, [row.partition for row in rows])
             topic = self._node.resources.topic(call.caller, name, Operation.READ)
             await self._begin(queue, topic, ends)
@@ -307,7 +307,7 @@ class Queues:
 
     async def delete_queue(self, call: Call[QueueParams, None]) -> None:
         queue = call.params.queue
-        await self._pictures(queue)
+        await self._descriptions(queue)
         code = await self._delete_group(call.client, queue)
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
@@ -346,13 +346,13 @@ def _as_topic(name: str) -> str:
         raise wrong("queue", f"no topic can be named {name!r}: name one with `topic`") from None
 
 
-def _summary(queue: str, pictures: Sequence[QueuePicture]) -> QueueSummary:
-    undone = [picture.undone for picture in pictures if picture.undone is not None]
-    leased = [picture.leased for picture in pictures if picture.leased is not None]
+def _summary(queue: str, descriptions: Sequence[QueueDescription]) -> QueueSummary:
+    undone = [description.undone for description in descriptions if description.undone is not None]
+    leased = [description.leased for description in descriptions if description.leased is not None]
     return QueueSummary(
         queue=queue,
-        topics=sorted({picture.topic for picture in pictures}),
-        partitions=len(pictures),
+        topics=sorted({description.topic for description in descriptions}),
+        partitions=len(descriptions),
         undone=sum(undone) if undone else None,
         leased=sum(leased) if leased else None,
     )
@@ -372,21 +372,21 @@ def _settings(config: ShareGroupConfig) -> QueueSettingsOut:
     )
 
 
-def _partition(picture: QueuePicture) -> QueuePartitionFacts:
+def _partition(description: QueueDescription) -> QueuePartitionFacts:
     return QueuePartitionFacts(
-        topic=picture.topic,
-        partition=picture.partition,
-        leader=picture.leader if picture.leader >= 0 else None,
-        start_offset=picture.start_offset,
-        end_offset=picture.end_offset,
-        undone=picture.undone,
-        available=picture.available,
-        leased=picture.leased,
-        deferred=picture.deferred,
-        waiting=picture.waiting,
-        dying=picture.dying,
-        consumers=picture.consumers,
-        holder=picture.holder,
+        topic=description.topic,
+        partition=description.partition,
+        leader=description.leader if description.leader >= 0 else None,
+        start_offset=description.start_offset,
+        end_offset=description.end_offset,
+        undone=description.undone,
+        available=description.available,
+        leased=description.leased,
+        deferred=description.deferred,
+        waiting=description.waiting,
+        dying=description.dying,
+        consumers=description.consumers,
+        holder=description.holder,
     )
 
 
@@ -398,34 +398,36 @@ def _check_place(params: PeekParams | ScheduledParams) -> None:
         raise wrong("offset", "expected `topic` and `partition` as well")
 
 
-def _is_selected(params: PeekParams | ScheduledParams, picture: QueuePicture) -> bool:
-    return params.topic in (msgspec.UNSET, picture.topic) and params.partition in (
+def _is_selected(params: PeekParams | ScheduledParams, description: QueueDescription) -> bool:
+    return params.topic in (msgspec.UNSET, description.topic) and params.partition in (
         msgspec.UNSET,
-        picture.partition,
+        description.partition,
     )
 
 
-def _scheduled(picture: QueuePicture, schedule: ScheduledResult | None) -> ScheduledPartition:
+def _scheduled(description: QueueDescription, schedule: ScheduledResult | None) -> ScheduledPartition:
     coming = schedule.coming if schedule is not None else []
     return ScheduledPartition(
-        topic=picture.topic,
-        partition=picture.partition,
+        topic=description.topic,
+        partition=description.partition,
         deferred=schedule.deferred if schedule is not None else None,
         next_due_ms=coming[0][0] if coming else None,
         unread=schedule.unread if schedule is not None else None,
     )
 
 
-def _coming(picture: QueuePicture, schedule: ScheduledResult) -> Iterable[ScheduledMessage]:
+def _coming(description: QueueDescription, schedule: ScheduledResult) -> Iterable[ScheduledMessage]:
     for due_ms, offset in schedule.coming:
-        yield ScheduledMessage(topic=picture.topic, partition=picture.partition, offset=offset, due_ms=due_ms)
+        yield ScheduledMessage(
+            topic=description.topic, partition=description.partition, offset=offset, due_ms=due_ms
+        )
 
 
 def _when(message: ScheduledMessage) -> tuple[int, str, int, int]:
     return message.due_ms, message.topic, message.partition, message.offset
 
 
-def _peeked(picture: QueuePicture, seen: PeekResult, encoding: Encoding) -> list[Peeked]:
+def _peeked(description: QueueDescription, seen: PeekResult, encoding: Encoding) -> list[Peeked]:
     found: list[Peeked] = []
     runs = iter(seen.ranges)
     run = next(runs, None)
@@ -436,8 +438,8 @@ def _peeked(picture: QueuePicture, seen: PeekResult, encoding: Encoding) -> list
         assert run is not None
         found.append(
             Peeked(
-                topic=picture.topic,
-                partition=picture.partition,
+                topic=description.topic,
+                partition=description.partition,
                 state=run.state,
                 deliveries=job.deliveries,
                 consumer=run.consumer,

@@ -22,14 +22,14 @@ class ReceiveRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Stored batches of one partition, and which of their records were leased: first, last, deliveries. `life` is that
-    of the driver which leased them (`QueueDriver.life`)."""
+    """Stored batches of one partition, and which of their records were leased: first, last, deliveries. `driver_id`
+    is that of the driver that leased them."""
 
     partition: GroupId
     records: bytes
     acquired: list[tuple[int, int, int]]
     lease_ms: int
-    life: bytes = b""
+    driver_id: bytes = b""
 
     @property
     def count(self) -> int:
@@ -58,9 +58,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveryId(msgspec.Struct, frozen=True, array_like=True):
-    """One delivery of a message: its number among the deliveries in the life of a driver."""
+    """One delivery of a message: the driver that made it, and its number."""
 
-    life: bytes
+    driver_id: bytes
     deliveries: int
 
 
@@ -142,7 +142,7 @@ class DescribeQueue(msgspec.Struct, frozen=True, array_like=True):
     is_opened: bool = False
 
 
-class QueuePicture(msgspec.Struct, frozen=True, kw_only=True):
+class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One queue on one partition. Numbers are None where the partition's leader could not be asked, or where the queue
     has not been used since its leader was elected."""
 
@@ -172,4 +172,4 @@ class QueuePicture(msgspec.Struct, frozen=True, kw_only=True):
 class DescribedQueue(msgspec.Struct, frozen=True, array_like=True):
     """None if the node that was asked does not lead the partition."""
 
-    picture: QueuePicture | None
+    description: QueueDescription | None

@@ -1,0 +1,45 @@
+"""Copies the dead letters of one queue, and retries until it works or the queue's driver ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.errors import PenstockError
+from penstock.node.queues.retry_backoff import RetryBackoff
+from penstock.node.queues.stats import QueueStats
+from penstock.queue import DeadLetter, QueuePartition
+from penstock.types import TopicPartition
+
+Write = Callable[[DeadLetter], Awaitable[None]]
+
+
+class DeadLetterCopier:
+    """At most one `copy_all` runs at a time."""
+
+    def __init__(self, name: TopicPartition, stats: QueueStats, write: Write) -> None:
+        self.is_busy = False
+        """The caller sets it when it starts a task with `copy_all`."""
+        self._name = name
+        self._stats = stats
+        self._write = write
+
+    async def copy_all(
+        self, core: QueuePartition, letters: Sequence[DeadLetter], goes_on: Callable[[], bool]
+    ) -> None:
+        """Returns early when `goes_on` is false."""
+        try:
+            for letter in letters:
+                await self._copy(core, letter, goes_on)
+        finally:
+            self.is_busy = False
+
+    async def _copy(self, core: QueuePartition, letter: DeadLetter, goes_on: Callable[[], bool]) -> None:
+        backoff = RetryBackoff(f"dead letters of {self._name} wait")
+        while goes_on():
+            try:
+                await self._write(letter)
+            except PenstockError as trouble:
+                await asyncio.sleep(backoff.after(trouble))
+            else:
+                core.dead_letters_copied(letter.first, letter.last)
+                self._stats.count_dead(letter)
+                return
