@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import msgspec
+import pytest
 import uvloop
 
 from penstock.config import Address, ClusterSettings, GroupSettings, NodeConfig
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import Node, Partition
+from penstock.node.replication import reconciler
 from penstock.service import Service
 from penstock.types import NodeId
 from tests.kafka.raw import RawClient
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 40.0
 LOOK_AGAIN_SECONDS = 0.02
+ROUND_SECONDS = 0.05
+"""Between two looks of a node at the replicas that it should have: moves and repairs take several."""
 QUICK = ClusterSettings(election_timeout_ms=300, heartbeat_interval_ms=50, auto_rebalance=False)
 """Leaders stay where a test put them: nothing is handed back unasked."""
 
@@ -64,6 +68,8 @@ class Trio:
             for node_id in (1, 2, 3)
         }
         self._disks = {node_id: LastingDisk() for node_id in self._configs}
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(reconciler, "ROUND_SECONDS", ROUND_SECONDS)
         self._services: dict[int, Service] = {}
         self._cut_off: set[int] = set()
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -108,6 +114,7 @@ class Trio:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._runner.close()
+        self._patch.undo()
 
     def __enter__(self) -> Self:
         return self
