@@ -16,10 +16,12 @@ An implementation promises this, and no more:
 Paths are strings with forward slashes, relative to the disk's root (or absolute on an OsDisk).
 """
 
+import posixpath
 from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.batch import Buffer
+from penstock.errors import StorageError
 
 SECTOR_SIZE = 512
 """The unit that a disk writes completely or not at all. Larger sectors (4 KiB) are multiples of it, and also safe."""
@@ -112,3 +114,23 @@ class Disk(Protocol):
     def sync_all(self) -> None:
         """Flushes all files and names of this disk at once: cheaper than four files one by one."""
         ...
+
+
+def replace_file(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
+    """`write_file_atomic` for disks that lose unflushed bytes: the new file gets its name when its content is there."""
+    temporary = f"{path}.tmp"
+    file = disk.open(temporary, create=True)
+    try:
+        if file.size:
+            file.truncate(0)
+        file.append(data)
+        if durable:
+            file.flush()
+    except StorageError:
+        disk.remove(temporary)
+        raise
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    if durable:
+        disk.sync_dir(posixpath.dirname(path))

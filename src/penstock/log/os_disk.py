@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from penstock.batch import Buffer
 from penstock.errors import DataFolderInUse, DiskFull, StorageError
+from penstock.log.disk import replace_file
 
 FILE_MODE = 0o644
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -198,21 +199,7 @@ class OsDisk:
             _raise(problem, "read", self.path(path))
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        temporary = f"{path}.tmp"
-        file = self.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.append(data)
-            if durable:
-                file.flush()
-        except StorageError:
-            self.remove(temporary)
-            raise
-        finally:
-            file.close()
-        self.rename(temporary, path)
-        if durable:
-            self.sync_dir(os.path.dirname(path))
+        replace_file(self, path, data, durable=durable)
 
     def lock(self, path: str) -> OsLock:
         try:

@@ -23,7 +23,7 @@ from random import Random
 
 from penstock.batch import Buffer
 from penstock.errors import DataFolderInUse, DiskFull, StorageError
-from penstock.log.disk import SECTOR_SIZE
+from penstock.log.disk import SECTOR_SIZE, replace_file
 
 KEEP_CHANCES = (0.0, 0.5, 0.9, 1.0)
 """How likely a dirty sector survives; drawn for each file, because the extremes find other bugs than the middle."""
@@ -396,22 +396,7 @@ class SimDisk:
         return bytes(self._inode(path).visible)
 
     def write_file_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        temporary = f"{path}.tmp"
-        file = self.open(temporary, create=True)
-        try:
-            if file.size:
-                file.truncate(0)
-            file.append(data)
-            if durable:
-                file.flush()
-        except StorageError:
-            self.remove(temporary)
-            raise
-        finally:
-            file.close()
-        self.rename(temporary, path)
-        if durable:
-            self.sync_dir(posixpath.dirname(path))
+        replace_file(self, path, data, durable=durable)
 
     def lock(self, path: str) -> SimLock:
         if path in self._locks:

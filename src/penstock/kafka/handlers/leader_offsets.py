@@ -25,19 +25,24 @@ Found = dict[int, int | PenstockError]
 """For each partition its offset, or the error."""
 
 
-async def find_offsets(
-    client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int, *, patient: bool = False
-) -> Found:
-    """Asks once; `patient`, again while leaders are being elected."""
+async def get_offsets(
+    client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int
+) -> dict[int, int]:
+    """Asks again while leaders are being elected. Raises the error of a partition whose leader gives no offset."""
     retry = client.node.calls.retry()
-    found: Found = {}
+    offsets: dict[int, int] = {}
     missing = list(partitions)
-    while True:
-        found |= await _ask_all(client, topic, missing, timestamp)
-        missing = [partition for partition in missing if _may_pass(found[partition])]
-        if not missing or not patient or retry.is_over:
-            return found
-        await retry.pause()
+    while missing:
+        found = await find_offsets(client, topic, missing, timestamp)
+        for partition, offset in found.items():
+            if isinstance(offset, int):
+                offsets[partition] = offset
+            elif retry.is_over or not _may_pass(offset):
+                raise offset
+        missing = [partition for partition in missing if partition not in offsets]
+        if missing:
+            await retry.pause()
+    return offsets
 
 
 async def find_ranges(
@@ -57,7 +62,8 @@ async def find_ranges(
     return ranges
 
 
-async def _ask_all(client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int) -> Found:
+async def find_offsets(client: InnerClient, topic: str, partitions: Iterable[int], timestamp: int) -> Found:
+    """Asks each leader once."""
     found: Found = {}
     by_leader: dict[int, list[int]] = {}
     for partition in partitions:
@@ -88,5 +94,5 @@ async def _ask_one(client: InnerClient, to: int, topic: str, partitions: list[in
     return found
 
 
-def _may_pass(found: int | PenstockError) -> bool:
-    return isinstance(found, KafkaError) and may_repeat(found, repeatable=True)
+def _may_pass(error: PenstockError) -> bool:
+    return isinstance(error, KafkaError) and may_repeat(error, repeatable=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from penstock.errors import ErrorCode, KafkaError, PenstockError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, find_offsets
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, get_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.kafka.wire.messages.offset_for_leader_epoch import (
@@ -41,9 +41,9 @@ class LeaderReader:
         return b"".join(records) if isinstance(records, list | tuple) else bytes(records)
 
     async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        starts = await find_offsets(self._client, topic, partitions, EARLIEST, patient=True)
-        ends = await find_offsets(self._client, topic, partitions, LATEST, patient=True)
-        return {one: Bounds(_known(starts[one]), _known(ends[one])) for one in partitions}
+        starts = await get_offsets(self._client, topic, partitions, EARLIEST)
+        ends = await get_offsets(self._client, topic, partitions, LATEST)
+        return {one: Bounds(starts[one], ends[one]) for one in partitions}
 
     async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
         return {
@@ -61,9 +61,3 @@ class LeaderReader:
         if found.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(found.error_code), f"{topic}-{partition} cannot be read now")
         return found.end_offset
-
-
-def _known(found: int | PenstockError) -> int:
-    if isinstance(found, PenstockError):
-        raise found
-    return found

@@ -48,8 +48,6 @@ class Traffic(msgspec.Struct):
 
     bytes_in: int = 0
     bytes_out: int = 0
-    frames_in: int = 0
-    frames_out: int = 0
     frames_dropped: int = 0
 
 
@@ -215,7 +213,6 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _deliver(self, frames: list[bytearray]) -> None:
         assert self.peer is not None
-        self._owner.traffic.frames_in += len(frames)
         on_frame, node = self._owner.events.on_frame, self.peer.node
         for frame in frames:
             body = memoryview(frame)[KIND_SIZE:]
@@ -254,7 +251,6 @@ class PeerConnection(asyncio.BufferedProtocol):
         queue = self._urgent if kind in self._owner.urgent_kinds else self._waiting
         queue.append((kind, size, pieces))
         self._queued_bytes += size + FRAME_OVERHEAD
-        self._owner.traffic.frames_out += 1
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush_turn)

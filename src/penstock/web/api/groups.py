@@ -15,7 +15,7 @@ from msgspec import Meta
 from penstock.cluster import OFFSETS_TOPIC
 from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets, find_ranges
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, find_ranges, get_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -40,7 +40,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
 from penstock.types import Operation, TopicPartition
-from penstock.web.api.problems import as_problem, check, refused, wrong
+from penstock.web.api.problems import check, refused, wrong
 from penstock.web.api.routing import Call, NoParams
 from penstock.web.api.topics import TopicName, find_topic
 
@@ -246,18 +246,24 @@ class Groups:
         is_consumers = await self.described(call.client, group) is not None
         if not is_consumers and not await self._is_share_group_without_queue(call.client, group):
             raise await self._unknown(group)
-        answer = await call.client.ask_role(
+        code = await self.delete(call.client, group)
+        if code == ErrorCode.NON_EMPTY_GROUP:
+            raise refused(code, f"group {group!r} has members: end its consumers first", "group")
+        if code != ErrorCode.GROUP_ID_NOT_FOUND:  # it existed a moment ago: an earlier attempt has deleted it
+            check(code, None, "group")
+
+    async def delete(self, client: InnerClient, group: str) -> int:
+        """The error code of the group's coordinator."""
+        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # the cluster has never had a group
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        answer = await client.ask_role(
             CoordinatorOf(group),
             ApiKey.DELETE_GROUPS,
             DeleteGroupsRequest(groups_names=[group]),
             DeleteGroupsResponse,
             lambda answer: answer.results[0].error_code,
         )
-        code = answer.results[0].error_code
-        if code == ErrorCode.NON_EMPTY_GROUP:
-            raise refused(code, f"group {group!r} has members: end its consumers first", "group")
-        if code != ErrorCode.GROUP_ID_NOT_FOUND:  # it existed a moment ago: an earlier attempt has deleted it
-            check(code, None, "group")
+        return answer.results[0].error_code
 
     async def reset_offsets(self, call: Call[GroupParams, Reset]) -> ResetDone:
         group, wanted = call.params.group, call.body
@@ -281,10 +287,10 @@ class Groups:
         return partitions
 
     async def _targets(self, client: InnerClient, wanted: Reset, partitions: list[int]) -> dict[int, int]:
-        first = await self._found(client, wanted.topic, partitions, EARLIEST)
-        last = await self._found(client, wanted.topic, partitions, LATEST)
+        first = await get_offsets(client, wanted.topic, partitions, EARLIEST)
+        last = await get_offsets(client, wanted.topic, partitions, LATEST)
         if wanted.timestamp_ms is not None:
-            found = await self._found(client, wanted.topic, partitions, wanted.timestamp_ms)
+            found = await get_offsets(client, wanted.topic, partitions, wanted.timestamp_ms)
             return {one: last[one] if offset == NOT_FOUND else offset for one, offset in found.items()}
         if isinstance(wanted.to, int):
             for one in partitions:
@@ -293,17 +299,6 @@ class Groups:
                     raise wrong("to", f"{wanted.topic}-{one} has no offset {wanted.to}: {expected}")
             return dict.fromkeys(partitions, wanted.to)
         return first if wanted.to == "earliest" else last
-
-    async def _found(
-        self, client: InnerClient, topic: str, partitions: list[int], timestamp: int
-    ) -> dict[int, int]:
-        offsets = {}
-        found = await find_offsets(client, topic, partitions, timestamp, patient=True)
-        for partition, offset in found.items():
-            if not isinstance(offset, int):
-                raise as_problem(offset)
-            offsets[partition] = offset
-        return offsets
 
     async def _commit(self, client: InnerClient, group: str, topic: str, offsets: dict[int, int]) -> None:
         await self._node.groups.cores.ensure_topic()  # this may be the cluster's first group

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.batch import unpacked_total
-from penstock.cluster import OFFSETS_TOPIC, Topic
+from penstock.cluster import Topic
 from penstock.config import ShareGroupConfig
 from penstock.errors import ErrorCode, KafkaError, PenstockError
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import LATEST, find_offsets
+from penstock.kafka.handlers.leader_offsets import LATEST, get_offsets
 from penstock.kafka.wire import ApiKey
-from penstock.kafka.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from penstock.kafka.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -24,7 +23,6 @@ from penstock.kafka.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from penstock.node import Node
-from penstock.node.calls import CoordinatorOf
 from penstock.node.calls.messages.queues import (
     PeekRequest,
     PeekResult,
@@ -38,7 +36,7 @@ from penstock.web.api.dead_letters import HANDLED_QUEUE, QueueParams
 from penstock.web.api.groups import Groups
 from penstock.web.api.jobs import open_jobs
 from penstock.web.api.payloads import Encoding, record_out
-from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
+from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.queue_shapes import (
     NewQueue,
     Peeked,
@@ -189,7 +187,7 @@ class Queues:
         await self._alter(call.client, GROUP_RESOURCE, wanted.queue, wanted.group_configs())
         starts = dict.fromkeys(range(topic.partitions), 0)
         if wanted.start == "latest":
-            starts = await self._ends(call.client, name, range(topic.partitions))
+            starts = await get_offsets(call.client, name, range(topic.partitions), LATEST)
         await self._begin(wanted.queue, topic, starts)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
         return await self.facts(wanted.queue)
@@ -263,15 +261,6 @@ class Queues:
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
 
-    async def _ends(self, client: InnerClient, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        found = await find_offsets(client, topic, partitions, LATEST, patient=True)
-        ends: dict[int, int] = {}
-        for partition, end in found.items():
-            if isinstance(end, PenstockError):
-                raise as_problem(end)
-            ends[partition] = end
-        return ends
-
     async def _begin(self, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
         """All messages before these offsets are done in the queue, and none after them."""
         limit = asyncio.Semaphore(AT_ONCE)
@@ -291,7 +280,7 @@ class Queues:
         done: list[PurgedPartition] = []
         for name in sorted(known if wanted is None else known.intersection(wanted)):
             rows = [description for description in descriptions if description.topic == name]
-            ends = await self._ends(call.client, name, [row.partition for row in rows])
+            ends = await get_offsets(call.client, name, [row.partition for row in rows], LATEST)
             topic = self._node.resources.topic(call.caller, name, Operation.READ)
             await self._begin(queue, topic, ends)
             self._node.events.tell(
@@ -308,7 +297,7 @@ class Queues:
     async def delete_queue(self, call: Call[QueueParams, None]) -> None:
         queue = call.params.queue
         await self._descriptions(queue)
-        code = await self._delete_group(call.client, queue)
+        code = await self._groups.delete(call.client, queue)
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
         try:
@@ -320,18 +309,6 @@ class Queues:
         configs = self._node.resources.group_configs(call.caller, queue, Operation.DELETE)
         if configs:  # a later queue of this name starts with the defaults
             await self._alter(call.client, GROUP_RESOURCE, queue, dict.fromkeys(configs))
-
-    async def _delete_group(self, client: InnerClient, queue: str) -> int:
-        if OFFSETS_TOPIC not in self._node.metadata.state.topics:  # the cluster has never had a group
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        answer = await client.ask_role(
-            CoordinatorOf(queue),
-            ApiKey.DELETE_GROUPS,
-            DeleteGroupsRequest(groups_names=[queue]),
-            DeleteGroupsResponse,
-            lambda answer: answer.results[0].error_code,
-        )
-        return answer.results[0].error_code
 
 
 def unknown_queue(queue: str, message: str = "", field: str = "queue") -> Problem:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from penstock.batch import BatchHeader, Record, iter_headers, read_records
 from penstock.errors import BatchError, ErrorCode
 from penstock.kafka.handlers.inner_client import InnerClient
-from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, find_offsets
+from penstock.kafka.handlers.leader_offsets import EARLIEST, LATEST, NOT_FOUND, get_offsets
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.fetch import (
     FetchPartition,
@@ -29,7 +29,7 @@ from penstock.node import Node
 from penstock.types import Operation
 from penstock.web.api.expected import EXPECTED
 from penstock.web.api.payloads import Encoding, RecordOut, record_out
-from penstock.web.api.problems import Problem, as_problem, check, refused, wrong
+from penstock.web.api.problems import Problem, check, refused, wrong
 from penstock.web.api.routing import OFFLOAD_FROM_BYTES, Answer, Call, offloaded
 from penstock.web.api.topics import TopicName, find_topic
 
@@ -115,11 +115,8 @@ class Reading:
         return await self._find(client, params, WORDS[asked]) if asked in WORDS else int(asked)
 
     async def _find(self, client: InnerClient, params: ReadParams, timestamp: int) -> int:
-        found = await find_offsets(client, params.topic, [params.partition], timestamp, patient=True)
-        offset = found[params.partition]
-        if not isinstance(offset, int):
-            raise as_problem(offset)
-        return offset
+        found = await get_offsets(client, params.topic, [params.partition], timestamp)
+        return found[params.partition]
 
     async def _fetch(self, client: InnerClient, params: ReadParams, offset: int) -> PartitionData:
         wanted = FetchPartition(
