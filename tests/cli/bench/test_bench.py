@@ -12,8 +12,7 @@ from penstock import Broker
 from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import Comparison, Run, compare, latency
 from penstock.cli.bench.worker import payloads
-
-from .conftest import Cli, succeeded
+from tests.cli.conftest import Cli, succeeded
 
 
 def run(target: str, seconds: float, broker_cpu_seconds: float | None = None) -> Run:

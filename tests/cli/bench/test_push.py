@@ -13,8 +13,7 @@ from penstock.cli.problem import Problem
 from penstock.client import Client
 from penstock.config import Limits
 from penstock.web import port
-
-from .conftest import Cli, succeeded
+from tests.cli.conftest import Cli, succeeded
 
 
 def run(subscribers: int, per_second: float, broker_us: float | None = None) -> PushRun:

@@ -10,8 +10,7 @@ from penstock import Broker
 from penstock.cli.bench.figures import Latency, QueueRun, medians
 from penstock.cli.bench.load import QueueStats, Via
 from penstock.client import Client
-
-from .conftest import Cli, succeeded
+from tests.cli.conftest import Cli, succeeded
 
 HAS_SHARE_CONSUMER = hasattr(confluent_kafka, "ShareConsumer")
 SMALL = ("--messages", "300", "--rate", "100", "--seconds", "1")
