@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock import Broker
 from penstock.batch import iter_headers, read_records
-from penstock.node.subscriptions import feeds
+from penstock.node.subscriptions import page_reader
 from tests.web.pushing import committed, create, produce, subscriber, values
 
 Unique = Callable[[str], str]
@@ -269,7 +269,7 @@ def test_no_consumer_joins_the_group_of_a_subscription_that_is_in_use(
 def test_retention_that_was_faster_is_told(
     broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "CACHE_SECONDS", 0)
+    monkeypatch.setattr(page_reader, "CACHE_SECONDS", 0)
     name = unique("late")
     produce(broker.bootstrap_servers, topic, range(10))
     with subscriber(broker.http_url) as one:

@@ -22,12 +22,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock.errors import KafkaError, PenstockError
 from penstock.node import Node
 from penstock.node.subscriptions import (
-    Attachment,
-    Elsewhere,
-    Ending,
-    Notice,
-    Refused,
-    place_told,
+    ControlFrame,
+    EndReason,
+    Redirect,
+    SubscribeRefused,
+    SubscriberSession,
+    position_json,
 )
 from penstock.queue.subscription import Ack
 from penstock.types import TopicPartition
@@ -99,13 +99,13 @@ class PushEndpoint:
         if refusal is not None:
             return refusal
         name = socket.query_params.get("subscription")
-        home = self._home(name) if name else None
-        if home is None or home == self._node.node_id or name is None:
+        coordinator = self._coordinator(name) if name else None
+        if coordinator is None or coordinator == self._node.node_id or name is None:
             return None
-        url = endpoint_url(self._node, home, PATH)
+        url = endpoint_url(self._node, coordinator, PATH)
         return None if url is None else Response(status_code=307, headers={"location": _named(url, name)})
 
-    def _home(self, name: str) -> int | None:
+    def _coordinator(self, name: str) -> int | None:
         try:
             return self._node.view.coordinator(name).node_id
         except KafkaError:
@@ -126,17 +126,17 @@ class _Connection:
 
     async def serve(self) -> None:
         try:
-            wish = (await self._first_frame()).wish
-            check_may_read(self._node, self._socket, wish.name, wish.topics)
-            attachment, resumed = await self._subscriptions.attach(wish)
+            request = (await self._first_frame()).request
+            check_may_read(self._node, self._socket, request.name, request.topics)
+            session, resumed = await self._subscriptions.attach(request)
         except Problem as problem:
             await self._end(problem.code, problem.message)
-        except Refused as refused:
+        except SubscribeRefused as refused:
             await self._end(refused.code, refused.message)
-        except Elsewhere as elsewhere:
-            await self._send_to(elsewhere.node_id, wish.name)
+        except Redirect as elsewhere:
+            await self._send_to(elsewhere.node_id, request.name)
         else:
-            await self._serve(attachment, resumed)
+            await self._serve(session, resumed)
 
     async def _first_frame(self) -> Subscribe:
         frame = await self._frames.first(Subscribe, "not_subscribed")
@@ -146,75 +146,75 @@ class _Connection:
             raise Problem(400, "invalid_field", message, "subscription")
         return frame
 
-    async def _serve(self, attachment: Attachment, resumed: bool) -> None:
-        attachment.tell(
+    async def _serve(self, session: SubscriberSession, resumed: bool) -> None:
+        session.tell(
             {
                 "type": "subscribed",
-                "subscription": attachment.wish.name,
+                "subscription": session.request.name,
                 "resumed": resumed,
-                "positions": [place_told(position) for position in attachment.core.positions()],
+                "positions": [position_json(position) for position in session.core.positions()],
             }
         )
-        attachment.set_credit(min(attachment.wish.settings.credit, self._max_credit))
-        sending = asyncio.ensure_future(attachment.run(self._send))
-        receiving = asyncio.ensure_future(self._listen(attachment))
-        told = asyncio.ensure_future(attachment.told_to_end())
+        session.set_credit(min(session.request.settings.credit, self._max_credit))
+        sending = asyncio.ensure_future(session.run(self._send))
+        receiving = asyncio.ensure_future(self._listen(session))
+        told = asyncio.ensure_future(session.told_to_end())
         try:
             await asyncio.wait({sending, receiving, told}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._finish(attachment, sending, receiving, told)
+            await self._finish(session, sending, receiving, told)
 
     async def _finish(
-        self, attachment: Attachment, *tasks: "asyncio.Task[object] | asyncio.Future[object]"
+        self, session: SubscriberSession, *tasks: "asyncio.Task[object] | asyncio.Future[object]"
     ) -> None:
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         if any(_is_too_slow(outcome) for outcome in outcomes):
-            attachment.end(Ending("too_slow", f"it read nothing for {self._slow_seconds:g} seconds"))
-        ending = await self._detach(attachment)
+            session.end(EndReason("too_slow", f"it read nothing for {self._slow_seconds:g} seconds"))
+        ending = await self._detach(session)
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
                 raise outcome
         if ending is not None and ending.code not in UNSAID:
             await self._end(ending.code, ending.message)
 
-    async def _detach(self, attachment: Attachment) -> Ending | None:
+    async def _detach(self, session: SubscriberSession) -> EndReason | None:
         """Why the subscription ended; None if only the connection did."""
-        ending = attachment.ending
+        ending = session.ending
         if ending is None or ending.code != "unsubscribed":
-            await self._subscriptions.detach(attachment)
+            await self._subscriptions.detach(session)
             return ending
         try:
-            await self._subscriptions.forget(attachment)
+            await self._subscriptions.forget(session)
         except PenstockError as trouble:
-            return Ending("unavailable", f"{trouble}: it may not be forgotten")
+            return EndReason("unavailable", f"{trouble}: it may not be forgotten")
         return ending
 
     # --- frames of the subscriber
 
-    async def _listen(self, attachment: Attachment) -> None:
+    async def _listen(self, session: SubscriberSession) -> None:
         """Returns when the subscriber has disconnected, or must be disconnected."""
         try:
-            while attachment.ending is None:
-                self._handle(attachment, await self._frames.next())
+            while session.ending is None:
+                self._handle(session, await self._frames.next())
         except Problem as problem:
-            attachment.end(Ending(problem.code, problem.message))
+            session.end(EndReason(problem.code, problem.message))
         except WebSocketDisconnect:
-            attachment.end(Ending("closed", "the connection has ended"))
+            session.end(EndReason("closed", "the connection has ended"))
 
-    def _handle(self, attachment: Attachment, frame: AnyFrame) -> None:
+    def _handle(self, session: SubscriberSession, frame: AnyFrame) -> None:
         match frame:
             case AckFrame(topic=topic, partition=partition, offset=offset):
-                if attachment.ack(TopicPartition(topic, partition), offset) is Ack.NOT_SENT:
+                if session.ack(TopicPartition(topic, partition), offset) is Ack.NOT_SENT:
                     message = f"offset {offset} of {topic}-{partition} was not sent, so it cannot be acked"
                     raise Problem(400, "not_sent", message, "offset")
             case CreditFrame(credit=credit):
-                attachment.set_credit(min(credit, self._max_credit))
+                session.set_credit(min(credit, self._max_credit))
             case Ping():
-                attachment.tell({"type": "pong"})
+                session.tell({"type": "pong"})
             case Unsubscribe():
-                attachment.end(Ending("unsubscribed", "the subscription was ended", is_home=False))
+                session.end(EndReason("unsubscribed", "the subscription was ended", may_save=False))
             case Subscribe():
                 raise Problem(
                     400, "already_subscribed", "one connection has one subscription: open another one"
@@ -222,7 +222,7 @@ class _Connection:
 
     # --- frames to the subscriber
 
-    async def _send(self, what: bytes | Notice) -> None:
+    async def _send(self, what: bytes | ControlFrame) -> None:
         """WebSocketDisconnect if the subscriber has disconnected, or does not read."""
         frame = what if isinstance(what, bytes) else text_frame(msgspec.json.encode(what))
         await self._socket.send({"type": "websocket.send", READY: frame, SEND_TIMEOUT: self._slow_seconds})
@@ -233,10 +233,10 @@ class _Connection:
             message = f"node {node_id} coordinates this subscription, and has no HTTP port (serve --http)"
             await self._end("unavailable", message)
         else:
-            notice: Notice = {"type": "elsewhere", "url": _named(url, name), "node_id": node_id}
+            notice: ControlFrame = {"type": "elsewhere", "url": _named(url, name), "node_id": node_id}
             await self._end("elsewhere", "", notice)
 
-    async def _end(self, code: str, message: str, notice: Notice | None = None) -> None:
+    async def _end(self, code: str, message: str, notice: ControlFrame | None = None) -> None:
         """Sends the reason and closes the connection, within CLOSE_SECONDS: the client may not read."""
         if notice is None and code == "inactive":
             notice = {"type": "inactive", "reason": "ack_timeout", "message": message}

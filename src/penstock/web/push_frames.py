@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.batch import Record, iter_headers
-from penstock.node.subscriptions import Encoder, Rows, Wish
+from penstock.node.subscriptions import Encoder, Rows, SubscribeRequest
 from penstock.queue.subscription import SubscriberSettings
 from penstock.types import TopicPartition
 from penstock.web.api.payloads import Encoding, record_out
@@ -44,8 +44,8 @@ class Subscribe(Frame, frozen=True, kw_only=True, tag="subscribe"):
     ttl_ms: Annotated[int, Meta(ge=1_000, le=MAX_TTL_MS)] = 7 * 24 * 3600 * 1000
 
     @property
-    def wish(self) -> Wish:
-        return Wish(
+    def request(self) -> SubscribeRequest:
+        return SubscribeRequest(
             name=self.subscription,
             topics=tuple(self.topics),
             read_old=self.read_old,

@@ -9,10 +9,10 @@ import pytest
 
 from penstock.batch import Record, build_batch
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.subscriptions import Bounds, feeds
-from penstock.node.subscriptions.feeds import Feeds, Source, Spot
+from penstock.node.subscriptions import Bounds, page_reader
+from penstock.node.subscriptions.page_reader import PageKey, PageReader, Source
 from penstock.node.subscriptions.pages import FRAME_BYTES, Page, open_page
-from penstock.node.subscriptions.values import FAILED, GONE, Outcome, Rows
+from penstock.node.subscriptions.values import FAILED, GONE, ReadOutcome, Rows
 from penstock.types import TopicPartition
 
 KEY = TopicPartition("t", 0)
@@ -88,15 +88,15 @@ class FakeReader:
 
 
 class Stage:
-    def __init__(self, cache_bytes: int = feeds.CACHE_BYTES) -> None:
+    def __init__(self, cache_bytes: int = page_reader.CACHE_BYTES) -> None:
         self.reader = FakeReader()
         self.encoder = PlainEncoder()
         self.topic_id: UUID | None = TOPIC_ID
-        self.feeds = Feeds(self.reader, lambda _: self.topic_id, cache_bytes)
+        self.page_reader = PageReader(self.reader, lambda _: self.topic_id, cache_bytes)
 
-    async def page(self, offset: int) -> Page | Outcome:
-        future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
-        self.feeds.want(Spot(SOURCE, self.encoder, offset), future.set_result)
+    async def page(self, offset: int) -> Page | ReadOutcome:
+        future: asyncio.Future[Page | ReadOutcome] = asyncio.get_running_loop().create_future()
+        self.page_reader.request(PageKey(SOURCE, self.encoder, offset), future.set_result)
         return await asyncio.wait_for(future, 30)
 
     async def until(self, question: Callable[[], bool]) -> None:
@@ -114,9 +114,9 @@ def on_stage(scenario: Callable[[Stage], Coroutine[Any, Any, None]], **settings:
 
 def test_a_thousand_who_wait_for_the_same_place_cost_one_read_and_one_decoding() -> None:
     async def scenario(stage: Stage) -> None:
-        came: list[Page | Outcome] = []
+        came: list[Page | ReadOutcome] = []
         for _ in range(1000):
-            stage.feeds.want(Spot(SOURCE, stage.encoder, 0), came.append)
+            stage.page_reader.request(PageKey(SOURCE, stage.encoder, 0), came.append)
         await stage.until(lambda: stage.reader.waiting == 1)
         stage.reader.append(b"a", b"b")
         await stage.until(lambda: len(came) == 1000)
@@ -124,7 +124,7 @@ def test_a_thousand_who_wait_for_the_same_place_cost_one_read_and_one_decoding()
         assert isinstance(page, Page)
         frames = {page.frame(stage.encoder, [0, 1]) for _ in came}
         assert frames == {b"a|b"}
-        assert (stage.feeds.reads, stage.encoder.bodies_made, stage.encoder.frames_made) == (1, 2, 1)
+        assert (stage.page_reader.reads, stage.encoder.bodies_made, stage.encoder.frames_made) == (1, 2, 1)
 
     on_stage(scenario)
 
@@ -133,8 +133,8 @@ def test_a_page_is_at_hand_for_those_who_come_a_little_later() -> None:
     async def scenario(stage: Stage) -> None:
         stage.reader.append(b"a")
         page = await stage.page(0)
-        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 0)) is page
-        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 1)) is None
+        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 0)) is page
+        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 1)) is None
 
     on_stage(scenario)
 
@@ -145,10 +145,10 @@ def test_the_cache_forgets_what_was_not_used_for_longest_and_never_holds_more_th
             stage.reader.append(bytes(40_000))
         for offset in range(4):
             await stage.page(offset)
-            stage.feeds.get(Spot(SOURCE, stage.encoder, 0))
-            assert stage.feeds.cached_bytes <= 100_000
-        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 0)) is not None
-        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 1)) is None
+            stage.page_reader.get(PageKey(SOURCE, stage.encoder, 0))
+            assert stage.page_reader.cached_bytes <= 100_000
+        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 0)) is not None
+        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 1)) is None
 
     on_stage(scenario, cache_bytes=100_000)
 
@@ -157,13 +157,15 @@ def test_single_messages_of_one_batch_are_found_in_the_page_that_was_made_for_th
     async def scenario(stage: Stage) -> None:
         stage.reader.append(*[b"%d" % number for number in range(500)])
         stage.reader.append(b"another batch")
-        future: asyncio.Future[Page | Outcome] = asyncio.get_running_loop().create_future()
-        stage.feeds.want(Spot(SOURCE, stage.encoder, 250, alone=True), future.set_result)
+        future: asyncio.Future[Page | ReadOutcome] = asyncio.get_running_loop().create_future()
+        stage.page_reader.request(PageKey(SOURCE, stage.encoder, 250, single=True), future.set_result)
         page = await future
         for offset in (0, 250, 499):
-            assert stage.feeds.get(Spot(SOURCE, stage.encoder, offset, alone=True)) is page
-        assert stage.feeds.get(Spot(SOURCE, stage.encoder, 500, alone=True)) is None
-        assert stage.feeds.get(Spot(Source(KEY, UUID(int=9)), stage.encoder, 250, alone=True)) is None
+            assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, offset, single=True)) is page
+        assert stage.page_reader.get(PageKey(SOURCE, stage.encoder, 500, single=True)) is None
+        assert (
+            stage.page_reader.get(PageKey(Source(KEY, UUID(int=9)), stage.encoder, 250, single=True)) is None
+        )
         assert stage.encoder.bodies_made == 500
 
     on_stage(scenario)
@@ -171,7 +173,9 @@ def test_single_messages_of_one_batch_are_found_in_the_page_that_was_made_for_th
 
 def test_when_nobody_waits_any_more_nobody_reads() -> None:
     async def scenario(stage: Stage) -> None:
-        wants = [stage.feeds.want(Spot(SOURCE, stage.encoder, 0), lambda _: None) for _ in range(2)]
+        wants = [
+            stage.page_reader.request(PageKey(SOURCE, stage.encoder, 0), lambda _: None) for _ in range(2)
+        ]
         await stage.until(lambda: stage.reader.waiting == 1)
         wants[0].cancel()
         assert len(asyncio.all_tasks()) == 2  # this one and the reading one
@@ -196,7 +200,7 @@ def test_what_was_deleted_is_told_with_the_place_where_the_log_begins_now() -> N
     async def scenario(stage: Stage) -> None:
         stage.reader.append(b"a", b"b", b"c")
         stage.reader.start = 2
-        assert await stage.page(0) == Outcome(start=2)
+        assert await stage.page(0) == ReadOutcome(start=2)
 
     on_stage(scenario)
 
@@ -227,7 +231,7 @@ def test_what_is_read_while_the_topic_is_made_anew_is_not_of_the_old_one() -> No
         stage.topic_id = UUID(int=8)
         stage.reader.append(b"of the new one")
         assert await page == GONE
-        assert stage.feeds.cached_bytes == 0
+        assert stage.page_reader.cached_bytes == 0
 
     on_stage(scenario)
 
@@ -241,7 +245,7 @@ def test_a_batch_that_cannot_be_opened_ends_the_page_before_it_and_is_then_passe
     assert isinstance(page, Page)
     assert (page.offsets, page.end) == ([0], 1)
     outcome = open_page(KEY, bytes(bad), 1, encoder)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, ReadOutcome)
     assert outcome.unreadable_to == 3
     assert outcome.reason
 

@@ -1,37 +1,37 @@
-"""Push: subscribers that are connected, and the positions that are kept for them.
+"""Push: connected subscribers, and the stored positions of subscriptions.
 
-`manager` knows who is attached; `attachment` serves one subscriber, by what its core (`penstock.queue.subscription`)
-decides; `feeds` reads for all of them, `pages` is what they read; `store` keeps positions as committed offsets;
-`router` describes and deletes subscriptions on any node.
+`manager` has the attached subscribers; `session` serves one of them, as its core (`penstock.queue.subscription`)
+decides; `page_reader` reads for all of them, in `pages`; `store` keeps positions as committed offsets; `router`
+describes and deletes subscriptions on any node.
 """
 
-from penstock.node.subscriptions.attachment import Attachment, place_told
 from penstock.node.subscriptions.manager import Subscriptions
 from penstock.node.subscriptions.router import SubscriptionRouter
+from penstock.node.subscriptions.session import SubscriberSession, position_json
 from penstock.node.subscriptions.values import (
     Bounds,
-    Elsewhere,
+    ControlFrame,
     Encoder,
-    Ending,
-    Notice,
+    EndReason,
     Reader,
-    Refused,
+    Redirect,
     Rows,
-    Wish,
+    SubscribeRefused,
+    SubscribeRequest,
 )
 
 __all__ = [
-    "Attachment",
     "Bounds",
-    "Elsewhere",
+    "ControlFrame",
     "Encoder",
-    "Ending",
-    "Notice",
+    "EndReason",
     "Reader",
-    "Refused",
+    "Redirect",
     "Rows",
+    "SubscribeRefused",
+    "SubscribeRequest",
+    "SubscriberSession",
     "SubscriptionRouter",
     "Subscriptions",
-    "Wish",
-    "place_told",
+    "position_json",
 ]

@@ -1,7 +1,7 @@
-"""Pages: what was read of a partition, opened once for all subscribers that come by.
+"""Pages: records of a partition, decoded once for all subscribers that need them.
 
-Sixteen subscribers at the end of a partition get the same page, and the same frame made of it. A page is what one read
-brings: up to 64 KiB of stored batches, or one that is larger.
+Subscribers at the end of a partition get the same page, and the same frame made of it. A page is the result of one
+read: up to 64 KiB of stored batches, or a single larger one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,17 +11,17 @@ from itertools import accumulate
 from penstock.batch import Record, iter_headers, read_records
 from penstock.errors import BatchError
 from penstock.node.queues.delivery_headers import most_unpacked, times_of
-from penstock.node.subscriptions.values import Encoder, Outcome
+from penstock.node.subscriptions.values import Encoder, ReadOutcome
 from penstock.queue.subscription import Times
 from penstock.types import TopicPartition
 
 UNPACKED_BYTES = 4 * 1024 * 1024
-"""What the batches of one page may unpack to, by their own word, beside one that is larger: a few kilobytes can hold a
-hundred megabytes."""
+"""The unpacked size of one page, by the headers of its batches, apart from a single batch that is larger: a few
+kilobytes can unpack to a hundred megabytes."""
 FRAME_BYTES = 256 * 1024
-"""One frame, unless a single message is larger: clients accept a megabyte if they are not told otherwise."""
+"""One frame, unless a single message is larger: clients accept a megabyte by default."""
 ROW_BYTES = 120
-"""What a message costs here beside its body."""
+"""The memory of a message in addition to its body."""
 
 
 class Page:
@@ -55,7 +55,7 @@ class Page:
         self._frame = b""
 
     def seal(self) -> None:
-        """All is in: weighs it, and says where frames are to be cut."""
+        """The page is complete: computes its size, and where frames end."""
         sizes = [len(body) for body in self.bodies]
         self.size = sum(sizes) + len(self.data) + ROW_BYTES * len(self.offsets)
         full = 0
@@ -69,12 +69,12 @@ class Page:
         return bisect_left(self.offsets, offset)
 
     def cut_after(self, row: int) -> int:
-        """Where a frame that begins with this row has to end."""
+        """Where a frame that starts with this row has to end."""
         at = bisect_right(self._cuts, row)
         return self._cuts[at] if at < len(self._cuts) else len(self.offsets)
 
     def frame(self, encoder: Encoder, rows: Sequence[int]) -> bytes:
-        """The last one is kept: whoever is at the end of the log wants the same."""
+        """Keeps the last frame: subscribers at the end of the log need the same one."""
         first, last = rows[0], rows[-1]
         if last - first + 1 != len(rows):
             return encoder.frame(self, rows)
@@ -84,8 +84,9 @@ class Page:
         return self._frame
 
 
-def open_page(key: TopicPartition, data: bytes, first: int, encoder: Encoder) -> Page | Outcome:
-    """The records of `data` from `first` on. What cannot be opened ends the page before it, or is the outcome."""
+def open_page(key: TopicPartition, data: bytes, first: int, encoder: Encoder) -> Page | ReadOutcome:
+    """The records of `data` from `first` on. An unreadable batch ends the page before it, or is the outcome if it comes
+    first."""
     page = Page(key, first, first, data if encoder.keeps_batches else b"")
     unpacked = 0
     for position, header in iter_headers(data):
@@ -99,7 +100,7 @@ def open_page(key: TopicPartition, data: bytes, first: int, encoder: Encoder) ->
             records = [] if header.control else read_records(data, position, max_bytes=most)
         except BatchError as trouble:
             if page.end == first:
-                return Outcome(unreadable_to=header.next_offset, reason=str(trouble))
+                return ReadOutcome(unreadable_to=header.next_offset, reason=str(trouble))
             break
         for record in records:
             if record.offset >= first:

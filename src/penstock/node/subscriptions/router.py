@@ -19,8 +19,8 @@ from penstock.node.calls.messages.subscriptions import (
     SubscriptionDescription,
     SubscriptionPage,
 )
-from penstock.node.subscriptions.attachment import RANGES_TOLD, Attachment
 from penstock.node.subscriptions.manager import Subscriptions
+from penstock.node.subscriptions.session import MAX_LISTED_RANGES, SubscriberSession
 from penstock.node.subscriptions.stats import NO_PUSH, PushFigures
 from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.queue.subscription_metadata import decode_done, decode_ttl
@@ -97,7 +97,7 @@ class SubscriptionRouter:
 
     def _picture(self, name: str) -> SubscriptionDescription | None:
         stored = self._store.stored(name)
-        attachment = self._attachment(name)
+        session = self._session(name)
         if not stored:
             return None
         committed = stored.values()
@@ -107,19 +107,19 @@ class SubscriptionRouter:
             name=name,
             home=self._node_id,
             topics=sorted({key.topic for key in stored}),
-            is_attached=attachment is not None,
-            since_ms=attachment.since_ms if attachment is not None else since_ms,
+            is_attached=session is not None,
+            since_ms=session.since_ms if session is not None else since_ms,
             ttl_ms=max(ttls),
-            expires_ms=None if attachment is not None else max(one.expire_timestamp_ms for one in committed),
-            deferred=attachment.core.deferred_count if attachment is not None else 0,
-            positions=[_place(key, stored[key], attachment) for key in sorted(stored)],
+            expires_ms=None if session is not None else max(one.expire_timestamp_ms for one in committed),
+            deferred=session.core.deferred_count if session is not None else 0,
+            positions=[_place(key, stored[key], session) for key in sorted(stored)],
         )
 
     def figures(self) -> PushFigures:
-        """Of this node alone."""
+        """Of this node only."""
         return self.live.figures() if self.live is not None else NO_PUSH
 
-    def _attachment(self, name: str) -> Attachment | None:
+    def _session(self, name: str) -> SubscriberSession | None:
         return self.live.find(name) if self.live is not None else None
 
     async def _delete(self, caller: Caller, request: DeleteSubscription) -> bool:
@@ -137,16 +137,16 @@ class SubscriptionRouter:
 
 
 def _place(
-    key: TopicPartition, committed: CommittedOffset, attachment: Attachment | None
+    key: TopicPartition, committed: CommittedOffset, session: SubscriberSession | None
 ) -> PositionDescription:
     done = [(first, end - 1) for first, end in decode_done(committed.offset, committed.metadata)]
     return PositionDescription(
         topic=key.topic,
         partition=key.partition,
         offset=committed.offset,
-        done=done[:RANGES_TOLD],
-        done_beyond=_count(islice(done, RANGES_TOLD, None)),
-        unacked=attachment.core.unacked_on(key) if attachment is not None else 0,
+        done=done[:MAX_LISTED_RANGES],
+        done_beyond=_count(islice(done, MAX_LISTED_RANGES, None)),
+        unacked=session.core.unacked_on(key) if session is not None else 0,
     )
 
 

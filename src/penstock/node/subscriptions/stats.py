@@ -1,10 +1,10 @@
-"""What was pushed on this node, as numbers for monitoring. Counted per frame; there are none by subscription, of which
-there may be any number: their lag is that of the group of their name."""
+"""Counters of push on this node, for monitoring. Counted per frame, and not by subscription, because their number is
+unlimited: the lag of a subscription is that of the group of its name."""
 
 import msgspec
 
 ENDINGS = ("closed", "unsubscribed", "inactive", "too_slow", "taken_over", "unavailable")
-"""Why subscribers go, as far as it is told apart."""
+"""Why subscribers were disconnected; all other reasons are counted together."""
 OTHER = "other"
 
 
@@ -15,9 +15,9 @@ class PushCounts:
 
     def __init__(self) -> None:
         self.pushed = 0
-        """Messages, as often as each was pushed."""
+        """Pushed messages; each counts as often as it was pushed."""
         self.acks = 0
-        """Acks with news; one may stand for many messages."""
+        """Acks with an effect; one may cover many messages."""
         self.ended = dict.fromkeys((*ENDINGS, OTHER), 0)
 
     def end(self, code: str) -> None:
@@ -25,7 +25,7 @@ class PushCounts:
 
 
 class PushFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """At one moment."""
+    """The counters at one moment."""
 
     subscribers: int
     pushed: int

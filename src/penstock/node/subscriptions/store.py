@@ -1,9 +1,9 @@
-"""Where subscriptions are kept: as the committed offsets of the group of their name. Every Kafka tool shows their lag.
+"""Stores subscriptions as the committed offsets of the group of their name, so every Kafka tool shows their lag.
 
-A subscription has no members, which is why Kafka's own rules for groups do the rest: whoever commits without being a
-member may do so while there are none; and an offset that was committed with a retention of its own goes when that is
-over. The retention is the subscription's TTL, renewed while it is attached. Nobody has to keep watch for it, and no
-failover forgets it.
+A subscription has no members, so Kafka's own rules for groups are enough: a client that is not a member may commit
+while there are none, and an offset that was committed with a retention of its own is deleted when that is over. The
+retention is the subscription's TTL, renewed while a subscriber is attached. So no other code has to watch the TTL, and
+it survives failovers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, CommittedOffset, OffsetToCommit
 from penstock.node.clock import Clock
 from penstock.node.coordination.group_manager import GroupManager
-from penstock.node.subscriptions.values import Refused
+from penstock.node.subscriptions.values import SubscribeRefused
 from penstock.queue.subscription import Position
 from penstock.queue.subscription_metadata import decode_done, encode_metadata, is_subscription
 from penstock.types import NO_TERM, TopicPartition
@@ -30,11 +30,11 @@ TRANSIENT = frozenset(
 NO_TERMS: Mapping[TopicPartition, int] = {}
 
 GROUP_TYPE = "classic"
-"""As Kafka calls a group whose offsets were committed without members, too."""
+"""Kafka's type for a group whose offsets were committed without members, too."""
 
 
 class SubscriptionStore:
-    """Reads and writes subscriptions at this node, which must be their home."""
+    """Reads and writes subscriptions. This node must coordinate their groups."""
 
     def __init__(self, groups: GroupManager, clock: Clock, limits: Limits) -> None:
         self._groups = groups
@@ -42,19 +42,21 @@ class SubscriptionStore:
         self._limits = limits
 
     def load(self, name: str) -> dict[TopicPartition, Position]:
-        """Where it was, in all topics that it ever read; nothing if it is new, or its TTL is over. KafkaError if this
-        node cannot know; Refused if the name is a consumer group's that has members."""
+        """The stored positions, in all topics that it ever read; none if it is new, or its TTL is over. KafkaError if
+        this node does not coordinate it; SubscribeRefused if the name is a consumer group's that has members."""
         committed = self._groups.committed(name)
         self._check_unused(name)
         now_ms = self._clock.wall_ms()
         return {key: _place(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
 
     def terms(self, name: str) -> dict[TopicPartition, int]:
-        """Of the leader in whose log each position was when it was stored; -1 where nobody said so."""
+        """The term of the leader in whose log each position was when it was stored; -1 if it was stored without a
+        term."""
         return {key: one.leader_epoch for key, one in self._groups.committed(name).items()}
 
     def stored(self, name: str) -> dict[TopicPartition, CommittedOffset]:
-        """What is stored under this name and marked as a subscription's. KafkaError if this node cannot know."""
+        """The committed offsets under this name with a subscription's metadata. KafkaError if this node does not
+        coordinate it."""
         now_ms = self._clock.wall_ms()
         return {
             key: one
@@ -63,7 +65,7 @@ class SubscriptionStore:
         }
 
     def names(self) -> list[str]:
-        """Everything that may be a subscription at home here. KafkaError while not all of it is known."""
+        """All groups here that may be subscriptions. KafkaError while not all of them are loaded."""
         if not self._groups.cores.all_online:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a coordinator is reading its log")
         return [row.group_id for row in self._groups.list((), (GROUP_TYPE,))]
@@ -72,20 +74,20 @@ class SubscriptionStore:
         group = self._groups.describe(name)
         if group is not None and group.members:
             message = (
-                f"{name!r} is a consumer group with {len(group.members)} members: a subscription needs a name of "
-                "its own, or that these leave"
+                f"{name!r} is a consumer group with {len(group.members)} members: choose another name for "
+                "the subscription, or end these members first"
             )
-            raise Refused("group_in_use", message)
+            raise SubscribeRefused("group_in_use", message)
 
     def reserve(self, name: str) -> None:
-        """Until `release`, nobody can join the group of this name."""
+        """Until `release`, no consumer can join the group of this name."""
         self._groups.reserved.add(name)
 
     def release(self, name: str) -> None:
         self._groups.reserved.discard(name)
 
-    def check_home(self, name: str) -> None:
-        """KafkaError if this node is not, or not for sure, the subscription's home."""
+    def check_coordinator(self, name: str) -> None:
+        """KafkaError if this node is not the coordinator of the subscription, or cannot be sure."""
         self._groups.committed(name, ())
 
     async def save(
@@ -95,15 +97,15 @@ class SubscriptionStore:
         *,
         topic_ids: Mapping[str, UUID],
         ttl_ms: int,
-        keep_ms: int,
+        retention_ms: int,
         terms: Mapping[TopicPartition, int] = NO_TERMS,
     ) -> list[TopicPartition]:
-        """Returns when they are durable, with the partitions that are there no more: of a topic that was deleted, also
-        if there is another of its name by now. A position in the one is none in the other, which would lose all before
-        it.
+        """Returns when the positions are durable, with the partitions that no longer exist: those of a deleted topic,
+        also if another topic has its name by now. A position of the old topic is not valid in the new one: it would
+        skip all records before it.
 
-        They are kept for `keep_ms` from now on. `topic_ids`: of the topics that the positions are in. `terms`: of the
-        leader in whose log a position is, where that is to be known later."""
+        They are kept for `retention_ms` from now on. `topic_ids`: of the topics of the positions. `terms`: of the
+        leaders in whose logs the positions are, where they will be compared later."""
         offsets = tuple(
             self._offset(position, topic_ids[position.key.topic], ttl_ms, terms.get(position.key, NO_TERM))
             for position in positions
@@ -111,7 +113,7 @@ class SubscriptionStore:
         if not offsets:
             return []
         result = await self._groups.commit(
-            CommitRequest(group_id=name, offsets=offsets, retention_ms=keep_ms)
+            CommitRequest(group_id=name, offsets=offsets, retention_ms=retention_ms)
         )
         gone = []
         for key, code in result.errors.items():
@@ -133,12 +135,12 @@ class SubscriptionStore:
         )
 
     async def forget(self, name: str) -> bool:
-        """Returns when it is as if it had never been; False if it had not."""
+        """Returns when the subscription is deleted; False if there was none."""
         codes = await self._groups.delete([name])
         for code in codes.values():
             if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 raise KafkaError(
-                    code, f"{name!r} could not be forgotten: {code.name.replace('_', ' ').lower()}"
+                    code, f"{name!r} could not be deleted: {code.name.replace('_', ' ').lower()}"
                 )
         return ErrorCode.NONE in codes.values()
 
@@ -151,15 +153,15 @@ def _is_over(committed: CommittedOffset, now_ms: int) -> bool:
     return 0 <= committed.expire_timestamp_ms <= now_ms
 
 
-def _refusal(name: str, key: TopicPartition, code: ErrorCode) -> KafkaError | Refused:
+def _refusal(name: str, key: TopicPartition, code: ErrorCode) -> KafkaError | SubscribeRefused:
     if code in TRANSIENT:
         return KafkaError(code, f"{name!r} is coordinated elsewhere by now, or not at all")
     if code == ErrorCode.UNKNOWN_MEMBER_ID:
-        return Refused("group_in_use", f"{name!r} has become a consumer group with members")
+        return SubscribeRefused("group_in_use", f"{name!r} has become a consumer group with members")
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return Refused(
-            "group_in_use", f"{name!r} is a queue (a share group): a subscription needs a name of its own"
+        return SubscribeRefused(
+            "group_in_use", f"{name!r} is a queue (a share group): choose another name for the subscription"
         )
-    return Refused(
+    return SubscribeRefused(
         code.name.lower(), f"the position in {key} was not stored: {code.name.replace('_', ' ').lower()}"
     )

@@ -1,4 +1,4 @@
-"""The words of this room."""
+"""Inputs and outputs of subscriptions, and the protocols of their reader and encoders."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -11,8 +11,8 @@ from penstock.queue.subscription import SubscriberSettings
 from penstock.types import TopicPartition
 
 
-class Refused(PenstockError):
-    """A subscriber that cannot be served, here or at all. `code` is for programs."""
+class SubscribeRefused(PenstockError):
+    """A subscriber cannot be served, on this node or on any. `code` is for programs."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -20,32 +20,32 @@ class Refused(PenstockError):
         self.message = message
 
 
-class Elsewhere(PenstockError):
-    """Another node is the subscription's home."""
+class Redirect(PenstockError):
+    """Another node serves the subscription."""
 
     def __init__(self, node_id: int) -> None:
-        super().__init__(f"node {node_id} is at home here")
+        super().__init__(f"node {node_id} serves this subscription")
         self.node_id = node_id
 
 
-class Ending(NamedTuple):
-    """Why a subscriber is sent away."""
+class EndReason(NamedTuple):
+    """Why a subscriber is disconnected."""
 
     code: str
     message: str
-    is_home: bool = True
-    """Whether this node may still write down where the subscriber was."""
+    may_save: bool = True
+    """Whether this node may still commit the subscriber's positions."""
 
 
 class Bounds(NamedTuple):
-    """Where a partition begins, and the offset that the next record will have."""
+    """Where a partition starts, and the offset that the next record will have."""
 
     start: int
     end: int
 
 
 class Reader(Protocol):
-    """Reads partitions, whoever leads them. PenstockError says why it cannot."""
+    """Reads partitions on whichever nodes lead them. PenstockError says why it cannot."""
 
     async def read(self, key: TopicPartition, offset: int, *, max_bytes: int, wait_ms: int) -> bytes:
         """Stored batches from the one that holds `offset`, at least one; none if there is nothing after `wait_ms`."""
@@ -54,12 +54,12 @@ class Reader(Protocol):
     async def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]: ...
 
     async def ends_of_terms(self, topic: str, terms: Mapping[int, int]) -> Mapping[int, int]:
-        """Where leaders of later terms begin, by partition, in the order of the log; -1 where none does."""
+        """The start offset of the first term after the given one, by partition; -1 if there is no later term."""
         ...
 
 
 class Encoder(Protocol):
-    """Makes what subscribers get of records."""
+    """Encodes records for subscribers."""
 
     keeps_batches: bool
     """Whether frames are made of stored batches, and not of bodies."""
@@ -73,13 +73,13 @@ class Encoder(Protocol):
         ...
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber asks for."""
+class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first frame of a subscriber."""
 
     name: str
     topics: tuple[str, ...]
     read_old: bool = False
-    """Where it begins in a topic that it has not subscribed to before: at the log's beginning, or at its end."""
+    """Where it begins in a topic that it has not read before: at the start of the log if true, otherwise at its end."""
     take_over: bool = False
     encoder: Encoder
     ttl_ms: int = 604_800_000
@@ -87,7 +87,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rows(Protocol):
-    """What a frame is made of."""
+    """The contents of a frame."""
 
     key: TopicPartition
     offsets: list[int]
@@ -95,17 +95,17 @@ class Rows(Protocol):
     data: bytes
 
 
-class Outcome(NamedTuple):
-    """What reading came to, if it is no page: the log begins later, a part of it cannot be read, or it is gone."""
+class ReadOutcome(NamedTuple):
+    """Why there is no page: the log starts later, a part of it cannot be read, or the topic was deleted."""
 
     start: int | None = None
     unreadable_to: int | None = None
     reason: str = ""
 
 
-GONE = Outcome(reason="the topic was deleted")
-FAILED = Outcome(reason="a bug in reading this: the node's log has the traceback")
+GONE = ReadOutcome(reason="the topic was deleted")
+FAILED = ReadOutcome(reason="reading it failed because of a bug: the log of the node has the traceback")
 
-Notice = dict[str, object]
-"""Something to be told to a subscriber, as JSON has it."""
-Send = Callable[[bytes | Notice], Awaitable[None]]
+ControlFrame = dict[str, object]
+"""A frame to the subscriber that is not made of messages; encoded as JSON."""
+Send = Callable[[bytes | ControlFrame], Awaitable[None]]

@@ -1,12 +1,11 @@
-"""One subscriber at work: pages come in, frames go out, positions are written down.
+"""The session of one connected subscriber: it reads pages, sends frames, and commits positions.
 
-Everything is decided by the core (`penstock.queue.subscription`). Here its lanes are supplied with pages, its timers
-run, and what changed is committed: one write at a time, with all that was acked meanwhile.
+The core (`penstock.queue.subscription`) decides everything. The session gets pages for its partitions, runs its timers,
+and commits its changes: one write at a time, with all acks that arrived meanwhile.
 
-A lane is *hungry* (its next page has to be asked for), *waiting* (it has been), or *ready* (its page is here). Ready
-lanes take turns, a frame each. What the pages of one subscriber hold is bounded: past HELD_BYTES a page that comes is
-put down again, and its lane is hungry until there is room. A subscriber that does not read what it is sent stops its
-own pump, in `send`, and costs the others nothing.
+The next page of a partition is *wanted*, *waited for* (requested), or *ready*. Ready partitions take turns, a frame
+each. The pages of one subscriber are bounded: beyond PAGE_BYTES_MAX a page that arrives is dropped, and is wanted again
+when there is space. A subscriber that does not read its frames blocks its own `send`, and costs the others nothing.
 """
 
 import asyncio
@@ -16,85 +15,95 @@ from functools import partial
 from uuid import UUID
 
 from penstock.errors import KafkaError, PenstockError
-from penstock.node.subscriptions.feeds import Feeds, Source, Spot, Want
+from penstock.node.subscriptions.page_reader import PageKey, PageReader, PageWaiter, Source
 from penstock.node.subscriptions.pages import Page
 from penstock.node.subscriptions.stats import PushCounts
 from penstock.node.subscriptions.store import SubscriptionStore
-from penstock.node.subscriptions.values import FAILED, Ending, Notice, Outcome, Refused, Send, Wish
+from penstock.node.subscriptions.values import (
+    FAILED,
+    ControlFrame,
+    EndReason,
+    ReadOutcome,
+    Send,
+    SubscribeRefused,
+    SubscribeRequest,
+)
 from penstock.queue.subscription import ANY_TIME, Ack, Position, Subscriber
 from penstock.types import NO_TERM, TopicPartition
 
-HELD_BYTES = 256 * 1024
-"""Pages that one subscriber holds; one page may be larger."""
+PAGE_BYTES_MAX = 256 * 1024
+"""Pages that one subscriber holds; a single page may be larger."""
 BURST_FRAMES = 4
-"""Sending need not wait for anything, and others have frames, too: so many, then it is their turn."""
-DUE_AT_ONCE = 16
-"""Messages whose time has come that are read again at once."""
+"""Frames before other subscribers get their turn: sending may complete without waiting."""
+DUE_READS_MAX = 16
+"""Due messages that are read again at the same time."""
 SAVE_SECONDS = 0.05
-"""Between two commits of one subscriber: a thousand subscribers that ack each message are not a thousand times as many
-writes as there are messages."""
-TOUCHES_PER_TTL = 3
-TOUCH_MS_MAX = 3_600_000
+"""Between two commits of one subscriber: a thousand subscribers that ack each message must not cause a thousand writes
+per message."""
+RENEWALS_PER_TTL = 3
+RENEW_MS_MAX = 3_600_000
 SLACK_MS = 5_000
 """How late a busy node may be to renew a TTL."""
 
-RANGES_TOLD = 100
-"""Ranges beyond the offset that an `acked` frame names: as many fit into what is stored, however large the numbers."""
+MAX_LISTED_RANGES = 100
+"""Ranges of one position in an `acked` frame: as many fit into the stored metadata, however large the numbers."""
 
 INACTIVE = "inactive"
 MOVED = "unavailable"
 
 
-class Attachment:
-    """A subscriber that is connected. `run` serves it until it is told why it has to end."""
+class SubscriberSession:
+    """A connected subscriber. `run` serves it until there is a reason to end."""
 
     def __init__(
         self,
-        wish: Wish,
+        request: SubscribeRequest,
         positions: Iterable[Position],
         topic_ids: dict[str, UUID],
         *,
         terms: dict[TopicPartition, int],
-        feeds: Feeds,
+        reader: PageReader,
         store: SubscriptionStore,
         now_ms: Callable[[], int],
         counts: PushCounts,
     ) -> None:
-        self.wish = wish
-        self.core = Subscriber(wish.settings, positions)
+        self.request = request
+        self.core = Subscriber(request.settings, positions)
         self.topic_ids = topic_ids
         self.terms = terms
-        """Of the leaders in whose logs its positions are, of topics whose logs may begin anew: those in memory."""
-        self.ending: Ending | None = None
-        self.touch_ms = min(max(wish.ttl_ms // TOUCHES_PER_TTL, 1), TOUCH_MS_MAX)
-        self.keep_ms = wish.ttl_ms + 2 * self.touch_ms + SLACK_MS
-        """While it is attached. Should the node die, the TTL is longer by that; it is never shorter."""
-        self._feeds = feeds
+        """The terms of the leaders in whose logs the positions are; only for topics in memory, whose logs may be
+        replaced."""
+        self.ending: EndReason | None = None
+        self.renew_ms = min(max(request.ttl_ms // RENEWALS_PER_TTL, 1), RENEW_MS_MAX)
+        self.retention_ms = request.ttl_ms + 2 * self.renew_ms + SLACK_MS
+        """How long positions are kept while it is attached. If the node dies, the TTL is longer by the difference,
+        never shorter."""
+        self._reader = reader
         self._store = store
         self._now_ms = now_ms
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        self._hungry: deque[TopicPartition] = deque(self.core.keys)
-        self._waiting: dict[TopicPartition, Want] = {}
+        self._wanted: deque[TopicPartition] = deque(self.core.keys)
+        self._waiting: dict[TopicPartition, PageWaiter] = {}
         self._ready: deque[TopicPartition] = deque()
         self._pages: dict[TopicPartition, Page] = {}
-        self._held_bytes = 0
-        self._fetching: dict[tuple[TopicPartition, int], Want] = {}
+        self._page_bytes = 0
+        self._fetching: dict[tuple[TopicPartition, int], PageWaiter] = {}
         self._due: deque[tuple[TopicPartition, int, Page]] = deque()
-        self._notices: deque[Notice] = deque()
+        self._notices: deque[ControlFrame] = deque()
         self._awake = asyncio.Event()
         self._due_timer: asyncio.TimerHandle | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
-        self._touching = False
+        self._renewing = False
         self._told = asyncio.Event()
         self._ended = asyncio.Event()
-        self.since_ms = self.touched_ms = now_ms()
+        self.since_ms = self.renewed_ms = now_ms()
 
-    # --- life
+    # --- running and ending
 
-    async def run(self, send: Send) -> Ending:
-        """Pushes until it ends; says why it does."""
+    async def run(self, send: Send) -> EndReason:
+        """Pushes messages until it ends; returns the reason."""
         burst = 0
         while self.ending is None:
             self._awake.clear()
@@ -107,13 +116,11 @@ class Attachment:
             elif self.ending is None:
                 self._set_due_timer()
                 if self._awake.is_set():
-                    await asyncio.sleep(
-                        0
-                    )  # a page of which nothing is to be sent; there may be many in a row
+                    await asyncio.sleep(0)  # no message of this page is sent now; many such pages may follow
                 await self._awake.wait()
         return self.ending
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EndReason) -> None:
         """The first reason counts."""
         if self.ending is None:
             self.ending = ending
@@ -121,29 +128,29 @@ class Attachment:
             self._told.set()
 
     async def told_to_end(self) -> None:
-        """Returns when it has to end, whatever the pump is doing."""
+        """Returns when it has to end, whatever `run` is doing."""
         await self._told.wait()
 
     async def close(self) -> None:
-        """Lets go of everything, after what was acked is written down. The TTL counts from here."""
-        self.end(Ending("closed", "the connection has ended"))
+        """Cancels everything, and commits the acked positions. The TTL starts now."""
+        self.end(EndReason("closed", "the connection has ended"))
         assert self.ending is not None
-        self._let_go()
+        self._cancel_all()
         try:
             if self._saving is not None:
                 await asyncio.wait([self._saving])
-            if self.ending.is_home:
-                await self._write(self.core.positions(), keep_ms=self.wish.ttl_ms)
+            if self.ending.may_save:
+                await self._write(self.core.positions(), retention_ms=self.request.ttl_ms)
         finally:
             self._ended.set()
 
     async def closed(self) -> None:
-        """Returns when `close` has."""
+        """Returns when `close` has returned."""
         await self._ended.wait()
 
-    def _let_go(self) -> None:
-        for want in (*self._waiting.values(), *self._fetching.values()):
-            want.cancel()
+    def _cancel_all(self) -> None:
+        for waiter in (*self._waiting.values(), *self._fetching.values()):
+            waiter.cancel()
         for timer in (self._due_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()
@@ -151,7 +158,7 @@ class Attachment:
         self._fetching.clear()
         self._pages.clear()
 
-    # --- what the subscriber says
+    # --- frames of the subscriber
 
     def ack(self, key: TopicPartition, offset: int) -> Ack:
         outcome = self.core.ack(key, offset)
@@ -165,35 +172,35 @@ class Attachment:
         self.core.set_credit(credit)
         self._awake.set()
 
-    # --- what the cluster says
+    # --- changes of the cluster
 
     def add_partition(self, key: TopicPartition) -> None:
-        """A partition that was not there before: all of it is new."""
+        """A partition that was added to its topic: all of it is new."""
         self.core.add(Position(key, 0))
-        self._hungry.append(key)
+        self._wanted.append(key)
         self._awake.set()
 
     def drop_topic(self, topic: str) -> None:
-        """It was deleted. The others go on."""
+        """The topic was deleted. The subscription continues with the others."""
         self.topic_ids.pop(topic, None)
         for key in [key for key in self.core.keys if key.topic == topic]:
             self.core.drop(key)
-            want = self._waiting.pop(key, None)
-            if want is not None:
-                want.cancel()
-            self._put_down(key)
+            waiter = self._waiting.pop(key, None)
+            if waiter is not None:
+                waiter.cancel()
+            self._drop_page(key)
         self.tell({"type": "gone", "topic": topic})
         if not self.topic_ids:
-            self.end(Ending("unknown_topic", "all topics of this subscription were deleted"))
+            self.end(EndReason("unknown_topic", "all topics of this subscription were deleted"))
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: ControlFrame) -> None:
         self._notices.append(notice)
         self._awake.set()
 
     # --- sending
 
-    def _next(self) -> bytes | Notice | None:
-        """What is to be sent now, if anything."""
+    def _next(self) -> bytes | ControlFrame | None:
+        """The next frame to send, if there is one."""
         if self._notices:
             return self._notices.popleft()
         self._fetch_due()
@@ -212,14 +219,14 @@ class Attachment:
                 continue
             rows = self._offer(key, page)
             if self._position(key) >= page.end:
-                self._put_down(key)
-                self._hungry.append(key)
+                self._drop_page(key)
+                self._wanted.append(key)
             else:
                 self._ready.append(key)
             if rows:
                 self._counts.pushed += len(rows)
-                return page.frame(self.wish.encoder, rows)
-        self._feed()
+                return page.frame(self.request.encoder, rows)
+        self._request_pages()
         return None
 
     def _offer(self, key: TopicPartition, page: Page) -> list[int]:
@@ -233,51 +240,51 @@ class Attachment:
         assert position is not None, "a lane that was dropped has no page"
         return position
 
-    def _put_down(self, key: TopicPartition) -> None:
+    def _drop_page(self, key: TopicPartition) -> None:
         page = self._pages.pop(key, None)
         if page is not None:
-            self._held_bytes -= page.size
+            self._page_bytes -= page.size
 
-    # --- supplying the lanes
+    # --- reading pages
 
-    def _feed(self) -> None:
-        """Asks for pages as long as there is credit to send, and room to hold them."""
-        while self._hungry and self.core.credit_left and self._held_bytes < HELD_BYTES:
-            key = self._hungry.popleft()
+    def _request_pages(self) -> None:
+        """Requests pages as long as there is credit for messages and space for pages."""
+        while self._wanted and self.core.credit_left and self._page_bytes < PAGE_BYTES_MAX:
+            key = self._wanted.popleft()
             position = self.core.next_offset(key)
             if position is None:
                 continue
-            spot = Spot(self._source(key), self.wish.encoder, position)
-            page = self._feeds.get(spot)
+            page_key = PageKey(self._source(key), self.request.encoder, position)
+            page = self._reader.get(page_key)
             if page is not None:
-                self._hold(key, page)
+                self._add_page(key, page)
             else:
-                self._waiting[key] = self._feeds.want(spot, partial(self._came, key))
+                self._waiting[key] = self._reader.request(page_key, partial(self._page_read, key))
 
     def _source(self, key: TopicPartition) -> Source:
         return Source(key, self.topic_ids[key.topic], self.terms.get(key, NO_TERM))
 
-    def _came(self, key: TopicPartition, outcome: Page | Outcome) -> None:
+    def _page_read(self, key: TopicPartition, outcome: Page | ReadOutcome) -> None:
         if self._waiting.pop(key, None) is None or self.ending is not None:
             return
         if isinstance(outcome, Page):
-            if self._held_bytes < HELD_BYTES:
-                self._hold(key, outcome)
+            if self._page_bytes < PAGE_BYTES_MAX:
+                self._add_page(key, outcome)
             else:
-                self._hungry.append(key)
+                self._wanted.append(key)
         else:
-            self._came_otherwise(key, outcome)
+            self._page_missing(key, outcome)
         self._awake.set()
 
-    def _hold(self, key: TopicPartition, page: Page) -> None:
+    def _add_page(self, key: TopicPartition, page: Page) -> None:
         self._pages[key] = page
-        self._held_bytes += page.size
+        self._page_bytes += page.size
         self._ready.append(key)
         self._awake.set()
 
-    def _came_otherwise(self, key: TopicPartition, outcome: Outcome) -> None:
+    def _page_missing(self, key: TopicPartition, outcome: ReadOutcome) -> None:
         if outcome is FAILED:
-            self.end(Ending("internal_error", outcome.reason))
+            self.end(EndReason("internal_error", outcome.reason))
             return
         first = self._position(key)
         if outcome.start is not None:
@@ -289,7 +296,7 @@ class Attachment:
         else:
             self.drop_topic(key.topic)
             return
-        self._hungry.append(key)
+        self._wanted.append(key)
 
     def _tell_skipped(self, key: TopicPartition, first: int, end: int, reason: str) -> None:
         topic, partition = key
@@ -304,29 +311,29 @@ class Attachment:
             }
         )
 
-    # --- what is due
+    # --- due messages
 
     def _fetch_due(self) -> None:
         now_ms = self._now_ms()
-        while len(self._fetching) + len(self._due) < DUE_AT_ONCE:
+        while len(self._fetching) + len(self._due) < DUE_READS_MAX:
             found = self.core.pop_due(now_ms)
             if found is None:
                 return
             key, offset = found
-            spot = Spot(self._source(key), self.wish.encoder, offset, alone=True)
-            page = self._feeds.get(spot)
+            page_key = PageKey(self._source(key), self.request.encoder, offset, single=True)
+            page = self._reader.get(page_key)
             if page is not None:
                 self._due.append((key, offset, page))
             else:
-                self._fetching[found] = self._feeds.want(spot, partial(self._due_came, key, offset))
+                self._fetching[found] = self._reader.request(page_key, partial(self._due_read, key, offset))
 
-    def _due_came(self, key: TopicPartition, offset: int, outcome: Page | Outcome) -> None:
+    def _due_read(self, key: TopicPartition, offset: int, outcome: Page | ReadOutcome) -> None:
         if self._fetching.pop((key, offset), None) is None or self.ending is not None:
             return
         if isinstance(outcome, Page):
             self._due.append((key, offset, outcome))
         elif outcome is FAILED:
-            self.end(Ending("internal_error", outcome.reason))
+            self.end(EndReason("internal_error", outcome.reason))
         else:
             self.core.skip(key, offset)
         self._awake.set()
@@ -340,7 +347,7 @@ class Attachment:
                 self.core.skip(key, offset)
             elif self.core.send_due(self._now_ms(), key, offset):
                 self._counts.pushed += 1
-                return page.frame(self.wish.encoder, [row])
+                return page.frame(self.request.encoder, [row])
         return None
 
     def _set_due_timer(self) -> None:
@@ -370,51 +377,51 @@ class Attachment:
             return
         waited = self.core.settings.ack_timeout_ms
         message = f"a message was not acked within {waited} ms: subscribe again to go on where the acks ended"
-        self.end(Ending(INACTIVE, message))
+        self.end(EndReason(INACTIVE, message))
 
-    # --- writing down
+    # --- committing positions
 
-    def touch(self) -> None:
-        """The subscription is in use: its TTL begins anew."""
-        self.touched_ms = self._now_ms()
-        self._touching = True
+    def renew_ttl(self) -> None:
+        """The subscription is in use: its TTL starts again."""
+        self.renewed_ms = self._now_ms()
+        self._renewing = True
         self._start_saving()
 
     def _start_saving(self) -> None:
-        if (self.core.has_changes or self._touching) and self._saving is None and self.ending is None:
+        if (self.core.has_changes or self._renewing) and self._saving is None and self.ending is None:
             self._saving = self._loop.create_task(self._save())
 
     async def _save(self) -> None:
-        while (self.core.has_changes or self._touching) and self.ending is None:
+        while (self.core.has_changes or self._renewing) and self.ending is None:
             changes = self.core.take_changes()
-            positions = self.core.positions() if self._touching else changes
-            self._touching = False
-            if not await self._write(positions, keep_ms=self.keep_ms):
+            positions = self.core.positions() if self._renewing else changes
+            self._renewing = False
+            if not await self._write(positions, retention_ms=self.retention_ms):
                 return
-            stored = [place_told(position) for position in changes if position.key.topic in self.topic_ids]
+            stored = [position_json(position) for position in changes if position.key.topic in self.topic_ids]
             if stored:
                 self.tell({"type": "acked", "positions": stored})
             await asyncio.sleep(SAVE_SECONDS)
         self._saving = None
 
-    async def _write(self, positions: Iterable[Position], *, keep_ms: int) -> bool:
+    async def _write(self, positions: Iterable[Position], *, retention_ms: int) -> bool:
         try:
             gone = await self._store.save(
-                self.wish.name,
+                self.request.name,
                 positions,
                 topic_ids=self.topic_ids,
-                ttl_ms=self.wish.ttl_ms,
-                keep_ms=keep_ms,
+                ttl_ms=self.request.ttl_ms,
+                retention_ms=retention_ms,
                 terms=self.terms,
             )
         except KafkaError as moved:
-            self.end(Ending(MOVED, f"{moved.message}; subscribe again", is_home=False))
+            self.end(EndReason(MOVED, f"{moved.message}; subscribe again", may_save=False))
             return False
-        except Refused as refused:
-            self.end(Ending(refused.code, refused.message, is_home=False))
+        except SubscribeRefused as refused:
+            self.end(EndReason(refused.code, refused.message, may_save=False))
             return False
         except PenstockError as trouble:
-            self.end(Ending(MOVED, f"{trouble}; subscribe again", is_home=False))
+            self.end(EndReason(MOVED, f"{trouble}; subscribe again", may_save=False))
             return False
         if self.ending is None:
             for topic in dict.fromkeys(key.topic for key in gone):
@@ -422,12 +429,12 @@ class Attachment:
         return True
 
 
-def place_told(position: Position) -> dict[str, object]:
+def position_json(position: Position) -> dict[str, object]:
     told: dict[str, object] = {
         "topic": position.key.topic,
         "partition": position.key.partition,
         "offset": position.offset,
     }
     if position.done:
-        told["done"] = [(first, end - 1) for first, end in position.done[:RANGES_TOLD]]
+        told["done"] = [(first, end - 1) for first, end in position.done[:MAX_LISTED_RANGES]]
     return told
