@@ -1,4 +1,4 @@
-"""What a durable state machine asks of its host, and the outbox in which it collects these effects.
+"""The effects that a durable state machine asks of its host, and the outbox that collects them.
 
 A *durable core* is a state machine without a clock, file or socket, whose state is a partition of an internal topic:
 coordinators of groups, the state of queues. Requests and the time come in, effects come out:

@@ -12,7 +12,7 @@ PenstockError
  ├── CorruptLog          stored bytes are wrong: names file and position
  ├── UnknownFormat       a data folder written by another version of the format
  ├── DataFolderInUse     another process holds the data folder
- └── NotAdmitted         the cluster does not let this node in, and waiting would not change that
+ └── NotAdmitted         the cluster refuses this node, and waiting would not change that
       └── PromisesLost   ... because it lost its votes or metadata: it does not even ask
 
 A bug inside Penstock is none of these: it raises a built-in exception and is never swallowed.

@@ -43,7 +43,7 @@ def test_a_lost_folder_is_filled_again_and_finds_the_rot_of_the_leader_on_the_wa
             victim.start()
             victim.wait_said("payments-0", "is missing or empty", within_this_life=True)
             leader.wait_said("payments-0 is damaged", str(segments(leader)[1].name))
-            leader.wait_said("payments-0 is made anew")
+            leader.wait_said("payments-0 is rebuilt")
             wait_in_sync(cluster, TOPIC)
             load.wait_for_more(SOME)
         assert_kept(cluster, load)

@@ -1,4 +1,4 @@
-"""The `penstock` command: the composition root, where every other room is put together."""
+"""The `penstock` command: the composition root, which puts all other packages together."""
 
 from penstock.cli.app import main
 

@@ -1,7 +1,7 @@
 """A node of `penstock cluster up`: the command line as it is, which ends when its parent does.
 
-The parent holds the other end of this process's stdin and writes nothing to it. When the parent dies, however it dies,
-the system closes that end: this process then stops in order, and if it cannot, it stops all the same.
+The parent holds the other end of this process's stdin and writes nothing to it. When the parent ends in any way, the
+system closes that end. This process then stops in order; after GRACE_SECONDS it exits in any case.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`penstock cluster status`: nodes, leaders, replicas and lags, once or again and again."""
+"""`penstock cluster status`: nodes, leaders, replicas and lags, once or repeatedly."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -46,7 +46,7 @@ Printer = Callable[[Message], bytes]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read, from where, and when to stop."""
+    """The topics to read, the start, and the end."""
 
     topic: str
     group: str | None = None

@@ -1,4 +1,4 @@
-"""What the chapters of the demo share: the broker, printing, and the figures for the end."""
+"""Shared by the chapters of the demo: the broker, printing, and the figures for the end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What a broker knows of a consumer group: members, committed offsets, lag."""
+"""A broker's facts about a consumer group: members, committed offsets, lag."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How help pages look: every one ends with commands that can be copied."""
+"""The layout of help pages: each one ends with commands that can be copied."""
 
 
 def examples(*lines: str) -> str:

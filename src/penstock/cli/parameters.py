@@ -1,4 +1,4 @@
-"""Durations and places as people write them on a command line."""
+"""Parses durations and offsets of the command line."""
 
 import re
 from typing import Any

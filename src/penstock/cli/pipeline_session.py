@@ -1,9 +1,9 @@
-"""A Spark session for one command: started quietly, stopped at the end, its errors told in a sentence.
+"""A Spark session for one command: started without output, stopped at the end, each error reported in one sentence.
 
-PySpark is imported here when a session is wanted, never with the module: everything else works without it.
+PySpark is imported when a session starts, never with the module: everything else works without it.
 
-What the JVM writes to stderr (its own log, warnings about modules) goes to a file that is gone with the process; if the
-JVM does not start, the file's last lines say why. `--verbose` lets all of it through.
+The JVM's output to stderr (its log, warnings about modules) goes to a file that is deleted at the end. If the JVM does
+not start, the command shows the file's last lines. With `--verbose`, all output goes to stderr.
 """
 
 import os

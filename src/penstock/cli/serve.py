@@ -38,7 +38,7 @@ START_HINTS: dict[type[PenstockError], str] = {
     UnknownFormat: "use the version that wrote this folder, or another folder with --data-dir",
     StorageError: "look at the folder's permissions and at the disk's free space",
     CorruptLog: "the disk returned other bytes than were written: restore the folder from a backup",
-    DiskFull: "make room on the disk, or choose another folder with --data-dir",
+    DiskFull: "free some space on the disk, or choose another folder with --data-dir",
 }
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

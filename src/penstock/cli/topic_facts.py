@@ -1,4 +1,4 @@
-"""What a broker knows of a topic, gathered from several requests: placement, offsets, settings."""
+"""A broker's facts about a topic, from several requests: placement, offsets, settings."""
 
 from collections.abc import Iterable
 from typing import Any

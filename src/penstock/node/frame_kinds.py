@@ -1,5 +1,5 @@
-"""The kinds of frames between nodes. Numbers are on the wire and never used twice; those below belong to the transport
-and the calls."""
+"""The kinds of frames between nodes. Numbers are on the wire and are never used for another kind. Numbers below these
+belong to the transport and the calls."""
 
 RAFT = 19
 """Raft messages of many groups."""

@@ -64,7 +64,7 @@ class Node:
         random: Random | None = None,
         events: EventSink = NO_EVENTS,
     ) -> None:
-        """Opens the data folder. `links` connects the node with its cluster; `events` is told what happens here."""
+        """Opens the data folder. `links` connects the node with its cluster; `events` receives the node's events."""
         self.config = config
         self.events = events
         self.clock: Clock = clock or SystemClock()

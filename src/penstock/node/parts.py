@@ -1,4 +1,4 @@
-"""A node is an ordered list of parts: started in order, stopped in reverse, told of the same events.
+"""A node is an ordered list of parts. It starts them in order, stops them in reverse, and passes events to each.
 
 To add a part: write a subclass of `Part`, and add it to the list in `node.py`, behind the parts that it needs.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TopicChanges(NamedTuple):
-    """What committed metadata has changed."""
+    """The topics that committed metadata records have changed."""
 
     changed: tuple[str, ...]
     """Topics that were created, deleted or reconfigured."""

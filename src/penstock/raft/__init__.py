@@ -1,4 +1,4 @@
-"""RaftDriver, without I/O: one Raft core per partition. core.py has what must hold."""
+"""Raft without I/O: one core per partition. core.py has the invariants."""
 
 from penstock.raft.beats import BeatFrame, BeatReceiver, BeatReply, BeatSender
 from penstock.raft.config import GroupConfig

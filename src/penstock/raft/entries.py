@@ -24,7 +24,7 @@ from penstock.raft.effects import ControlKind
 from penstock.raft.messages import Append
 
 CONTROL_HEAD_SIZE = 13
-"""What a control entry's payload opens with: kind, term and offset, as the log writes them."""
+"""The head of a control entry's payload: kind, term and offset, as the log writes them."""
 
 
 class Entries:

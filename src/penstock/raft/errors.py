@@ -1,15 +1,15 @@
-"""Errors of this room. What a peer breaks is penstock.errors.ProtocolViolation."""
+"""Errors of the core. A peer's wrong message is a penstock.errors.ProtocolViolation."""
 
 from penstock.errors import PenstockError
 from penstock.raft.effects import Refusal
 
 
 class BrokenPromise(Exception):
-    """An invariant does not hold: a bug of ours, or a disk that lost what it had flushed. The group must halt."""
+    """An invariant does not hold: a bug, or a disk that lost flushed bytes. The group must halt."""
 
 
 class Refused(PenstockError):
-    """What was asked cannot be done now; `reason` tells why."""
+    """The request cannot be executed now; `reason` says why."""
 
     def __init__(self, reason: Refusal) -> None:
         super().__init__(reason.value)

@@ -1,10 +1,11 @@
-"""What replicas of a group say to each other, as MessagePack arrays: [tag, field, ...].
+"""The messages between replicas of a group, as MessagePack arrays: [tag, field, ...].
 
-The group and both replicas' identities stand outside, in the frame: whoever carries a message must see to it that it
-comes from the replica that is named as its sender, and reaches the very incarnation that it was meant for.
+The frame around a message has the group and the identities of both replicas. The transport must guarantee that a
+message comes from the replica that the frame names as its sender, and that it reaches exactly the incarnation that it
+is for.
 
-A message is a claim of a peer. `decode` proves that the fields are there and in range; what they mean for the log is
-checked against the log.
+A message is a claim of a peer. `decode` checks that all fields exist and are in range; the core compares their content
+with its log.
 """
 
 from typing import Annotated
@@ -51,14 +52,15 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=2):
     end_index: IndexField
     commit_index: IndexField
     start_offset: IndexField
-    """Where the leader's log starts for readers, so that no reader sees it go back when the leader changes."""
+    """The first offset that readers of the leader see. Followers adopt it, so that it never goes back with a new
+    leader."""
     entries: bytes = b""
 
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """What of the leader's log is here: flushed below `match_index`, written below `received_index`.
+    """How much of the leader's log the follower has: flushed below `match_index`, written below `received_index`.
 
-    A rejection names the `prev_index` that did not fit, and the greatest place below it at which the logs may agree.
+    A rejection names the `prev_index` that did not fit, and the greatest index below it at which the logs may agree.
     """
 
     term: TermField
@@ -68,21 +70,21 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
     hint_index: IndexField = 0
     hint_term: TermField = NONE
     refused_index: Annotated[int, msgspec.Meta(ge=NONE, le=MAX_INDEX)] = NONE
-    """Entries came that follow here, and are not what a log may hold: a checksum is wrong, or an offset, or a term.
-    They rotted on the leader's disk or were changed on the way, and only the leader can tell which."""
+    """The follower refused entries at this index, because a checksum, an offset or a term is wrong. They are damaged on
+    the leader's disk or were changed on the way; only the leader can tell which."""
 
 
 class InstallPrefix(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Begin your log anew at `first_index`: what you lack below it is no longer anywhere."""
+    """The follower must start its log again at `first_index`: the leader has deleted the entries below it."""
 
     term: TermField
     first_index: IndexField
     prefix_term: TermField
-    """The term of the last entry that is gone."""
+    """The term of the last deleted entry."""
     config: GroupConfig
-    """What held at `first_index`; the entry that brought it may be gone with the rest."""
+    """The configuration at `first_index`; its own entry may be deleted too."""
     prefix: bytes
-    """What else the log must know, as the log itself has written it."""
+    """The other facts about the deleted entries, in the log's own encoding."""
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -92,9 +94,9 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Beat:
-    """What a leader tells all its peers all the time; it travels in the frames of beats.py.
+    """A leader's heartbeat to all its peers; the frames of beats.py carry it.
 
-    One object until something changes: compare by identity."""
+    The object stays the same until a field changes: compare by identity."""
 
     __slots__ = ("commit_index", "start_offset", "term")
 

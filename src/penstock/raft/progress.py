@@ -1,6 +1,6 @@
-"""What a leader knows of one replica, and how it sends entries to it.
+"""The leader's view of one peer, and the mode in which it sends entries to it.
 
-PROBE      the leader does not know where the logs part: it sends one message at a time, until one is accepted
+PROBE      the leader does not know where the logs diverge: it sends one message at a time, until one is accepted
 REPLICATE  it knows: a window of messages is under way, each sent on the assumption that the ones before it arrive
 PREFIX     the entries that the replica needs next are deleted here: a prefix is under way, and nothing else
 

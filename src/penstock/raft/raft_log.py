@@ -1,26 +1,26 @@
-"""What the core may ask of a log. It only looks: every change of the log is an effect."""
+"""The log as the core reads it. The core never changes it: every change is an effect."""
 
 from typing import Protocol
 
 
 class RaftLog(Protocol):
-    """A log as Raft sees it. An *index* is a place between entries; the end of a log of n units is n.
+    """A log in Raft's terms. An *index* is a position between units; a log of n units ends at n.
 
-    A batch is as wide as its offsets, a control entry is one wide. The places between entries, *boundaries*, are the
-    only ones at which anything is cut, matched or resumed.
+    A batch is as wide as its offsets, a control entry is one wide. Positions between entries are *boundaries*:
+    truncation, matching and reading happen only there.
     """
 
     @property
     def first_index(self) -> int:
-        """The first entry that is still here begins at it; what was below is deleted."""
+        """The index at which the first stored entry begins; entries below it are deleted."""
 
     @property
     def end_index(self) -> int: ...
 
     @property
     def flushed_index(self) -> int:
-        """All below is on the disk. The log itself lowers it when it truncates: a flush that began before a truncation
-        never speaks for what was written after it."""
+        """All entries below it are on the disk. The log lowers it when it truncates: a flush that began before a
+        truncation never counts for entries that were written after it."""
 
     @property
     def last_term(self) -> int:

@@ -1,8 +1,8 @@
 """A snapshot of a node's counters and figures, for /metrics.
 
-The node only bumps plain counters. A scrape copies them, with the partitions' and groups' figures, into a
-Snapshot on the event loop, where nothing can change meanwhile; making text of it happens in a thread. A
-Snapshot therefore holds numbers and strings, nothing that lives on.
+The node only increments plain counters. A scrape copies them, with the figures of partitions and groups, into a
+Snapshot on the event loop, where nothing can change meanwhile; a thread formats the text. So a Snapshot has only
+numbers and strings, and no reference to an object that changes.
 """
 
 import time

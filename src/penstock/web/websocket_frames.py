@@ -1,5 +1,5 @@
-"""Shared by push and work: who may open a WebSocket, the addresses of other nodes' WebSockets, and frames of JSON from
-clients. The first frame must come within FIRST_FRAME_SECONDS."""
+"""Shared by push and work: checks who may open a WebSocket, finds the WebSockets of other nodes, and reads frames of
+JSON from clients. The first frame must come within FIRST_FRAME_SECONDS."""
 
 import asyncio
 from collections.abc import Iterable

@@ -56,7 +56,7 @@ def test_a_founder_without_votes_and_without_a_partition_does_not_start(
     assert "the votes of this node are gone" in str(refused)
     assert all(path in str(refused) for path in lost)
     assert f"empty the folder {MEMORY}" in refused.hint
-    assert "start it with the same id" in refused.hint
+    assert "start the node with the same id" in refused.hint
 
 
 def test_a_node_whose_votes_have_rotted_does_not_start_either(trio: Trio) -> None:
@@ -65,7 +65,7 @@ def test_a_node_whose_votes_have_rotted_does_not_start_either(trio: Trio) -> Non
     file.write_at(9, b"\xff")
     refused = start_refused(trio, 3)
     assert "the votes of this node are damaged" in str(refused)
-    assert "start it with the same id" in refused.hint
+    assert "start the node with the same id" in refused.hint
 
 
 def test_what_the_refusal_advises_brings_the_node_and_its_data_back(trio: Trio) -> None:
@@ -107,7 +107,7 @@ def test_a_node_of_a_cluster_without_its_metadata_ends_and_says_the_same(trio: T
     with pytest.raises(PromisesLost, match="the metadata of this node is lost") as refused:
         trio.run(live())
     assert "copied from them" not in str(refused.value)
-    assert "start it with the same id" in refused.value.hint
+    assert "start the node with the same id" in refused.value.hint
 
 
 # --- which folders are taken for what

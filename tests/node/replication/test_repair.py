@@ -16,7 +16,7 @@ from penstock.errors import StorageError
 from penstock.node import Partition
 from penstock.node.replication import repair
 from penstock.node.replication.reconciler import ReplicaReconciler
-from penstock.node.replication.repair import PATIENT_ROUNDS
+from penstock.node.replication.repair import ROUNDS_BEFORE_ERROR
 from penstock.types import GroupId, Offset
 from tests.faults.patience import eventually
 from tests.kafka.asking import create
@@ -198,7 +198,7 @@ def wait_renewed(trio: Trio, topic: str, *node_ids: int) -> None:
             replica is not None and lives == [1] * len(node_ids) and len(replica.replica.in_sync_nodes()) == 3
         )
 
-    eventually(lambda: trio.call(done), f"{topic} is made anew on {node_ids}")
+    eventually(lambda: trio.call(done), f"{topic} is rebuilt on {node_ids}")
     assert all(trio.call(lambda one=one: is_whole(trio.replica(one, topic))) for one in trio.running)
 
 
@@ -340,7 +340,7 @@ def test_nothing_is_set_aside_while_another_copy_is_on_a_node_that_has_just_died
         assert life(trio, follower, topic) == 0
         assert orphans(trio, follower, topic) == []
     wait_renewed(trio, topic, follower)
-    assert not any("not made anew" in line for line in caplog.messages), "that was over in a moment"
+    assert not any("not rebuilt" in line for line in caplog.messages), "that was over in a moment"
 
 
 @contextmanager
@@ -398,13 +398,13 @@ def test_with_one_copy_or_two_people_are_told_where_the_rot_is_and_nothing_is_to
     path = rot(trio, holder, "few")
     with caplog.at_level(logging.ERROR):
         scrub(trio, holder, "few")
-        trio.eventually(lambda: any("few-0: damaged, and not made anew" in one for one in caplog.messages))
+        trio.eventually(lambda: any("few-0: damaged, and not rebuilt" in one for one in caplog.messages))
         [mender] = [
-            part._mender for part in trio.node(holder).parts._parts if isinstance(part, ReplicaReconciler)
+            part._repair for part in trio.node(holder).parts._parts if isinstance(part, ReplicaReconciler)
         ]
-        for _ in range(PATIENT_ROUNDS + 1):
+        for _ in range(ROUNDS_BEFORE_ERROR + 1):
             trio.call(mender.look)
     assert any(f"{path} at byte" in line for line in caplog.messages)
-    assert sum("few-0: damaged, and not made anew" in line for line in caplog.messages) == 1
+    assert sum("few-0: damaged, and not rebuilt" in line for line in caplog.messages) == 1
     produce(trio, "few", range(RECORDS, RECORDS + 5))
     assert path in segments(trio, holder, "few")

@@ -8,12 +8,12 @@ from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.replication.leaders import Leadership, LeaderTable
 from penstock.node.status.cluster_status import (
     MAX_VOTER_LAG,
+    NodeIdentity,
     NodeStatus,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
     ReplicaTrouble,
-    Seat,
     Sight,
     draw_moves,
     draw_nodes,
@@ -57,15 +57,15 @@ class Scene:
         )  # fmt: skip
 
     def nodes(self) -> dict[int, NodeStatus]:
-        drawn = draw_nodes(self.state, seat(1), self.sight, QUORUM, self.partitions())
+        drawn = draw_nodes(self.state, identity(1), self.sight, QUORUM, self.partitions())
         return {node.node_id: node for node in drawn}
 
     def troubles(self, quorum: QuorumStatus = QUORUM) -> list[str]:
         return list(draw_troubles(list(self.nodes().values()), self.partitions(), quorum, self.sight))
 
 
-def seat(node: int) -> Seat:
-    return Seat(
+def identity(node: int) -> NodeIdentity:
+    return NodeIdentity(
         replica=replica(node), kafka="host1:9092", http=None, cluster="host1:7000", rack=None, version="1"
     )
 
@@ -225,7 +225,7 @@ def test_a_node_is_alive_to_itself_and_unseen_where_gossip_never_met_it() -> Non
 def test_a_node_that_is_alone_is_a_cluster_of_one() -> None:
     sight = Sight({}, frozenset(), {})
     quorum = QuorumStatus(leader=1, term=0, voters=(1,), learners=(), end_offset=0)
-    alone = seat(1)._replace(cluster=None)
+    alone = identity(1)._replace(cluster=None)
     [only] = draw_nodes(ClusterState(node_id=1), alone, sight, quorum, [])
     assert (only.node_id, only.state, only.controller, only.metadata_role) == (1, "alive", True, "voter")
     assert only.registered
@@ -252,7 +252,7 @@ def test_a_move_tells_how_much_is_to_be_copied_to_those_that_come() -> None:
 def test_an_incarnation_is_text_because_json_numbers_are_too_short_for_it() -> None:
     state = cluster_of(1)
     apply(state, [registration(2, incarnation=2**62 + 1)])
-    drawn = draw_nodes(state, seat(1), Sight({}, frozenset(), {}), QUORUM, [])
+    drawn = draw_nodes(state, identity(1), Sight({}, frozenset(), {}), QUORUM, [])
     assert drawn[1].incarnation == "4000000000000001"
 
 

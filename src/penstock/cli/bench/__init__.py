@@ -1,1 +1,1 @@
-"""`penstock bench`: load from processes of its own, so that a client's cost is apart from the broker's."""
+"""`penstock bench`: separate processes make the load, so that the broker's cost is measured without the client's."""

@@ -348,7 +348,7 @@ def push(
 
     Each message goes to each subscriber over its own WebSocket, and is acknowledged. First comes a burst, for
     deliveries per second; then a steady rate, for the time from publishing to arrival. A broker that runs already
-    must have room for the connections: limits.max_http_connections, and eight files for each.
+    must allow as many connections: limits.max_http_connections, and eight files for each.
     """
     shape = PushShape(**load)
     flags = broker_flags(max(subscribers)) if where.bootstrap is None else ()

@@ -1,4 +1,4 @@
-"""What load processes are told, and what they report: one JSON line each way."""
+"""The orders and reports of load processes: one JSON line each."""
 
 import mmap
 import struct
@@ -19,7 +19,7 @@ GO = b"go\n"
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What every load process has to know."""
+    """The fields that every load process needs."""
 
     bootstrap: str
     topic: str
@@ -66,7 +66,7 @@ class PushLoad(Work, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """What subscribers get next."""
+    """The next messages for the subscribers."""
 
     messages: int
     """For every subscriber."""
@@ -77,7 +77,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What one load process saw. Subscribers count deliveries as messages."""
+    """The results of one load process. Subscribers count deliveries as messages."""
 
     messages: int
     bytes: int = 0

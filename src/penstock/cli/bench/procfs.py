@@ -1,4 +1,4 @@
-"""A process' CPU and memory as Linux tells them. Elsewhere, and for other people's processes: nothing."""
+"""A process' CPU and memory, from Linux' /proc. None on other systems, and for processes of other users."""
 
 import os
 import re

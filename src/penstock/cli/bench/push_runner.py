@@ -40,7 +40,7 @@ HTTP_CONNECTIONS_DEFAULT = 4_096
 
 
 class PushShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load looks like. None: so that the number of deliveries is reasonable for the number of subscribers."""
+    """The load. None for a value that depends on the number of subscribers, so that a run has enough deliveries."""
 
     messages: int | None = None
     size_bytes: int = 100

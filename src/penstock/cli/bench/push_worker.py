@@ -3,9 +3,9 @@
 It reads a PushLoad from stdin, subscribes, says `ready`, and answers every Phase that it reads then with a Report.
 When stdin ends it unsubscribes.
 
-Subscribers are plain WebSockets with the `batch` encoding, which Penstock's client uses too. They do as little as one
-can do with a message, so that a machine with few cores is the broker's for the most part. Each frame is acknowledged,
-and a phase ends when the broker has confirmed the last acknowledgement.
+Subscribers are plain WebSockets with the `batch` encoding, which Penstock's client uses too. They do as little work per
+message as possible, so that the broker gets most of a machine with few cores. Each frame is acknowledged, and a phase
+ends when the broker has confirmed the last acknowledgement.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Unexpected(ClientError):
 
 
 class Count:
-    """What all subscribers of this process have seen in a phase."""
+    """The deliveries to all subscribers of this process in a phase."""
 
     def __init__(self, phase: Phase) -> None:
         self.phase = phase

@@ -1,4 +1,4 @@
-"""Fills a queue and works it off, in load processes: a fresh topic and group for each."""
+"""Fills a queue and consumes it, in load processes: a new topic and group for each run."""
 
 import tempfile
 import uuid
@@ -28,7 +28,7 @@ WORKER = "penstock.cli.bench.queue_worker"
 
 
 class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load looks like, whichever client makes it."""
+    """The load, the same for every client."""
 
     messages: int = 50_000
     size_bytes: int = 100
@@ -89,7 +89,7 @@ class QueueBench:
         return [stack.enter_context(load_process(each, WORKER)) for each in loads]
 
     def _check_empty(self) -> None:
-        """What was counted as done is done for the broker, too."""
+        """Checks that the broker counts the same messages as done."""
         with Client(self._target.bootstrap) as client:
             undone = client.admin.queue(self._consumer.group).undone
         if undone:

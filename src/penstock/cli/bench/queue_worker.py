@@ -103,7 +103,7 @@ class Taker(Protocol):
         """Messages, until all consumers together have all; then waits until the acknowledgements are durable."""
 
     def close(self) -> str:
-        """What went wrong, if something did."""
+        """The error, if there was one."""
 
 
 class SharedProgress:

@@ -245,7 +245,7 @@ def progress(total: int) -> Iterator[Callable[[str], Step]]:
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load looks like, whichever broker gets it."""
+    """The load, the same for every broker."""
 
     messages: int = 1_000_000
     size_bytes: int = 100

@@ -1,8 +1,8 @@
 """Messages between the members of a classic group, through the coordinator, which does not read them.
 
-A blob is an int16 version and the message in that version. A version newer than ours is read as the newest
-that we know, and bytes after the message are let be: both are how Kafka's own consumers stay compatible.
-Anybody may put anything into these blobs, so a ProtocolViolation here means "opaque", not a broken peer.
+A blob is an int16 version and the message in that version. As in Kafka's own consumers, a newer version than this
+codec knows is read as the newest one that it knows, and bytes after the message are ignored.
+Clients may put any bytes into these blobs, so a ProtocolViolation here means "opaque" and does not end the connection.
 """
 
 import struct

@@ -1,11 +1,11 @@
-"""Asks the node that has a role, and serves what other nodes ask of this one.
+"""Sends requests to the node that has a role, and serves requests of other nodes.
 
     response = await calls.ask(CONTROLLER, CREATE_TOPIC, CreateTopic(name), caller=caller)
     calls.serve(CREATE_TOPIC, self._create_topic)       # _create_topic(caller, request) -> response, or a coroutine
 
-`methods` lists all methods, `targets` the roles, `retry` the policy. A request to this node itself is the call of its
-handler with the same request object, without any encoding. A node without a network has every role itself and so needs
-nothing else; `remote` does the rest for the others.
+`methods` lists all methods, `targets` the roles, `retry` the policy. A request to this node itself calls its handler
+with the same request object, without any encoding. A node without a network has every role itself and needs no more;
+in a cluster, `remote` sends requests to other nodes.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """Deletes records that all consumers have acked, on the partitions that this node leads (`penstock.queue.acked` has the
 rules).
 
-Every two seconds, if this node leads such a partition with records in it, it asks all nodes that keep the progress of
-groups or queues how far these have come, with one request to each. Nothing is remembered from one round to the next, so
-nothing can be out of date: each round finds out again which node leads, which keeps what, and who holds records back.
+Every two seconds, if this node leads such a partition with records in it, it asks all nodes that store the progress of
+groups or queues for that progress, with one request to each. No state is kept from one round to the next, so none can
+be out of date: each round determines again which node leads, which node stores what, and which consumers hold records
+back.
 
 The cost: each node that is asked looks at all groups that it coordinates and all queues whose state it keeps, a few
 microseconds each. A cluster without such topics sends no request.
@@ -150,7 +151,7 @@ class AckedCleanup:
             for at, name, indexes in answer.started:
                 started.setdefault(ids[at], {})[name] = indexes
         except IndexError as wrong:
-            log.warning("node %s tells of topics that it was not asked about: %s", node, wrong)
+            log.warning("node %s reports topics that it was not asked about: %s", node, wrong)
         else:
             poll.add_answer(node, answered, progress, started)
 

@@ -143,7 +143,7 @@ class CoreHost(Generic[C]):
                 if count % RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
             while not self._knows_enough:
-                log.info("the coordinator on %s waits for metadata that this node lacks", self.partition.name)
+                log.info("the coordinator on %s waits for newer metadata", self.partition.name)
                 await self._metadata.next_change()
         except (PenstockError, ValueError) as trouble:
             self._cannot_load(trouble)
@@ -174,7 +174,7 @@ class CoreHost(Generic[C]):
             self.tell(fact)
 
     def stop(self) -> None:
-        """This node no longer leads: requests that wait are told to look for the new leader."""
+        """This node no longer leads: waiting requests fail with NOT_COORDINATOR, and clients look for the leader."""
         self._stopped = True
         if self._loading is not None:
             self._loading.cancel()

@@ -1,7 +1,8 @@
 """One durable core per partition of an internal topic, on the node that leads the partition.
 
-A core starts where this node begins to lead and stops where it no longer does (`role_changed`). While a core loads, its
-clients are told to try again; so are they while this node's metadata is older than the core's records.
+When this node begins to lead a partition, it starts the core; when it no longer leads, it stops the core
+(`role_changed`). Clients get a retriable error while a core loads, and while this node's metadata is older than the
+core's records.
 """
 
 from collections.abc import Callable, Iterator

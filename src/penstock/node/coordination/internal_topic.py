@@ -1,4 +1,4 @@
-"""Reads and writes partitions of internal topics: records that stand for state."""
+"""Reads and writes the records of internal topics."""
 
 from collections.abc import Iterable, Iterator
 

@@ -16,7 +16,7 @@ from penstock.node.metadata.metadata_log import MetadataLog
 from penstock.node.parts import Part, TopicChanges
 from penstock.node.replication.partition_table import LogLost
 from penstock.node.replication.storage import Storage
-from penstock.node.replication.vote_files import begin_anew
+from penstock.node.replication.vote_files import how_to_replace
 from penstock.raft import GroupConfig
 from penstock.types import TopicPartition
 
@@ -52,7 +52,7 @@ class Entry(Part):
             self._open_metadata(GroupConfig(voters=founders) if storage.me in founders else None)
         except (LogLost, CorruptLog) as lost:
             message = f"the metadata of this node is lost: {lost}"
-            raise PromisesLost(message, begin_anew(self._config.log_dir)) from lost
+            raise PromisesLost(message, how_to_replace(self._config.log_dir)) from lost
 
     def _open_metadata(self, founding: GroupConfig | None) -> None:
         metadata = self._metadata

@@ -7,7 +7,7 @@ id without exchanging messages, in any order, and again after a crash.
 1. A peer that is in a cluster always comes first: adopt its cluster when this node is among the founders, else join.
 2. A node founds only when every seed has answered, is empty and was started with the same list, and when this node is
    one of them. So all founders, whenever they decide, decide on the same set: a set of all the seeds' nodes.
-3. The decision is on disk before any other node is told (this module's caller sees to that).
+3. The decision is on disk before any other node learns of it (the caller of this module ensures that).
 
 Why this ends in one cluster. Let two nodes decide to found, on sets F and G. Both lists are equal, or neither would
 have decided (rule 2), so F and G hold the nodes of the same addresses. They differ only if a node was emptied (another

@@ -1,4 +1,4 @@
-"""Tells all nodes which partitions this one leads, and learns the same from them (see `leaders`)."""
+"""Announces to all nodes which partitions this one leads, and receives their announcements (see `leaders`)."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 TELL_AGAIN_SECONDS = 0.5
-"""After this long a node is told again what could not be sent to it: its connection was full, not gone."""
+"""An announcement is sent again after this time if the node's connection was full."""
 
 
 class LeaderAnnouncer(Part):
-    """This node's voice in the matter of leaders, and its ear."""
+    """Sends and receives announcements of leaders."""
 
     def __init__(
         self, *, node_id: NodeId, state: ClusterState, leaders: LeaderTable, transport: "Transport"
@@ -34,10 +34,10 @@ class LeaderAnnouncer(Part):
         self._leaders = leaders
         self._transport = transport
         self._uninformed: dict[NodeId, None] = {}
-        """Connected nodes that have missed something."""
+        """Connected nodes that missed an announcement."""
 
     def role_changed(self, partition: Partition) -> None:
-        """This node began or ceased to serve a partition, or heard of a new leader of it."""
+        """This node began or ceased to serve a partition, or its replica has a new leader."""
         group = partition.group
         if partition.serves:
             self.announce(group, partition.term, partition.replica.in_sync_nodes())
@@ -45,7 +45,7 @@ class LeaderAnnouncer(Part):
             self._leaders.lost(group, partition.term, self._node_id)
 
     def metadata_changed(self, topics: TopicChanges) -> None:
-        """Leaders of topics that are gone are forgotten."""
+        """Forgets the leaders of deleted topics."""
         known = self._state.topics
         if not known.keys() >= {*topics.changed, *topics.vanished}:
             self._leaders.keep({METADATA_GROUP.topic_id, *(topic.topic_id for topic in known.values())})
@@ -58,7 +58,7 @@ class LeaderAnnouncer(Part):
                 self._send(node, body)
 
     def peer_up(self, node: NodeId) -> None:
-        """It may have missed everything."""
+        """Sends all announcements again: the node may have missed any of them."""
         rows = list(self._leaders.led_by(self._node_id))
         if rows:
             self._send(node, encode_rows(rows))
@@ -72,7 +72,7 @@ class LeaderAnnouncer(Part):
     def _tell_again(self) -> None:
         missed, self._uninformed = self._uninformed, {}
         for node in missed:
-            if node in self._transport.connected():  # otherwise it is told when it comes back
+            if node in self._transport.connected():  # otherwise `peer_up` sends them when it connects again
                 self.peer_up(node)
 
     def heard(self, sender: NodeId, body: memoryview) -> None:

@@ -1,9 +1,9 @@
-"""Who leads which partition, as far as this node has heard.
+"""The leaders of partitions, as far as this node has heard.
 
-Every group elects its own leader, and clients may ask any node for it, also one that holds no replica. So leaders tell
-all nodes about themselves: when they are elected, when their in-sync set changes, and everything again to a node that
-has just been connected. It is hearsay and may lag; a client that was led to the wrong node is told so there and asks
-again. The higher term is right, whoever says it first.
+Every group elects its own leader, and clients may ask any node for it, also one that holds no replica. So a leader
+announces itself to all nodes when it is elected and when its in-sync set changes, and announces everything again to a
+node that has just connected. The table may be out of date: a node that is asked by mistake refuses, and the client asks
+again. Of two announcements the one with the higher term counts, in whatever order they arrive.
 """
 
 from collections.abc import Callable, Collection, Container, Iterator
@@ -42,7 +42,7 @@ _DECODER = msgspec.msgpack.Decoder(list[LeaderRow])
 
 
 class LeaderTable:
-    """What was heard last of each group."""
+    """The newest announcement of each group."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called after each change of a group's leader."""
@@ -53,7 +53,7 @@ class LeaderTable:
         return self._rows.get(group, UNKNOWN)
 
     def learn(self, group: GroupId, heard: Leadership) -> bool:
-        """Whether this is news. Of one term only its leader speaks, so what comes later is newer."""
+        """Whether the announcement is new. Only one leader announces itself in a term, so a later one is newer."""
         known = self._rows.get(group)
         if known is not None and (heard.term < known.term or heard == known):
             return False
@@ -62,8 +62,8 @@ class LeaderTable:
         return True
 
     def lost(self, group: GroupId, term: Term, me: NodeId) -> None:
-        """This node is in `term` of the group and knows no leader: those of earlier terms lead no more, and neither
-        does this node itself. Another leader of this term may well be there, just not be heard as a member."""
+        """This node is in `term` of the group and knows no leader: leaders of earlier terms do not lead any more, and
+        this node does not either. Another node may lead this term without this replica having heard from it."""
         known = self._rows.get(group)
         if known is not None and (known.term < term or known.leader == me):
             self._rows[group] = Leadership(NO_LEADER, known.term, ())

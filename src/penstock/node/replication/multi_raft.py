@@ -1,8 +1,8 @@
-"""Connects the groups of this node with their peers: what all cores say in one turn of the loop goes to a peer in one
+"""Connects the groups of this node with their peers: all messages of one turn of the event loop to a peer go into one
 frame.
 
-One timer looks at all groups' deadlines, and one beat per peer and interval speaks for all groups that this node leads.
-So a thousand idle groups cost a node a few frames a second and a glance at a thousand numbers.
+One timer checks the deadlines of all groups, and one heartbeat per peer and interval covers all groups that this node
+leads. So a thousand idle groups cost a node a few frames a second and a comparison of a thousand numbers.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.node")
 
 TICKS_PER_BEAT = 3
-"""How much finer than a beat deadlines are looked at."""
+"""Deadlines are checked this many times per heartbeat interval."""
 UUID_BYTES = 16
 FRAME_BYTES = 4 * 1024 * 1024
-"""A frame is sent when it holds this much: a peer should get something to do while the rest is being read."""
+"""A frame is sent when it has this size, so that the peer can work on it while the rest is being read."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -46,16 +46,17 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     partition: int
     incarnation: int
-    """Of the replica that it is meant for: a node that lost its data since is somebody else."""
+    """Incarnation of the receiving replica: a node that has lost its data meanwhile is another replica."""
     message: Message
     entries_bytes: int = 0
-    """Entries of an append are not in the message but behind all envelopes, so that nobody copies them."""
+    """The entries of an append follow all envelopes, outside the message, so that they need not be copied."""
     sender: int = 0
-    """Incarnation of the replica that sends it, if that is not its node's own: it was made anew since."""
+    """Incarnation of the sending replica if it differs from its node's: the replica was rebuilt."""
 
 
 class Posted(NamedTuple):
-    """A message that waits for its frame. Who sent it is noted at once: a moment later it may be another one."""
+    """A message that waits for its frame. `sender` is set at once, because the replica may be rebuilt before the frame
+    is sent."""
 
     to: Replica
     group: GroupId
@@ -128,7 +129,7 @@ class MultiRaft(Part):
         self._loop = asyncio.get_running_loop()
         self._groups: dict[GroupId, RaftDriver] = {}
         self._reborn: dict[GroupId, int] = {}
-        """Incarnations of the replicas that are not what this node is: made anew, because their files were lost."""
+        """Incarnations of replicas that differ from this node's: they were rebuilt after lost or damaged files."""
         self._outbox: dict[Replica, list[Posted]] = {}
         self._outbox_bytes = 0
         self._scheduled = False
@@ -148,7 +149,7 @@ class MultiRaft(Part):
         return self._clock.wall_ms()
 
     def replica(self, group: GroupId) -> Replica:
-        """What this node is in that group."""
+        """This node's replica of the group, in its present life."""
         return self.me.in_life(self.hard_states.life(group))
 
     def find(self, group: GroupId) -> RaftDriver | None:
@@ -157,7 +158,7 @@ class MultiRaft(Part):
     # --- life
 
     async def start(self) -> None:
-        """Begins to tick. A node that is alone has nothing to wait for and never calls this."""
+        """Starts the timer. A node that runs alone needs none and never calls this."""
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
 
     async def stop(self) -> None:
@@ -191,7 +192,7 @@ class MultiRaft(Part):
     # --- messages
 
     def post(self, to: Replica, group: GroupId, message: Message) -> None:
-        """Goes out when this turn of the loop is over, together with all else for that node."""
+        """Sends the message at the end of this turn of the event loop, together with all others for that node."""
         posted = Posted(to, group, message, self._reborn.get(group, 0))
         self._outbox.setdefault(to, []).append(posted)
         if type(message) is Append:
@@ -210,7 +211,7 @@ class MultiRaft(Part):
             self.transport.send(to.node, frame_kinds.RAFT, pack(messages))
 
     def on_messages(self, sender: NodeId, body: memoryview) -> None:
-        """Raft messages of a peer. ProtocolViolation if they make no sense: the connection is closed then."""
+        """Raft messages of a peer. Raises ProtocolViolation if they are malformed: then the connection is closed."""
         envelopes = unpack(body)
         node = self.transport.connected()[sender].replica
         for envelope in envelopes:
@@ -220,7 +221,7 @@ class MultiRaft(Part):
                     f"a message of incarnation {envelope.sender}, which is none of its sender's"
                 )
             member = self._addressee(envelope)
-            # One that is not known here yet was made a moment ago: its leader asks again.
+            # A group that this node does not know yet was just created: its leader sends again.
             if member is not None:
                 member.step(replica, envelope.message)
 
@@ -233,12 +234,12 @@ class MultiRaft(Part):
     # --- beats
 
     def peer_up(self, node: NodeId) -> None:
-        """A connection begins: nothing that was said before counts."""
+        """A connection begins: heartbeats start a new session."""
         for replica in [known for known in self._senders if known.node == node]:
             del self._senders[replica]
 
     def peer_down(self, node: NodeId) -> None:
-        """A connection ended. Whoever follows a leader there need not hope to hear it."""
+        """A connection ended: replicas that follow a leader on that node need not wait for its next heartbeat."""
         now = self.now()
         for member in self._groups.values():
             leader = member.core.leader
@@ -246,7 +247,7 @@ class MultiRaft(Part):
                 member.core.leader_lost(now)
 
     def _beat(self) -> None:
-        """Speaks to every peer for all groups that this node leads and that it is a member of."""
+        """Sends every peer one heartbeat for all groups that this node leads and that the peer is a member of."""
         nodes = {hello.node: hello.replica for hello in self.transport.connected().values()}
         led: dict[Replica, list[tuple[GroupId, Beat]]] = {replica: [] for replica in self._senders}
         reborn: dict[Replica, dict[GroupId, beats.Pair]] = {}
@@ -286,7 +287,7 @@ class MultiRaft(Part):
             speaker = self._senders.get(replica)
             effects = speaker.receive(self.now(), frame, self._core) if speaker is not None else []
         for group, some in effects:
-            member = self._groups.get(group)  # what one of them decides may close another one
+            member = self._groups.get(group)  # the effects of one group may close another one
             if member is not None:
                 member.carry_out(some)
 
@@ -296,8 +297,8 @@ class MultiRaft(Part):
 
 
 def addressees(members: "Iterable[Replica]", nodes: "Mapping[NodeId, Replica]") -> dict[Replica, int]:
-    """To which of these nodes, as they are now, a beat goes, and to which of its incarnations (0: its own). While a
-    replica is being made anew there are two on its node, of which the older one has ended for good."""
+    """The nodes, as they are now, that get a heartbeat, each with the incarnation that it is for (0: the node's own).
+    While a replica is being rebuilt there are two on its node, of which the older one has ended for good."""
     found: dict[Replica, int] = {}
     for member in members:
         node = nodes.get(member.node)

@@ -103,7 +103,7 @@ class Partition:
         """The term of the leader that is known here."""
         self.is_replicated = False
         self.offline_reason: Halt | None = None
-        """Why this replica takes no more part; None while it does."""
+        """Why this replica no longer takes part; None while it does."""
         self.high_watermark: Offset = log.start_offset
         """Exclusive end of the committed records: no reader may see this offset yet. The group tells what is
         committed."""
@@ -222,11 +222,14 @@ class Partition:
         if self.offline_reason is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is offline: {self.offline_reason}")
         return KafkaError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by {self.leader or 'nobody yet'}"
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{self.name} is led by node {self.leader}" if self.leader else f"{self.name} has no leader now",
         )
 
     def _out_of_touch(self) -> KafkaError:
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: out of touch with its replicas")
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name}: this leader has lost contact with its replicas"
+        )
 
     # --- writing
 

@@ -1,12 +1,12 @@
 """All partitions of which this node holds a replica: opened, found by name, closed, destroyed.
 
-A folder is never deleted because nobody knows it: one that belongs to no topic is moved to `orphans/` with a warning,
-since the metadata may be what was lost. Only a topic that was deleted by decision, or a replica that was moved
-elsewhere by decision, loses its files. Whose a folder is tells the store of terms and votes, which knows groups by
-their topic's id: the folder of a topic that was deleted and made again while this node was away is not mistaken for the
-new one's.
+An unknown folder is never deleted: the table moves it to `orphans/` with a warning, because the metadata may be what
+was lost. Files are deleted only by a decision: the topic was deleted, or the replica was moved to another node. The
+store of terms and votes records which partition owns a folder, by the topic's id. So the folder of a topic that was
+deleted and created again while this node was down is not mistaken for the new topic's.
 
-A replica that is made anew (`renew`) leaves its old files in `orphans/` too: they may hold what no other replica has.
+A replica that is rebuilt (`renew`) leaves its old files in `orphans/` too: they may have records that no other replica
+has.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger("penstock.node")
 ORPHANS = "orphans"
 
 Offline = CorruptLog | StorageError
-"""Why a partition could not be opened: it stays closed, and all others go on."""
+"""Why a partition could not be opened. It stays closed; other partitions are not affected."""
 
 
 class LogLost(StorageError):
@@ -59,7 +59,7 @@ class PartitionTable:
         self._topics: dict[str, dict[int, Partition | Offline]] = {}
         self._own: list[Partition] = []
         self._groups: dict[TopicPartition, GroupId] = {}
-        """Of all replicas that were to be opened, the offline ones too."""
+        """The groups of all replicas that this node should have open, also of the offline ones."""
 
     # --- finding
 
@@ -100,7 +100,7 @@ class PartitionTable:
                     yield partition
 
     def replica(self, group: GroupId) -> Replica:
-        """What this node is in that group."""
+        """This node's replica of the group, in its present life."""
         return self._multi_raft.replica(group)
 
     def had_log(self, group: GroupId) -> bool:
@@ -108,19 +108,19 @@ class PartitionTable:
         return self._multi_raft.hard_states.had_log(group)
 
     def is_connected(self, member: Replica) -> bool:
-        """Whether its node is connected with this one now, with the folder that the replica is of."""
+        """Whether the replica's node is connected with this one now, and still has the replica's data folder."""
         hello = self._multi_raft.transport.connected().get(member.node)
         return hello is not None and member.life_of(hello.replica) is not None
 
     def replicas(self) -> Iterator[tuple[TopicPartition, GroupId, Partition | Offline]]:
-        """All that were to be opened, the offline ones too."""
+        """All replicas that this node should have open, also the offline ones."""
         for name, group in self._groups.items():
             found = self._topics.get(name.topic, {}).get(name.partition)
             if found is not None:
                 yield name, group, found
 
     def own(self) -> list[Partition]:
-        """Those of the node itself, outside all topics."""
+        """The partitions of the node itself, which belong to no topic."""
         return list(self._own)
 
     def tended(self) -> list[Partition]:
@@ -150,7 +150,7 @@ class PartitionTable:
         self._groups[name] = group
         there = not config.memory and self._disk.exists(f"{self._topics_dir}/{name}")
         if there and not self._multi_raft.hard_states.is_known(group):
-            # Somebody else's records: an earlier topic of this name.
+            # The records are those of an earlier topic of this name.
             self._move_aside(str(name))
         return self._partition(name, group, config, founding, on_commit=None)
 
@@ -178,7 +178,7 @@ class PartitionTable:
         *,
         is_copied: bool = True,
     ) -> Partition:
-        """`is_copied`: should its files be gone, the node starts without them, and others may send them."""
+        """`is_copied`: if the files are gone, the node starts without them, and other replicas may send them."""
         disk = self._disk_of(config)
         stored = Log.open(disk, f"{self._topics_dir}/{name}", config)
         for cut in stored.cuts:
@@ -200,7 +200,7 @@ class PartitionTable:
         )
 
     def _check_not_lost(self, stored: Log, group: GroupId, is_copied: bool) -> None:
-        """A replica that forgot what it had acknowledged must not vote: it could elect one who never had it."""
+        """A replica that has lost acknowledged entries must not vote: it could elect a replica that never had them."""
         if stored.entries.end_index == 0 and self._multi_raft.hard_states.had_log(group):
             copied = "where enough other nodes have it, it is copied from them; else " if is_copied else ""
             raise LogLost(
@@ -209,16 +209,16 @@ class PartitionTable:
             )
 
     def renew(self, name: TopicPartition, life: int, config: TopicConfig) -> Partition | None:
-        """Makes a replica anew, in another life, with an empty log that its leader fills. The old files are moved aside
-        before the new life is noted: a crash between the two leaves a replica that misses its files, and is renewed
-        again, and never a new life with the files of an old one. Raises StorageError, with the replica closed."""
+        """Rebuilds a replica, in another life, with an empty log that its leader fills. The old files are moved aside
+        before the new life is stored. A crash between the two leaves a replica without files, which is rebuilt again,
+        and never a new life with the files of an old one. Raises StorageError; the replica is then closed."""
         found, group = self._topics[name.topic][name.partition], self._groups[name]
         if isinstance(found, Partition):
             found.close()
-            found.log.abandon("is made anew")
-            self._topics[name.topic][name.partition] = LogLost(f"{name} is being made anew")
+            found.log.abandon("is rebuilt")
+            self._topics[name.topic][name.partition] = LogLost(f"{name} is being rebuilt")
         if self._disk.exists(f"{self._topics_dir}/{name}"):
-            self._move_aside(str(name), "is made anew from the other replicas")
+            self._move_aside(str(name), "is rebuilt from the other replicas")
         self._multi_raft.hard_states.renew_now(group, life)
         return self.open(name, group, config, None)
 
@@ -228,7 +228,7 @@ class PartitionTable:
                 partition.reconfigure(config)
 
     def destroy(self, topic: str, indexes: Iterable[int]) -> list[Callable[[], None]]:
-        """Closes these replicas for good; returns the slow part of deleting them, for a thread."""
+        """Closes these replicas for good. Returns the slow part of their deletion, for a thread."""
         partitions = self._topics.get(topic, {})
         slow = []
         for index in indexes:
@@ -255,7 +255,8 @@ class PartitionTable:
                 self._move_aside(f"{topic}-{index}")
 
     def close(self) -> None:
-        """Closes every log; one that cannot save what would make the next start quicker keeps none from closing."""
+        """Closes every log. A log that cannot save its checkpoint (the next start is then slower) does not keep others
+        from closing."""
         for partition in self.tended():
             partition.close()
             try:
@@ -278,13 +279,13 @@ class PartitionTable:
 
     def _move_aside(self, folder: str, why: str = "belongs to no topic") -> None:
         self._disk.make_dir(ORPHANS)
-        # Its own name must be on the disk before anything is moved there: what is aside is all that is left of it.
+        # The name of the folder itself must be on the disk before files move there: they may be the only copy.
         self._disk.sync_dir("")
         self._disk.rename(f"{self._topics_dir}/{folder}", f"{ORPHANS}/{folder}.{self._clock.wall_ms()}")
         for changed in (ORPHANS, self._topics_dir):
             self._disk.sync_dir(changed)
         log.warning(
-            "%s %s: its files were moved to %s/ (delete them there if you do not miss them)",
+            "%s %s: its files were moved to %s/ (delete them if you do not need them)",
             folder,
             why,
             ORPHANS,

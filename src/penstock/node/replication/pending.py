@@ -17,7 +17,7 @@ class PendingRequests:
     def __init__(self) -> None:
         self._acks: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self.uncommitted: deque[tuple[Offset, int]] = deque()
-        """Last offset and size in bytes of each batch that is not committed: fetches are told when it is."""
+        """Last offset and size in bytes of each uncommitted batch: when it is committed, waiting fetches count it."""
         self.fetches: dict[FetchWaiter, None] = {}
 
     def add(self, last_offset: Offset, future: asyncio.Future[None]) -> None:

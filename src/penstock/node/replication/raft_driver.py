@@ -1,7 +1,7 @@
-"""One group's Raft core at work: gives it the facts, carries out what it decides.
+"""Drives one group's Raft core: passes inputs to it and carries out its effects.
 
-The core returns effects and this carries them out at once and in order, so that the core always looks at a log that is
-what it decided. What takes time (a flush, a saved vote) is started here and told to the core when it is done.
+The driver carries out effects at once and in order, so that the log always matches the core's decisions. Slow work (a
+flush, a saved vote) is started here and reported to the core when it is done.
 """
 
 import logging
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.node")
 
 NOWHERE, EVERYWHERE = Offset(0), Offset(2**63 - 1)
-"""Where entries that a leader sends may leave offsets out: compaction does, and happens only to topics that want it."""
+"""Below this offset, entries from a leader may leave offsets out: only compacted topics have such gaps."""
 
 Halt = StorageError | CorruptLog | BrokenPromise
-"""Why a replica takes no part any more."""
+"""Why a replica no longer takes part in its group."""
 
 
 class GroupHost(Protocol):
-    """The owner of the group's log. It is told what the group decides."""
+    """The owner of the group's log. The driver reports the group's decisions to it."""
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the group in log lines."""
         ...
 
     def dirty(self) -> None:
@@ -77,15 +77,15 @@ class GroupHost(Protocol):
     def config_changed(self, config: GroupConfig | None) -> None: ...
 
     def damaged(self, rot: CorruptLog) -> None:
-        """Stored bytes are not what they were. The replica goes on: its owner sees to it that it is made anew."""
+        """Stored bytes are damaged. The replica goes on; its owner has it rebuilt."""
         ...
 
     def settled(self) -> None:
-        """All that was decided in one go has been told."""
+        """All effects of one input have been carried out."""
         ...
 
     def halted(self, error: Halt) -> None:
-        """This replica takes no part any more, until it is opened anew."""
+        """This replica takes no part in its group until it is opened again."""
         ...
 
 
@@ -103,8 +103,8 @@ class RaftDriver:
         eager: bool = False,
         is_lasting: bool = True,
     ) -> None:
-        """`eager`: followers act on what is committed and should hear of it at once. `is_lasting`: the log is meant to
-        be there after a restart."""
+        """`eager`: followers act on committed entries and should learn of each commit at once. `is_lasting`: the log
+        must survive a restart."""
         self.group = group
         self.log = stored
         self._multi_raft = multi_raft
@@ -112,12 +112,12 @@ class RaftDriver:
         self._stopped = False
         self._full = False
         self._leader_start = 0
-        """Where the leader's log starts, as far as has been heard."""
+        """The start of the leader's log, as far as this replica knows."""
         self._refused = ""
-        """What was wrong with the entries that came last, until some come that are right."""
+        """Why the last entries could not be stored; empty after entries that could."""
         self._wrote_control = False
         self._log_noted = not is_lasting or multi_raft.hard_states.had_log(group)
-        """It is on the disk that this group has a log here: only then is anything of it acknowledged."""
+        """The store of votes has durably recorded that this group has a log here. Nothing is acknowledged before."""
         self._noting = False
         installed = stored.entries.prefix_config
         self.core = Raft(
@@ -125,7 +125,7 @@ class RaftDriver:
             log=stored.entries,
             hard=multi_raft.hard_states.get(group),
             config=decode_config(installed) if installed else founding,
-            # Raft wants to know where such an entry ends; it is one wide.
+            # Raft needs the index at which such an entry ends; it is one wide.
             history=[
                 (index + 1, decode_config(payload)) for index, payload in stored.entries.control_payloads()
             ],
@@ -207,12 +207,12 @@ class RaftDriver:
             self.carry_out(effects)
 
     def halt(self, error: Halt) -> None:
-        """The disk failed: what this replica says of its log can no longer be trusted, so it says nothing."""
+        """The disk failed: claims of this replica about its log cannot be trusted any more, so it makes none."""
         if not self._stopped:
             self.stop()
             self._host.halted(error)
 
-    # --- what it decides
+    # --- effects
 
     def carry_out(self, effects: list[Effect]) -> None:
         if not effects:
@@ -232,36 +232,37 @@ class RaftDriver:
         except (BatchError, KafkaError) as wrong:
             self._refuse_entries(str(wrong))
         except Exception as surprise:
-            # The core believes that it was done: nothing that this replica says can be trusted any more.
+            # The core assumes that the effect was carried out: claims of this replica cannot be trusted any more.
             log.exception("%s: a bug", self._host.label)
             self.halt(StorageError(f"an effect could not be carried out: {surprise!r}"))
         if not self._stopped:
             self._host.settled()
 
     def _refuse_entries(self, wrong: str) -> None:
-        """They rotted where they came from, or were changed on the way: their leader is told, and looks."""
+        """The entries are damaged on the leader's disk or were changed on the way. The reply makes the leader check."""
         if wrong != self._refused:
             self._refused = wrong
-            log.error("%s: what %s sent cannot be stored: %s", self._host.label, self.core.leader, wrong)
+            log.error("%s: entries from %s cannot be stored: %s", self._host.label, self.core.leader, wrong)
         self._feed(self.core.entries_refused)
 
     def _suspect(self, effect: Suspect) -> None:
-        """Reads on the loop, once in a while and not more than one message holds."""
+        """Checks the entries that a follower could not store. This reads on the event loop, rarely, and at most the
+        size of one message."""
         rot = self.log.scrubber.check_entries(effect.index, self._multi_raft.settings.max_append_bytes)
         if rot is not None:
             self._host.damaged(rot)
             return
         log.warning(
-            "%s: node %s could not store what follows index %d; it is whole here, so it was damaged on the way or "
-            "there: it is sent again",
+            "%s: node %s could not store the entries after index %d; they are intact here, so they were damaged on "
+            "the way or there: they are sent again",
             self._host.label,
             effect.peer,
             effect.index,
         )
 
     def _no_space(self, refused: DiskFull) -> None:
-        """Nothing was acknowledged. A follower is sent it again, and there may be space by then; a leader that cannot
-        write what it decided lets another one lead."""
+        """Nothing was acknowledged. A follower gets the entries again, when there may be space; a leader that cannot
+        write its own entries resigns."""
         if not self._full:
             self._full = True
             log.error("%s: %s", self._host.label, refused)
@@ -283,7 +284,11 @@ class RaftDriver:
         self._multi_raft.hard_states.save(self.group, effect.hard, has_log=has_log, saved=saved)
 
     def _truncate(self, effect: Truncate) -> None:
-        log.info("%s: drops what its leader never had, from index %d on", self._host.label, effect.end_index)
+        log.info(
+            "%s: truncates entries that its leader does not have, from index %d on",
+            self._host.label,
+            effect.end_index,
+        )
         self.log.truncation.to_index(effect.end_index)
         if self.log.entries.end_index == 0 and self._log_noted:
             self._log_noted = False
@@ -326,13 +331,13 @@ class RaftDriver:
             prefix = msgspec.msgpack.decode(message.prefix, type=Prefix)
             self.log.reset(replace(prefix, config=encode_config(message.config)))
         except DiskFull as full:
-            # The core has begun anew already, so there is no way back for this replica.
-            raise StorageError(f"no space to begin anew: {full}") from full
+            # The core already counts on the new start, so this replica cannot go back to its old log.
+            raise StorageError(f"no space to start the log again: {full}") from full
         except (msgspec.DecodeError, ValueError) as wrong:
-            raise StorageError(f"a prefix that cannot be: {wrong}") from wrong
-        log.info("%s: begins anew at offset %d", self._host.label, self.log.start_offset)
+            raise StorageError(f"the leader sent an invalid prefix: {wrong}") from wrong
+        log.info("%s: starts again at offset %d, from its leader", self._host.label, self.log.start_offset)
         if not self._log_noted:
-            # The answer is the next effect.
+            # The next effect sends the reply, so this must be durable before.
             self._multi_raft.hard_states.note_log_now(self.group)
             self._log_noted = True
         self.carry_out(self.core.durable(self._multi_raft.now()))
@@ -342,8 +347,8 @@ class RaftDriver:
         self._follow_start()
 
     def _follow_start(self) -> None:
-        """As far as is committed here, which the log has been told, and flushed. The rest follows when that is: its
-        leader says it once."""
+        """Deletes the prefix that the leader has deleted, as far as it is committed and flushed here. The rest follows
+        after the next commit or flush, because the leader sends its start only once."""
         if self._stopped or self._leader_start <= self.log.start_offset:
             return
         retention, first_index = self.log.retention, self.log.entries.first_index

@@ -1,9 +1,9 @@
-"""What the leader of a partition does for its group, unasked: brings its members to what the metadata says, tells who
-keeps up, and hands the lead to whom it belongs. With each round, damaged replicas are looked after too (`mending`),
-whoever leads them.
+"""The periodic work of a partition's leader for its group: it changes the members as the metadata says, announces which
+replicas are in sync, and transfers leadership to the preferred leader. Each round also repairs the damaged replicas of
+this node (`repair`), whichever node leads them.
 
-A change of members goes in the order that keeps data safe: the group changes in its own log, then its leader reports
-that, and only when the report is in the metadata may a replica that has left delete its files.
+A change of members follows the order that keeps data safe: the group changes in its own log, then its leader reports
+the change, and a replica that has left may delete its files only when the report is in the metadata.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ log = logging.getLogger("penstock.node")
 
 ROUND_SECONDS = 0.5
 FOUNDING = -1
-PATIENT_ROUNDS = 10
-"""For how many rounds a preferred leader must have kept up before it gets the lead: one that was just started has
-better things to do, and clients dislike every move."""
+ROUNDS_IN_SYNC_MIN = 10
+"""A preferred leader gets the leadership when it was in sync for this many rounds: a node that has just started is
+busy, and every transfer costs clients a retry."""
 
 
 class ReplicaReconciler(Part):
-    """Looks after the partitions that this node leads."""
+    """Does the periodic work for all partitions that this node leads."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class ReplicaReconciler(Part):
         self._hands_over = hands_over
         self._reports: dict[object, asyncio.Task[None]] = {}
         self._rounds_in_sync: dict[object, int] = {}
-        self._mender = ReplicaRepair(me=me, state=state, partitions=partitions, controller=controller)
+        self._repair = ReplicaRepair(me=me, state=state, partitions=partitions, controller=controller)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def stop(self) -> None:
-        tasks = [*self._reports.values(), *self._mender.reports()]
+        tasks = [*self._reports.values(), *self._repair.reports()]
         tasks += [self._task] if self._task is not None else []
         for task in tasks:
             task.cancel()
@@ -70,7 +70,7 @@ class ReplicaReconciler(Part):
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            self._mender.look()
+            self._repair.look()
             for partition in list(self._partitions.online()):
                 if (partition.serves and partition.is_replicated) or self._has_target(partition):
                     try:
@@ -78,7 +78,9 @@ class ReplicaReconciler(Part):
                     except (Refused, ProtocolViolation) as not_now:
                         log.debug("%s: %s", partition.name, not_now)
                     except Exception:
-                        log.exception("%s: a bug in looking after it; the others go on", partition.name)
+                        log.exception(
+                            "%s: a bug in its reconciliation; others are not affected", partition.name
+                        )
 
     def _has_target(self, partition: Partition) -> bool:
         assignment = self._state.assignment(partition.group)
@@ -96,7 +98,7 @@ class ReplicaReconciler(Part):
     # --- members
 
     def _bring_members(self, partition: Partition, assignment: Assignment) -> bool:
-        """Whether there is something under way."""
+        """Whether a change of members, or the report of one, is under way."""
         core = partition.replica.consensus.core
         config = core.config
         self._drop_unwanted(partition, assignment)
@@ -106,7 +108,7 @@ class ReplicaReconciler(Part):
         if any(
             one.node == self._me.node and one != partition.replica.me for one in assignment.target_members
         ):
-            # Its own replica is to be made anew: that needs another leader.
+            # The leader's own replica is to be rebuilt: that needs another leader.
             return True
         target = frozenset(assignment.target_members)
         if voters != frozenset(assignment.members) or (target and voters == target):
@@ -116,17 +118,20 @@ class ReplicaReconciler(Part):
             partition.replica.consensus.change_config(assignment.target_members)
             return True
         if config.learners:
-            # Of a move that was given up: nobody else would ever send them away.
+            # They are left over from a cancelled move, and only the leader can remove them.
             partition.replica.consensus.change_config(config.voters)
             return True
         return False
 
     def _drop_unwanted(self, partition: Partition, assignment: Assignment) -> None:
-        """A move that was overtaken or cancelled: its newcomers may never come, and what is wanted now waits."""
+        """Abandons a change that was replaced or cancelled: its new members may never catch up, and the change that is
+        wanted now would wait for them."""
         wanted = assignment.target_members or assignment.members
         under_way = partition.replica.consensus.core.catching_up_for
         if under_way is not None and frozenset(under_way.voters) != frozenset(wanted):
-            log.info("%s: no longer goes to %s", partition.name, [voter.node for voter in under_way.voters])
+            log.info(
+                "%s: abandons the move to %s", partition.name, [voter.node for voter in under_way.voters]
+            )
             partition.replica.consensus.abandon_change()
 
     def _report(self, partition: Partition, voters: tuple[Replica, ...], index: int) -> None:
@@ -134,13 +139,17 @@ class ReplicaReconciler(Part):
             try:
                 await self._controller.report_moved(partition.group, voters, index or FOUNDING)
             except PenstockError as trouble:
-                log.info("%s: its members could not be reported, again soon: %s", partition.name, trouble)
+                log.info(
+                    "%s: its members could not be reported yet, the next round tries again: %s",
+                    partition.name,
+                    trouble,
+                )
             finally:
                 self._reports.pop(partition.group, None)
 
         self._reports[partition.group] = asyncio.get_running_loop().create_task(report())
 
-    # --- the lead
+    # --- leadership
 
     def _hand_over(self, partition: Partition, assignment: Assignment, in_sync: Collection[int]) -> None:
         preferred = assignment.members[0]
@@ -152,7 +161,7 @@ class ReplicaReconciler(Part):
             self._rounds_in_sync.pop(key, None)
             return
         rounds = self._rounds_in_sync[key] = self._rounds_in_sync.get(key, 0) + 1
-        if rounds >= PATIENT_ROUNDS:
+        if rounds >= ROUNDS_IN_SYNC_MIN:
             self._rounds_in_sync.pop(key)
-            log.info("%s: hands the lead to node %s, where it belongs", partition.name, preferred)
+            log.info("%s: transfers leadership to its preferred leader, node %s", partition.name, preferred)
             partition.replica.consensus.transfer(preferred)

@@ -1,13 +1,14 @@
-"""Damaged replicas of this node: the lead is handed to one that is whole, the controller is told, and what it decides
-is carried out. `penstock.cluster.damage` has the rules, and why they are safe.
+"""Repairs damaged replicas of this node: transfers leadership to an intact replica, reports the damage to the
+controller, and carries out the controller's decision. `penstock.cluster.damage` has the rules, and why they are safe.
 
-A replica is damaged if rot was found in it (by a scrub, or because a follower could not store what it was sent), or if
-it could not be opened because its log is corrupt or gone. Other troubles of a disk, such as too few file descriptors,
-are not: they pass, and the bytes are there.
+A replica is damaged if wrong bytes were found in it (by a scrub, or because a follower could not store its entries), or
+if its log could not be opened because it is corrupt or gone. Other disk errors, such as too few file descriptors, are
+not damage: they pass, and the bytes are intact.
 
-Which *life* a replica shall be in is what the metadata says (the target of a move, or what the group has); which one it
-is in, this node knows, durably. A node in an earlier life than it should be makes the replica anew. One in a later life
-(the move was given up) does not go back: it reports the life that is asked for as damaged, and proposes the next one.
+The metadata says which *life* a replica should be in (the target of a move, or the members of the group). This node
+stores durably which life its replica is in. If that life is earlier, the node rebuilds the replica. If it is later,
+because the move was cancelled, the node does not go back: it reports the requested life as damaged and proposes the
+next one.
 """
 
 import asyncio
@@ -24,15 +25,15 @@ from penstock.types import GroupId, Replica, TopicPartition
 
 log = logging.getLogger("penstock.node")
 
-PATIENT_ROUNDS = 10
-"""For how many rounds (of half a second) something must keep a replica from being made anew before people are told:
-another one that is being mended, or a node that is being restarted, is through by then."""
+ROUNDS_BEFORE_ERROR = 10
+"""An obstacle to a rebuild is logged after this many rounds of half a second. Common obstacles are over by then:
+another replica that is being rebuilt, a node that is being restarted."""
 TEXTS_MAX = 20
-"""Different ones of one replica: those of a disk may name another file each time."""
+"""Different obstacles of one replica that are counted: errors of a disk may name another file each time."""
 
 
 class ReplicaRepair:
-    """Looks after what is damaged on this node."""
+    """Repairs the damaged replicas of this node."""
 
     def __init__(
         self, *, me: Replica, state: ClusterState, partitions: PartitionTable, controller: Controller
@@ -43,12 +44,12 @@ class ReplicaRepair:
         self._controller = controller
         self._reports: dict[GroupId, asyncio.Task[None]] = {}
         self._obstacles: dict[TopicPartition, dict[str, int]] = {}
-        """For how many rounds each of these was so, of each damaged replica: people are told once."""
+        """For how many rounds each obstacle has held, by damaged replica: each is logged once."""
         self._sound: dict[GroupId, Assignment] = {}
-        """Replicas that were what they should be, by the assignment that said so: most, in nearly every round."""
+        """Replicas that were as assigned, with the assignment of that time: most replicas, in nearly every round."""
 
     def reports(self) -> Collection[asyncio.Task[None]]:
-        """Those under way."""
+        """Reports that are under way."""
         return self._reports.values()
 
     def look(self) -> None:
@@ -62,13 +63,13 @@ class ReplicaRepair:
             try:
                 self._mind(name, group, found)
             except StorageError as trouble:
-                self._say(name, f"cannot be made anew now: {trouble}", after_rounds=1)
+                self._say(name, f"cannot be rebuilt now: {trouble}", after_rounds=1)
             except Exception:
-                log.exception("%s: a bug in mending it; the others go on", name)
+                log.exception("%s: a bug in its repair; other replicas are not affected", name)
         if len(self._sound) > len(replicas):
             self._sound.clear()
         for partition in self._partitions.own():
-            # The metadata log: there is nobody to make it anew, but others may lead.
+            # The metadata log cannot be rebuilt like the others, but another node can lead it.
             if partition.damage is not None:
                 self._hand_over(partition, ())
 
@@ -83,7 +84,7 @@ class ReplicaRepair:
             return
         wanted, life = assigned.life_of(self._me), self._partitions.replica(group).life_of(self._me)
         if wanted is None or life is None:
-            # Of a data folder that this node no longer has: the planner sees that by itself.
+            # The replica is of a data folder that this node no longer has: the planner replaces it without a report.
             return
         if wanted > life:
             self._renew(name, found, assignment, wanted)
@@ -92,7 +93,7 @@ class ReplicaRepair:
             if isinstance(found, Partition):
                 self._hand_over(found, assignment.damaged_nodes)
 
-    # --- what is to be done
+    # --- repairs
 
     def _renew(
         self, name: TopicPartition, found: Partition | Offline, assignment: Assignment, life: int
@@ -101,14 +102,14 @@ class ReplicaRepair:
             if found.leads:
                 self._hand_over(found, assignment.damaged_nodes)
                 return
-            # Others may have failed since this was decided: a rotten replica that takes part is better than none.
-            # What the metadata knows of that is up to `fence_after_ms` old; a connection ends with its process.
+            # Other replicas may have failed since the decision, and a damaged replica that takes part is better than
+            # none. The metadata may be `fence_after_ms` old, so the connections count: one ends with its process.
             obstacle = why_not_rebuilt(self._state, assignment, found.replica.me, self._away(assignment))
             if obstacle is not None:
-                self._say(name, f"damaged, and not made anew now: {obstacle}")
+                self._say(name, f"damaged, and not rebuilt now: {obstacle}")
                 return
         topic = self._state.topics[name.topic]
-        log.warning("%s is made anew from the other replicas", name)
+        log.warning("%s is rebuilt from the other replicas", name)
         self._partitions.renew(name, life, topic.config)
 
     def _away(self, assignment: Assignment) -> list[int]:
@@ -117,7 +118,8 @@ class ReplicaRepair:
         return [member.node for member in others if not self._partitions.is_connected(member)]
 
     def _hand_over(self, partition: Partition, damaged: Collection[int]) -> None:
-        """To one that has kept up and is not known to be damaged; if there is none, nobody has more than this one."""
+        """Transfers leadership to a replica that has kept up and is not known to be damaged. Without one, this replica
+        goes on leading: no other one has more entries."""
         if not partition.leads or not partition.is_replicated:
             return
         others = [
@@ -126,14 +128,16 @@ class ReplicaRepair:
             if node != self._me.node and node not in damaged
         ]
         if not others:
-            self._say(partition.name, "damaged, and nobody else is known to be whole: it serves what it can")
+            self._say(
+                partition.name, "damaged, and no other replica is known to be intact: it goes on leading"
+            )
             return
         config = partition.replica.group_config
         successors = [] if config is None else [one for one in config.voters if one.node in others]
         try:
             for successor in successors[:1]:
                 partition.replica.consensus.transfer(successor)
-                log.warning("%s: damaged here, hands the lead to node %s", partition.name, successor)
+                log.warning("%s: damaged here, transfers leadership to node %s", partition.name, successor)
         except Refused as not_now:
             log.debug("%s: %s", partition.name, not_now)
 
@@ -145,12 +149,12 @@ class ReplicaRepair:
         assigned: Replica,
         renewal: Replica,
     ) -> None:
-        """Until it is in the metadata; then people are told if nothing can come of it."""
+        """Reports the damage until it is in the metadata. If the replica cannot be rebuilt then, an error is logged."""
         known = assignment.damage_of(assigned)
         if known is not None and known.renewal == renewal.incarnation:
             obstacle = why_not_rebuilt(self._state, assignment, assigned)
             if obstacle is not None:
-                self._say(name, f"damaged, and not made anew: {obstacle}")
+                self._say(name, f"damaged, and not rebuilt: {obstacle}")
         elif group not in self._reports:
             report = self._tell_controller(name, group, assigned, renewal)
             self._reports[group] = asyncio.get_running_loop().create_task(report)
@@ -161,11 +165,13 @@ class ReplicaRepair:
         try:
             await self._controller.report_damaged(group, assigned, renewal.incarnation)
         except PenstockError as trouble:
-            log.info("%s: its damage could not be reported, again soon: %s", name, trouble)
+            log.info(
+                "%s: its damage could not be reported yet, the next round tries again: %s", name, trouble
+            )
         finally:
             self._reports.pop(group, None)
 
-    def _say(self, name: TopicPartition, what: str, *, after_rounds: int = PATIENT_ROUNDS) -> None:
+    def _say(self, name: TopicPartition, what: str, *, after_rounds: int = ROUNDS_BEFORE_ERROR) -> None:
         rounds = self._obstacles.setdefault(name, {})
         if len(rounds) >= TEXTS_MAX:
             rounds.clear()
@@ -175,7 +181,7 @@ class ReplicaRepair:
 
 
 def _assigned(assignment: Assignment, me: Replica) -> Replica | None:
-    """Which replica this node shall hold."""
+    """The replica that this node should hold."""
     members = assignment.target_members or assignment.members
     return next((member for member in members if member.node == me.node), None)
 

@@ -30,9 +30,9 @@ class ReplicaFacts(NamedTuple):
     end_offset: int
     """The replica has flushed everything below it."""
     lag: int
-    """How far it is behind the leader's log, counted in Raft's way."""
+    """How far it is behind the leader's log, in Raft's index."""
     silent_ms: int
-    """Since when it has sent nothing."""
+    """The time since its last message."""
     learner: bool
 
 
@@ -162,7 +162,7 @@ class PartitionReplica:
         partition = self._partition
         partition.offline_reason = error
         partition.leads = partition.leads and not partition.is_replicated
-        log.error("%s takes no more part until the next start: %s", partition.name, error)
+        log.error("%s takes no part until the next start: %s", partition.name, error)
         if isinstance(error, CorruptLog):
             partition.damaged(error)
         self._pending.fail(error)
@@ -188,7 +188,7 @@ class PartitionReplica:
         ]
 
     def hand_over(self) -> bool:
-        """Transfers the lead to the voter that has kept up best. False if no other voter was heard lately."""
+        """Transfers leadership to the voter that has kept up best. False if no other voter was heard lately."""
         core, me = self.consensus.core, self.me
         lately = self._multi_raft.now() - core.settings.election_timeout_s
         others = [
@@ -220,7 +220,7 @@ class PartitionReplica:
 
     def sample_in_sync(self) -> tuple[int, ...]:
         """As `in_sync_nodes`; the next calls compare with what is committed now. Appends that a majority has, but fewer
-        replicas than the topic requires, fail: their records stay, and the producers are told."""
+        replicas than the topic requires, fail: their records stay, and the producers get an error."""
         found = self.in_sync_nodes()
         self._sampled_commit = self.consensus.core.commit_index
         partition = self._partition

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.node.membership.links import MakeLinks
 
 HAND_OVER_SECONDS = 3.0
-"""How long a node that stops waits for other leaders: without the wait they are elected."""
+"""How long a stopping node waits for leadership transfers; partitions without one elect a leader afterwards."""
 HAND_OVER_CHECK_SECONDS = 0.02
 
 

@@ -1,13 +1,14 @@
-"""Which files of votes a node may start with.
+"""Opens the files of votes, and refuses to start a node that has lost them.
 
-The votes also tell which logs were here (`SavedVote.has_log`), so a node without them has forgotten two promises: whom
-it elected, and what it acknowledged. With both a log and the votes gone, it would help to elect somebody who has less
-than was acked, and nobody would notice. So only two folders may lack them:
+The votes also record which logs this node has (`SavedVote.has_log`). So a node without them has forgotten two promises:
+which candidates it voted for, and which entries it acknowledged. If a log and the votes are lost together, the node
+could help to elect a replica that lacks acknowledged records, and no error would show it. So only two kinds of folder
+may lack them:
 
-1. One that is new. The votes are made before a folder is told its cluster, and before gossip writes anything: whoever
-   has the one had the other.
-2. One of a node that was always alone and is older than votes are. There is nobody to elect, and all logs in it are
-   taken for known.
+1. A new folder. The votes are created before the folder gets its cluster, and before gossip writes anything: a folder
+   with a cluster or a gossip file had votes.
+2. The folder of a node that was always alone, from a version before votes were stored. It has no other replica to
+   elect, and all logs in the folder count as its own.
 """
 
 from penstock.errors import CorruptLog, PromisesLost
@@ -19,8 +20,8 @@ from penstock.types import Replica
 
 
 def open_votes(disk: Disk, folder: DataFolder, shown_path: str) -> tuple[VoteStore, bool]:
-    """The votes, and whether the folder is older than they are. PromisesLost for a node of a cluster that has lost
-    them; `shown_path` is where people find the folder."""
+    """The votes, and whether the folder is from a version before votes. Raises PromisesLost for a node of a cluster
+    that has lost them; messages name the folder as `shown_path`."""
     was_in_cluster = _was_in_cluster(disk, folder)
     missing = [name for name in (f"{VOTES_PATH}.0", f"{VOTES_PATH}.1") if not disk.exists(name)]
     if missing and was_in_cluster:
@@ -35,19 +36,20 @@ def open_votes(disk: Disk, folder: DataFolder, shown_path: str) -> tuple[VoteSto
 
 
 def _was_in_cluster(disk: Disk, folder: DataFolder) -> bool:
-    """A node that others joined has founded its cluster as one that is alone does; but it has gossiped."""
+    """A node that founded its cluster alone has only itself as founder, even if others joined later. But then it has a
+    gossip file."""
     alone = (Replica(folder.node_id, folder.incarnation),)
     return folder.founders not in ((), alone) or disk.exists(GOSSIP_PATH)
 
 
 def _lost(how: str, shown_path: str) -> PromisesLost:
-    return PromisesLost(f"the votes of this node are {how}", begin_anew(shown_path))
+    return PromisesLost(f"the votes of this node are {how}", how_to_replace(shown_path))
 
 
-def begin_anew(shown_path: str) -> str:
-    """What to do with a node of a cluster that no longer knows what it promised. Nothing less than the whole folder
-    will do: the rest of it would be used under the old identity."""
+def how_to_replace(shown_path: str) -> str:
+    """Advice for a node of a cluster that has lost its votes or metadata. The whole folder must be emptied: otherwise
+    the node would use the rest of it under its old identity."""
     return (
-        f"empty the folder {shown_path} (keep what was in it until all is well) and start it with the same id; "
-        "its data is copied from the others"
+        f"empty the folder {shown_path} (keep a copy of its files until the cluster is healthy) and start the node "
+        "with the same id; its data is copied from the other nodes"
     )

@@ -5,8 +5,8 @@ Five sources, each with its own accuracy:
 
     metadata    which nodes are registered, and which replicas each partition shall have; soon the same on all nodes
     gossip      which nodes are alive; seconds old, and only a hint
-    leaders     who leads and who keeps up, as the leaders themselves announced it
-    progress    how far each replica is: only its leader knows, so that for a whole report every node is asked once
+    leaders     the leaders and in-sync replicas, as the leaders announced them
+    progress    how far each replica is: only its leader knows, so every node is asked once for a whole report
     offline     which replicas are damaged or take no part, and why: only the node that holds them knows
 
 Nothing here decides anything, and no source is waited for: a node that does not answer is named in `unanswered`, and
@@ -179,8 +179,9 @@ class Sight(NamedTuple):
     damaged: tuple[ReplicaTrouble, ...] = ()
 
 
-class Seat(NamedTuple):
-    """This node itself, which a node without a cluster has not registered."""
+class NodeIdentity(NamedTuple):
+    """A node's replica id, addresses, rack and version. A node without a cluster is not registered, so it supplies its
+    own."""
 
     replica: Replica
     kafka: str
@@ -314,7 +315,7 @@ def _absence(node: NodeStatus) -> str:
 
 def draw_nodes(
     state: ClusterState,
-    seat: Seat,
+    me: NodeIdentity,
     sight: Sight,
     quorum: QuorumStatus,
     partitions: Sequence[PartitionStatus],
@@ -326,18 +327,18 @@ def draw_nodes(
             hosts.setdefault(node, {}).setdefault(one.topic, []).append(one.partition)
         if one.leader is not None:
             leads.setdefault(one.leader, {}).setdefault(one.topic, []).append(one.partition)
-    known = {node_id: _seat_of(info) for node_id, info in state.nodes.items()}
-    known.setdefault(seat.replica.node, seat)
+    known = {node_id: _registered_identity(info) for node_id, info in state.nodes.items()}
+    known.setdefault(me.replica.node, me)
     return [
-        _node(known[node_id], state.nodes.get(node_id), seat, sight, quorum, hosts, leads)
+        _node(known[node_id], state.nodes.get(node_id), me, sight, quorum, hosts, leads)
         for node_id in sorted(known)
     ]
 
 
 def _node(
-    one: Seat,
+    one: NodeIdentity,
     info: NodeInfo | None,
-    me: Seat,
+    me: NodeIdentity,
     sight: Sight,
     quorum: QuorumStatus,
     hosts: Mapping[int, dict[str, list[int]]],
@@ -365,8 +366,8 @@ def _node(
     )
 
 
-def _seat_of(info: NodeInfo) -> Seat:
-    return Seat(
+def _registered_identity(info: NodeInfo) -> NodeIdentity:
+    return NodeIdentity(
         replica=info.replica,
         kafka=str(Address(info.kafka.host, info.kafka.port)),
         http=str(Address(info.http.host, info.http.port)) if info.http is not None else None,

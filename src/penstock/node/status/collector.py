@@ -18,12 +18,12 @@ from penstock.node.status.cluster_status import (
     ALIVE,
     ClusterFigures,
     ClusterStatus,
+    NodeIdentity,
     NodeStatus,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
     ReplicaTrouble,
-    Seat,
     Sight,
     draw_moves,
     draw_nodes,
@@ -99,7 +99,7 @@ class StatusCollector:
         state = node.metadata.state
         partitions = list(draw_partitions(state, node.view, sight))
         quorum = self._quorum(sight)
-        nodes = draw_nodes(state, self._seat(), sight, quorum, partitions)
+        nodes = draw_nodes(state, self._identity(), sight, quorum, partitions)
         troubles = tuple(draw_troubles(nodes, partitions, quorum, sight))
         leaderless = tuple(_name(one) for one in partitions if one.leader is None)
         weak = tuple(_name(one) for one in partitions if one.under_replicated and one.leader is not None)
@@ -131,7 +131,7 @@ class StatusCollector:
         sight = self._sight({})
         state = self._node.metadata.state
         partitions = list(draw_partitions(state, self._node.view, sight))
-        return draw_nodes(state, self._seat(), sight, self._quorum(sight), partitions)
+        return draw_nodes(state, self._identity(), sight, self._quorum(sight), partitions)
 
     def figures(self) -> ClusterFigures:
         node = self._node
@@ -241,11 +241,11 @@ class StatusCollector:
         links = self._node.links
         return frozenset(links.network.connected()) if links is not None else frozenset()
 
-    def _seat(self) -> Seat:
+    def _identity(self) -> NodeIdentity:
         from importlib.metadata import version  # slow to import, and often never needed
 
         node, config = self._node, self._node.config
-        return Seat(
+        return NodeIdentity(
             replica=node.me,
             kafka=str(config.advertised),
             http=_shown(config.http),

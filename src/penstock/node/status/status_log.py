@@ -155,7 +155,9 @@ class StatusLog:
             except PenstockError as trouble:
                 self._put_back(batch)
                 if not self._in_trouble:
-                    log.warning("events wait: %s cannot be written: %s", self._topic, trouble)
+                    log.warning(
+                        "%s cannot be written, and its events wait in memory: %s", self._topic, trouble
+                    )
                 self._in_trouble = True
                 return False
             except Exception:
@@ -178,7 +180,7 @@ class StatusLog:
             try:
                 rows.append(Record(len(rows), told.wall_ms, None, encode(told, self._node_id), ()))
             except TypeError:
-                log.exception("a bug: %s cannot be told with %s", told.kind, list(told.facts))
+                log.exception("a bug: the event %s cannot have the fields %s", told.kind, list(told.facts))
         return rows
 
     def _take(self) -> list[Told]:

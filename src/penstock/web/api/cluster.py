@@ -29,7 +29,7 @@ _REFUSALS = {
     ),
     ErrorCode.INVALID_REQUEST: (409, "too_few_nodes", f"{_ANOTHER_NODE}, and try again"),
 }
-"""What the controller's refusals mean here, by Kafka's codes for them."""
+"""Status, code and advice for the controller's refusals, by Kafka's error code."""
 
 
 class NodeParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

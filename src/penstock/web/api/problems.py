@@ -2,7 +2,7 @@
 
 `code` is for programs and never changes its meaning. A refusal of a Kafka handler has Kafka's name in lower case
 (`topic_already_exists`); the other codes are the web API's own. `message` is for people, and says what to do where that
-is not plain. `field` names the part of the request that is wrong, if it is one: `records[2].partition`, `offset`.
+is not obvious. `field` names the wrong part of the request, if there is exactly one: `records[2].partition`, `offset`.
 
     400  the request is wrong, and will never work as it is
     404  it does not exist        409  it exists, and its state forbids this        416  the offset does not exist
