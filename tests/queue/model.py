@@ -11,7 +11,7 @@ FOR_EVER = 10**15
 
 @dataclass(frozen=True)
 class Message:
-    """What the log has at an offset."""
+    """The record at an offset."""
 
     gap: bool = False
     due_ms: int = 0
@@ -21,7 +21,7 @@ class Message:
 
 @dataclass
 class Fate:
-    """What became of it."""
+    """The state of an offset."""
 
     state: str
     deliveries: int = 0
@@ -33,7 +33,7 @@ class Fate:
 
 @dataclass
 class Stored:
-    """What the state topic would have: whole copies."""
+    """The contents of the state topic, as whole copies."""
 
     start: int
     chunks: dict[int, dict[int, Fate]] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class Model:
     # Looking
 
     def undone(self) -> list[tuple[int, Fate]]:
-        """What was read and is not done."""
+        """Offsets that were read and are not done."""
         read = [offset for offset in range(self.start, self.read_to) if self.fates[offset].state != DONE]
         return [(offset, self.fates[offset]) for offset in read]
 

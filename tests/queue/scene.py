@@ -1,4 +1,4 @@
-"""A queue partition with its clock and its state topic, told in sentences."""
+"""A queue partition with its clock and its state topic, for tests that read like transcripts."""
 
 from penstock.errors import ErrorCode
 from penstock.queue import AckKind, AckResult, QueuePartition, QueueSettings, ScanResult
@@ -23,7 +23,7 @@ class Scene:
         self.queue = QueuePartition(self.settings, term=Term(1), start_offset=start)
         self.stored: dict[bytes, bytes] = {}
         self.keys: dict[int, int | None] = {}
-        """What the log has, for key-ordered queues."""
+        """The keys in the log, for key-ordered queues."""
         if messages:
             self.reads(messages)
 
@@ -57,7 +57,7 @@ class Scene:
         return self.queue.acknowledge(self.now_ms, member, first, last, kinds, delay_ms=delay_ms, token=token)
 
     def writes(self) -> int | None:
-        """One write; it is in the state topic, but nobody has heard of that yet."""
+        """One write: it is in the state topic, but has not been confirmed yet."""
         changes = self.queue.take_changes()
         if changes is None:
             return None
@@ -75,7 +75,7 @@ class Scene:
         return tokens
 
     def crashes(self, **settings: object) -> None:
-        """Another leader begins with what is stored."""
+        """Another leader restores the partition from the stored state."""
         self.term += 1
         if settings:
             self.settings = QueueSettings(**settings)  # type: ignore[arg-type]

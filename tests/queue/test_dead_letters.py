@@ -1,4 +1,4 @@
-"""What was delivered too often, or rejected, is copied before it is done. Numbers: queue/partition.py."""
+"""A message that was delivered too often, or rejected, is copied before it is done. Numbers: queue/partition.py."""
 
 from penstock.queue import DeadLetter, DeadLetterReason, State
 from tests.queue.scene import ACCEPT, NOT_YOURS, REJECT, RELEASE, TAKEN, Scene
@@ -110,7 +110,7 @@ def test_what_is_buried_before_it_is_read_again_need_not_be_read() -> None:
 
 
 def test_what_had_its_last_delivery_when_the_leader_died_goes_to_the_dead_letters() -> None:
-    """It may be what brought the leader down."""
+    """It may be the message that brought the leader down."""
     scene = Scene(messages=3, delivery_limit=1)
     scene.gets("ann", 2)
     scene.says("ann", ACCEPT, 0)

@@ -1,4 +1,4 @@
-"""One message of a key at a time, in order, whoever comes and goes. [7]"""
+"""One message of a key at a time, in order, whichever members join or leave. [7]"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

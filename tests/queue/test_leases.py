@@ -1,4 +1,5 @@
-"""Who gets what, for how long, and what an acknowledgement does. Numbers are the invariants of queue/partition.py."""
+"""Which member gets which messages, for how long, and the effects of acknowledgements. Numbers are the invariants of
+queue/partition.py."""
 
 import pytest
 

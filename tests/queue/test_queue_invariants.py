@@ -56,7 +56,7 @@ SETTINGS = st.builds(
 
 
 def some(state: str) -> Callable[[Any], bool]:
-    """Chance alone mostly acquires where nothing is available, and acknowledges what nobody holds."""
+    """Purely random steps mostly acquire where nothing is available, and acknowledge messages that no member holds."""
     return lambda self: self.model.count(state) > 0
 
 
@@ -74,7 +74,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         self.term = 0
         self.writes: list[tuple[list[tuple[bytes, bytes | None]], Stored]] = []
         self.promises: list[set[int]] = []
-        """By write: what was accepted, and answered when the write was saved."""
+        """By write: the offsets that were accepted, and confirmed when the write was saved."""
         self.under_way: tuple[int, set[int]] | None = None
         self.accepted: dict[int, set[int]] = {}
         """By token."""
@@ -82,7 +82,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         self.start_offset = start
         self.restart(0)
 
-    # What members do
+    # Steps of members
 
     @rule(messages=st.lists(MESSAGES, min_size=3, max_size=12))
     def add_records(self, messages: list[Message]) -> None:
@@ -98,7 +98,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         self.extend(stamped)
 
     def read_much(self) -> None:
-        """A whole chunk and a little, most of it nothing."""
+        """A whole chunk and a little, most of it gaps."""
         messages = [Message()] * 9 + [Message(gap=True)] * CHUNK_SIZE + [Message()] * 9
         self.extend(messages)
 
@@ -146,7 +146,8 @@ class QueueUnderFire(RuleBasedStateMachine):
     @rule(stranger=st.sampled_from([None, None, None, "ann"]), data=st.data(), delay=st.none() | SHORT_MS)
     @precondition(some(naive.LEASED))
     def acknowledge(self, stranger: str | None, data: st.DataObject, delay: int | None) -> None:
-        """Usually by who holds it, from a single one to all that it holds in a row, and sometimes beyond."""
+        """Usually by the member that holds it, from a single offset to all that it holds in a row, and sometimes
+        beyond."""
         self.model.tick(self.now_ms)
         leased = [(offset, fate) for offset, fate in self.model.undone() if fate.state == naive.LEASED]
         first, fate = data.draw(st.sampled_from(leased[-30:])) if leased else (self.start_offset, None)
@@ -189,7 +190,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         for offset, kind in enumerate(each_kind, first):
             self.model.settle(self.now_ms, offset, kind, delay)
 
-    # What happens to the partition
+    # Steps of the partition
 
     @rule(duration_ms=st.sampled_from([1, 50, 400, 600, 1000]))
     def time_passes(self, duration_ms: int) -> None:
@@ -202,7 +203,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         data=st.data(),
     )
     def upset(self, what: str, data: st.DataObject) -> None:
-        """One rule for all that makes the state simpler, so that it does not run_timers all the time."""
+        """One rule for everything that makes the state simpler, so that it does not happen all the time."""
         if what == "retention":
             self.retention_deletes(data.draw(st.sampled_from([1, 3, 10])))
         elif what == "much":
@@ -260,7 +261,9 @@ class QueueUnderFire(RuleBasedStateMachine):
         number, tokens = self.under_way
         self.under_way = None
         for token in self.partition.saved(number):
-            assert token in tokens  # who came after the write began is not answered by it
+            assert (
+                token in tokens
+            )  # an acknowledgement that came after the write began is not confirmed by it
             self.promises[-1] |= self.accepted[token]
         assert self.partition.saved_start_offset is not None
         assert self.partition.saved_start_offset <= self.partition.start_offset
@@ -292,7 +295,7 @@ class QueueUnderFire(RuleBasedStateMachine):
         self.partition.trimmed(self.now_ms, self.log_start)
         self.model.trim(self.now_ms, self.log_start)
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def the_model_agrees(self) -> None:

@@ -1,4 +1,4 @@
-"""What is stored, when who acknowledged is answered, and what the next leader knows. Numbers: queue/partition.py."""
+"""What is stored, when acknowledgements are confirmed, and what the next leader knows. Numbers: queue/partition.py."""
 
 import random
 
@@ -55,7 +55,7 @@ def test_what_was_saved_as_accepted_is_never_handed_out_again() -> None:
     for offset in (0, 1, 4, 9):
         scene.says("ann", ACCEPT, offset)
     scene.saves()
-    scene.says("ann", ACCEPT, 5)  # of this nobody was told
+    scene.says("ann", ACCEPT, 5)  # this was not confirmed
     scene.crashes()
     assert scene.queue.start_offset == 2
     scene.reads(8)
@@ -118,7 +118,7 @@ def test_the_next_leader_deletes_what_the_last_one_left_behind() -> None:
 
 
 def test_a_large_change_takes_several_writes_and_is_answered_after_the_last() -> None:
-    """[1] Wherever the writes end, what is stored is true."""
+    """[1] Any prefix of the writes is true."""
     chunks = MAX_CHUNKS_PER_WRITE + 20
     scene = Scene(messages=chunks * CHUNK_SIZE, max_leased=10**7)
     scene.gets("ann", chunks * CHUNK_SIZE)
@@ -142,7 +142,8 @@ def test_a_large_change_takes_several_writes_and_is_answered_after_the_last() ->
 
 
 def test_a_round_of_writes_keeps_to_the_start_offset_that_it_began_with() -> None:
-    """[1] The head of the round says it; what lies above it must be in the chunks, even if it is passed meanwhile."""
+    """[1] The head of the round says it; offsets above it must be in the chunks, even if the start offset passes them
+    meanwhile."""
     chunks = MAX_CHUNKS_PER_WRITE + 3
     scene = Scene(messages=chunks * CHUNK_SIZE, max_leased=10**7, delivery_limit=0)
     scene.gets("ann", chunks * CHUNK_SIZE)

@@ -1,4 +1,4 @@
-"""Where order is strict, nothing is handed out behind a message that failed or whose time has not come. [9]"""
+"""In strict order, no message is delivered behind one that failed or is not due. [9]"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a subscriber is sent, and what its acks mean."""
+"""Which messages a subscriber is sent, and the effects of its acks."""
 
 from collections.abc import Sequence
 
@@ -136,7 +136,7 @@ def test_an_ack_reaches_back_in_the_order_of_sending_not_of_offsets() -> None:
     assert first_undone(one) == 3
 
 
-# --- what is not due
+# --- deferred messages
 
 
 def test_a_message_that_is_not_due_is_passed_over_and_sent_when_it_is() -> None:
@@ -198,7 +198,7 @@ def test_expired_messages_are_not_sent_and_hold_nothing_up() -> None:
     assert first_undone(one) == 2
 
 
-# --- the log's beginning, lanes that come and go
+# --- the start of the log, partitions that are added and dropped
 
 
 def test_what_retention_deleted_is_done_whatever_it_was() -> None:
@@ -247,7 +247,7 @@ def test_the_oldest_unacked_message_sets_the_deadline() -> None:
     assert one.ack_due_ms is None
 
 
-# --- what is stored
+# --- stored positions
 
 
 def test_what_was_acked_beyond_a_deferred_message_is_not_sent_again_after_a_restart() -> None:

@@ -17,7 +17,7 @@ offsets = st.integers(0, LOG_END + 2)
 
 
 class Log:
-    """What one partition holds: some offsets are missing, some say when they are due or expire."""
+    """The log of one partition: some offsets are missing, some records have a due time or expire."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -31,7 +31,7 @@ class Log:
 
 
 class Model:
-    """What must be true of one lane."""
+    """The invariants of one partition."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -145,7 +145,7 @@ class SubscriberMachine(RuleBasedStateMachine):
 
     @rule(max_bytes=st.sampled_from([30, 40, 4096]))
     def connects_again(self, max_bytes: int) -> None:
-        """What was stored is all that is known. With too little room for it, some comes again."""
+        """Restores the subscriber from its stored positions. If not all ranges fit, some messages are sent again."""
         positions = []
         for position in self.core.positions():
             mark = encode_metadata(1000, position.offset, position.done, max_bytes)

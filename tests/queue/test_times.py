@@ -1,4 +1,4 @@
-"""Messages that are not due yet, that rest before they are tried again, and that expire. [4]"""
+"""Messages that are not due yet, that wait for a retry, and that expire. [4]"""
 
 import sys
 

@@ -20,7 +20,7 @@ def watched() -> Iterator[Broker]:
 
 
 def reject_one(broker: Broker, group: str, topic: str, **configs: str) -> Event:
-    """What is told of it."""
+    """The event of it."""
     servers = broker.bootstrap_servers
     configure(servers, group, share_auto_offset_reset="earliest", **configs)
     publish(servers, topic, ["bad"])

@@ -1,4 +1,4 @@
-"""What a record's headers say of its delivery, and what is made of those that say nothing sensible."""
+"""Headers that control the delivery of a record, and how invalid values are treated."""
 
 import pytest
 

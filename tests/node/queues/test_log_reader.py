@@ -1,4 +1,4 @@
-"""Reading the log for a queue: nobody waits for what was deleted or compacted, and what is there is never lost."""
+"""Reading the log for a queue: deleted and compacted records block no consumer, and existing records are never lost."""
 
 import gzip
 from typing import Any, cast

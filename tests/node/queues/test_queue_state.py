@@ -1,4 +1,5 @@
-"""What queues keep: done is done, also after a restart and under another driver; who was replaced cannot write."""
+"""The stored state of queues: done stays done, also after a restart and under another driver; a replaced driver cannot
+write."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -75,7 +76,7 @@ async def taken(driver: QueueDriver, most: int = 100, member: str = MEMBER) -> l
 def test_what_was_accepted_is_not_delivered_after_a_restart_and_what_was_not_is(tmp_path: Path) -> None:
     async def work(node: Node) -> None:
         await create(node)
-        driver = await queue(node)  # from here on, since the queue begins with what comes
+        driver = await queue(node)  # from here on: the queue begins with new records
         await publish(node, numbers(10))
         assert await taken(driver) == list(range(10))
         await driver.acknowledge(MEMBER, [Acknowledgement(2, 4, ACCEPT), Acknowledgement(8, 8, ACCEPT)])
@@ -109,7 +110,7 @@ def test_a_driver_that_was_replaced_cannot_write_any_more(tmp_path: Path) -> Non
         old = await queue(node)
         await publish(node, numbers(3))
         await taken(old)
-        await node.queues.manager._store.claim(old.key, old.term)  # somebody else drives it from here on
+        await node.queues.manager._store.claim(old.key, old.term)  # another driver has claimed it
         with pytest.raises(KafkaError) as refused:
             await old.acknowledge(MEMBER, [Acknowledgement(0, 2, ACCEPT)])
         assert refused.value.code is ErrorCode.FENCED_STATE_EPOCH
@@ -190,7 +191,7 @@ def test_a_rejected_record_is_copied_whole_with_the_reason(tmp_path: Path) -> No
 
 
 def test_no_more_is_leased_than_is_sent(tmp_path: Path) -> None:
-    """What did not fit into the answer can be had by others, and its delivery does not count."""
+    """Messages that did not fit into the response are available to others, and their delivery does not count."""
 
     async def act(node: Node) -> None:
         await create(node)

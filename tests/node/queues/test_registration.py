@@ -1,4 +1,4 @@
-"""The group coordinator is told of a queue before it begins; a queue that is at work never waits for that."""
+"""The group coordinator registers a queue before it begins; a queue in use never waits for that."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What fails is tried less and less often, and each reason is told once."""
+"""Retries come less and less often, and each reason is logged once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where a queue begins, and what does not begin one."""
+"""Where a queue begins, and which requests do not create one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -147,11 +147,11 @@ def test_how_many_partitions_there_were_is_nobodys_queue(tmp_path: Path) -> None
     play(tmp_path, act)
 
 
-# --- who speaks of a queue that is gone
+# --- requests that mention a deleted queue
 
 
 async def deleted(node: Node) -> GroupId:
-    """A queue that had a message in somebody's hands."""
+    """A queue with a leased message."""
     await create(node)
     await queue(node)
     await publish(node, 0, 3)
@@ -199,7 +199,7 @@ def test_looking_at_a_deleted_queue_does_not_bring_it_back(tmp_path: Path) -> No
 
 
 def test_one_who_comes_to_work_while_another_only_looks_begins_the_queue(tmp_path: Path) -> None:
-    """The one who looks had found it, and it was deleted in between."""
+    """The request had found the queue, which was deleted before it went on."""
 
     async def act(node: Node) -> None:
         await create(node)

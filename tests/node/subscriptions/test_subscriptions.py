@@ -1,4 +1,4 @@
-"""Reading for many subscribers: what is shared, what is bounded, and what becomes of trouble."""
+"""Reading for many subscribers: shared reads, limits, and errors."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -42,7 +42,7 @@ class BrokenEncoder(PlainEncoder):
 
 
 class FakeReader:
-    """A partition in memory. `appended` wakes those who wait."""
+    """A partition in memory. `appended` wakes waiting reads."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
@@ -182,7 +182,7 @@ def test_when_nobody_waits_any_more_nobody_reads() -> None:
         wants[1].cancel()
         await stage.until(lambda: len(asyncio.all_tasks()) == 1)
         stage.reader.append(b"a")
-        assert isinstance(await stage.page(0), Page)  # and whoever comes next is served
+        assert isinstance(await stage.page(0), Page)  # and the next request is served
 
     on_stage(scenario)
 
