@@ -285,7 +285,7 @@ def test_the_last_node_cannot_leave_and_an_unknown_one_neither() -> None:
     state = cluster_of(1)
     with refused(ErrorCode.INVALID_REQUEST, "the last one"):
         decommission_node(state, 1)
-    with refused(ErrorCode.BROKER_NOT_AVAILABLE, "there is no node 5; nodes: 1"):
+    with refused(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no node 5; nodes: 1"):
         decommission_node(state, 5)
 
 

@@ -7,6 +7,10 @@ import httpx
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.calls import Calls, Target
+from penstock.node.calls.methods import DECOMMISSION_NODE, Method
+from penstock.node.calls.methods import REBALANCE as REBALANCE_METHOD
+from penstock.types import Caller
 from penstock.web.api.cluster import MAX_AT_ONCE, as_cluster_problem
 from penstock.web.api.problems import Problem, as_problem
 
@@ -99,6 +103,24 @@ def test_an_unknown_node_is_404(cluster: httpx.Client) -> None:
         assert "/v1/cluster/nodes" in message
 
 
+def test_the_controller_is_asked_on_behalf_of_the_caller(
+    cluster: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Caller] = {}
+    ask = Calls.ask
+
+    async def noted(self: Calls, target: Target, method: Method[Any, Any], request: Any, **rest: Any) -> Any:
+        asked[method.name] = rest["caller"]
+        return await ask(self, target, method, request, **rest)
+
+    monkeypatch.setattr(Calls, "ask", noted)
+    cluster.post(REBALANCE, json={"dry_run": True}).raise_for_status()
+    cluster.delete(DECOMMISSION).raise_for_status()
+    for method in (REBALANCE_METHOD, DECOMMISSION_NODE):
+        assert asked[method.name].host == "127.0.0.1"
+        assert asked[method.name].client_id.startswith("python-httpx")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status", "code", "field"),
     [
@@ -134,7 +156,12 @@ def test_a_node_that_is_alone_has_nothing_to_move(http: httpx.Client, path: str)
     ("refusal", "status", "code", "advice"),
     [
         (KafkaError(ErrorCode.NOT_CONTROLLER, "no controller"), 503, "not_controller", "majority"),
-        (KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no node 3"), 404, "unknown_node", "/v1/cluster/nodes"),
+        (
+            KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, "no node 3"),
+            404,
+            "unknown_node",
+            "/v1/cluster/nodes",
+        ),
         (KafkaError(ErrorCode.INVALID_REQUEST, "the last one"), 409, "too_few_nodes", "another node"),
         (KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "3"), 409, "too_few_nodes", "fewer replicas"),
     ],

@@ -104,7 +104,7 @@ def decommission_node(state: ClusterState, node_id: int, *, on: bool = True) -> 
     info = state.nodes.get(node_id)
     if info is None:
         known = ", ".join(str(known) for known in sorted(state.nodes)) or "none"
-        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no node {node_id}; nodes: {known}")
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no node {node_id}; nodes: {known}")
     if info.decommissioning == on:
         return []
     if on:

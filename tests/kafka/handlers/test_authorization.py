@@ -25,6 +25,8 @@ from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGrou
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.kafka.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from penstock.kafka.wire.schema import ARRAY, INT32, RECORDS, STRING, STRUCT, UUID16
+from penstock.node.calls import Calls
+from penstock.node.calls.methods import CREATE_TOPIC
 from penstock.node.resources import Resources
 from penstock.types import Caller, Operation, ResourceType
 from tests.kafka.asking import create, write
@@ -312,6 +314,24 @@ def test_a_refused_caller_reads_no_record_and_a_refused_producer_writes_none(sce
         answer = scene.client.call(ApiKey.FETCH, 12, filled(ApiKey.FETCH, scene))
     assert isinstance(answer, fetch.FetchResponse)
     assert answer.responses[0].partitions[0].high_watermark == 1
+
+
+def test_a_topic_is_created_on_behalf_of_the_caller_that_uses_it(scene: Scene) -> None:
+    callers: list[Caller] = []
+    ask = Calls.ask
+
+    async def noted(self: Calls, target: Any, method: Any, request: Any, **rest: Any) -> Any:
+        if method is CREATE_TOPIC:
+            callers.append(rest["caller"])
+        return await ask(self, target, method, request, **rest)
+
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=f"{scene.topic}-used")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Calls, "ask", noted)
+        answer = scene.client.call(ApiKey.METADATA, 12, request)
+    assert isinstance(answer, MetadataResponse)
+    assert answer.topics[0].error_code == ErrorCode.NONE
+    assert callers == [Caller("User:ANONYMOUS", "127.0.0.1", "raw")]
 
 
 # --- listings

@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
+from penstock.cluster import ClusterState
+from penstock.cluster.membership import decommission_node
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
 from penstock.node.calls import retry
 from penstock.node.calls.retry import RETRYABLE, Changes, Retry, may_repeat
+from penstock.types import NodeId
 
 MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 WRONG = ErrorCode.INVALID_REQUEST
@@ -31,6 +34,12 @@ def test_a_request_that_may_have_been_executed_is_sent_again_only_if_it_may_be_r
 def test_a_mistake_in_the_request_is_never_sent_again() -> None:
     for problem in (KafkaError(WRONG), NotExecuted(WRONG), Unanswered(WRONG, "", may_be_done=False)):
         assert not may_repeat(problem, repeatable=True)
+
+
+def test_the_controllers_answer_that_a_node_does_not_exist_is_final() -> None:
+    with pytest.raises(KafkaError) as refusal:
+        decommission_node(ClusterState(NodeId(1)), 9)
+    assert not may_repeat(refusal.value, repeatable=True)
 
 
 async def test_a_pause_ends_when_the_target_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ async def _create(context: RequestContext, name: str) -> Topic:
     otherwise ask again only after a while."""
     node = context.node
     node.resources.check_create_topic(context.caller, name)
-    await node.controller.create_topic(name)
+    await node.controller.create_topic(name, caller=context.caller)
     topic = context.topic(name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LEADERS_WITHIN_SECONDS

@@ -3,7 +3,7 @@ for what only the controller may decide."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -21,7 +21,7 @@ MAX_AT_ONCE = 100
 
 _ANOTHER_NODE = "start another node with --seeds of this cluster"
 _REFUSALS = {
-    ErrorCode.BROKER_NOT_AVAILABLE: (404, "unknown_node", "GET /v1/cluster/nodes lists the nodes"),
+    ErrorCode.BROKER_ID_NOT_REGISTERED: (404, "unknown_node", "GET /v1/cluster/nodes lists the nodes"),
     ErrorCode.INVALID_REPLICATION_FACTOR: (
         409,
         "too_few_nodes",
@@ -91,17 +91,20 @@ class Cluster:
         wanted = call.body
         at_once = self._node.config.replication.max_moves if wanted.at_once is None else wanted.at_once
         with self._asking_the_controller():
-            return await self._node.controller.rebalance(dry_run=wanted.dry_run, at_once=at_once)
+            return await self._node.controller.rebalance(
+                dry_run=wanted.dry_run, at_once=at_once, caller=call.caller
+            )
 
     async def decommission_node(self, call: Call[NodeParams, NoBody]) -> Decommissioning:
-        return await self._decommission(call.params.node_id, on=True)
+        return await self._decommission(call, on=True)
 
     async def keep_node(self, call: Call[NodeParams, None]) -> Decommissioning:
-        return await self._decommission(call.params.node_id, on=False)
+        return await self._decommission(call, on=False)
 
-    async def _decommission(self, node_id: int, *, on: bool) -> Decommissioning:
+    async def _decommission(self, call: Call[NodeParams, Any], *, on: bool) -> Decommissioning:
+        node_id = call.params.node_id
         with self._asking_the_controller():
-            await self._node.controller.decommission(node_id, on=on)
+            await self._node.controller.decommission(node_id, on=on, caller=call.caller)
         return Decommissioning(node_id=node_id, decommissioning=on)
 
     @contextmanager
