@@ -98,7 +98,7 @@ def _json(step: RebalanceStep) -> str:
     )
 )
 @click.argument("node", type=click.IntRange(min=0))
-@click.option("--cancel", is_flag=True, help="Let the node stay after all.")
+@click.option("--cancel", is_flag=True, help="Cancel: the node stays.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the node is empty.")
 @asks(ClusterApi)
 def decommission(api: ClusterApi, node: int, cancel: bool, no_wait: bool) -> None:

@@ -18,10 +18,10 @@ from penstock.cli.problem import Problem
 FILE = "cluster.toml"
 HOST = "127.0.0.1"
 REPLICAS = 3
-"""Of topics that are made without a number, where there are as many nodes: one node may be lost."""
+"""Replicas of topics that are created without a number, if there are as many nodes: one node may be lost."""
 PORTS = range(10_000, 30_000)
-"""Below those that Linux gives to outgoing connections (32768 and up): a cluster that is started again wants its ports
-back, and an outgoing connection of another program must not have taken one meanwhile."""
+"""Below the ports that Linux gives to outgoing connections (32768 and up): a cluster that is started again needs the
+same ports, so no outgoing connection of another program may have taken one meanwhile."""
 TRIES = 200
 
 

@@ -75,7 +75,7 @@ def status(
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
-    """The partitions that the person wants to see."""
+    """The partitions to show."""
 
     topic: str | None
     trouble: bool

@@ -45,7 +45,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
     def config(self, **settings: Any) -> dict[str, Any]:
-        """librdkafka's configuration: ours, then what the person asked for with -X."""
+        """librdkafka's configuration: the command's settings, then those of the user (-X)."""
         base = {"bootstrap.servers": self.bootstrap, "client.id": "penstock-cli", "log_level": 0}
         ours = {name.replace("_", "."): value for name, value in settings.items()}
         return {**base, **ours, **self.settings, "logger": _silence}

@@ -33,12 +33,12 @@ from penstock.cli.stopping import Stop, stop_on_signals
 
 CHUNK = 500
 CHUNK_WAIT_S = 0.1
-"""Messages are printed when this many are there or this much time has passed, whichever is first."""
+"""Messages are printed when this many have arrived or this much time has passed, whichever is first."""
 
 QUICK_FETCH_MS, DEFAULT_FETCH_MS = 50, 500
-"""How long the broker may hold a fetch: the end of a partition is known when an empty one comes back."""
+"""How long the broker may hold a fetch: an empty response shows that the end of a partition is reached."""
 
-JOIN_PATIENCE_S = 15.0
+JOIN_NOTICE_S = 15.0
 """A rebalance takes seconds; after this long a person should know what is being waited for."""
 
 
@@ -76,7 +76,7 @@ class Reader:
         )
 
     def join(self) -> None:
-        """Reads what the group hands out."""
+        """Reads the partitions that the group assigns."""
         self._consumer.subscribe([self._plan.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def read_from(self, starts: topic_facts.Partitions) -> None:
@@ -163,7 +163,7 @@ class Reader:
               help="One JSON object per line, with key, headers, offset and timestamp.")  # fmt: skip
 @connects
 def consume(connection: Connection, key_separator: str | None, as_json: bool, **options: Any) -> None:
-    """Print the messages of TOPIC: new ones as they come, unless told where to start. Ctrl-C ends it."""
+    """Print the messages of TOPIC: new ones as they arrive, unless an option sets the start. Ctrl-C ends it."""
     plan = Plan(**options)
     if plan.group is not None and (plan.partitions or plan.offset is not None):
         raise click.UsageError("a group decides itself: --partition and --offset do not go with --group")
@@ -204,11 +204,11 @@ def _starts(connection: Connection, plan: Plan) -> topic_facts.Partitions:
 
 def _print_all(reader: Reader, plan: Plan, printer: Printer, stop: Stop) -> int:
     count = 0
-    impatient_at = time.monotonic() + JOIN_PATIENCE_S
+    notice_at = time.monotonic() + JOIN_NOTICE_S
     while not stop:
-        if not reader.assigned and time.monotonic() > impatient_at:
+        if not reader.assigned and time.monotonic() > notice_at:
             note(f"still waiting for group {plan.group} to hand out partitions")
-            impatient_at += JOIN_PATIENCE_S
+            notice_at += JOIN_NOTICE_S
         left = CHUNK if plan.max_messages is None else min(CHUNK, plan.max_messages - count)
         messages = reader.next(left) if left else []
         _write(messages, printer)

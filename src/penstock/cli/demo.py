@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job, end to end, told in chapters with real processes and real clients."""
+"""`penstock demo`: the main job, end to end, in chapters with real processes and real clients."""
 
 import shutil
 import tempfile
@@ -23,11 +23,11 @@ CHAPTERS = (start.play, groups.play, clients.play, crash.play, queues.play, clus
 def demo(messages: int, data_dir: str | None, as_json: bool) -> None:
     """Show the main job in about a minute.
 
-    A broker starts, real clients produce and consume, a group's lag is shown, the broker is killed with kill -9
-    while a producer is at work, and every acknowledged message is there again, once. A topic becomes a work queue whose
-    worker is killed, and a feed that is pushed to a subscriber. Then three nodes form a cluster
-    that loses a leader the same way and goes on without it, and a Spark pipeline takes a topic to another topic and
-    to Parquet, where there is Java. Everything it makes goes away afterwards.
+    It starts a broker, produces and consumes with real clients, and shows a group's lag. It kills the broker with
+    kill -9 while a producer writes, and finds every acknowledged message afterwards, once. It uses a topic as a work
+    queue whose worker is killed, and pushes it to a subscriber. Then it starts a cluster of three nodes and kills a
+    leader in the same way. If Java is installed, a Spark pipeline copies a topic to another topic and to Parquet. At
+    the end it removes everything that it created.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=data_dir))
     stage = Stage(folder=folder, messages=messages, quiet=as_json)

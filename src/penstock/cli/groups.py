@@ -96,7 +96,7 @@ def _held(partitions: list[list[Any]]) -> str:
 @click.option("--to-earliest", "target", flag_value="earliest", help="To the oldest message.")
 @click.option("--to-latest", "target", flag_value="latest", help="To the end: skip all there is.")
 @click.option("--to-offset", type=click.IntRange(min=0),
-              help="To this offset, within what the partition holds.")  # fmt: skip
+              help="To this offset, or the nearest that the partition has.")  # fmt: skip
 @click.option("--to-timestamp", metavar="TIME",
               help="To the first message at or after TIME (ISO 8601, or ms since 1970).")  # fmt: skip
 @click.option("--new-group", is_flag=True, help="Create the group if it does not exist.")

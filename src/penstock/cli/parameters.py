@@ -35,7 +35,7 @@ class Duration(click.ParamType[int]):
 
 
 def in_words(duration_ms: int) -> str:
-    """As people write it: in the largest unit that fits."""
+    """The duration in the largest unit that divides it."""
     unit = next(unit for unit in reversed(UNITS_MS) if duration_ms % UNITS_MS[unit] == 0)
     return f"{duration_ms // UNITS_MS[unit]}{unit}"
 

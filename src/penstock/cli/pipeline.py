@@ -67,10 +67,10 @@ def list_pipelines(as_json: bool) -> None:
     )
 )
 def run() -> None:
-    """Run a pipeline: all that is there now and then end, or with --every until Ctrl-C."""
+    """Run a pipeline on all records that exist now, or with --every until Ctrl-C."""
 
 
-# --- what the streams have in common
+# --- options of all streams
 
 
 def scheduled(command: Command) -> Command:
@@ -78,7 +78,7 @@ def scheduled(command: Command) -> Command:
     every = click.option(
         "--every", metavar="TIME", help="Keep running, a batch at most this often: 500ms, 10s, 5m."
     )
-    once = click.option("--once", is_flag=True, help="All that is there now, then end (the default).")
+    once = click.option("--once", is_flag=True, help="Process all existing records, then end (the default).")
     return every(once(command))
 
 
@@ -124,7 +124,7 @@ def _finish(as_json: bool, result: dict[str, Any], line: str) -> None:
 @click.option("--target-mb", type=click.IntRange(min=1), default=128, show_default=True,
               help="The size that files are merged up to.")
 @click.option("--checkpoint", metavar="PATH",
-              help="A checkpoint of Spark's to go on with.  [default: a new one each run]")
+              help="A Spark checkpoint to continue from.  [default: a new one each run]")
 @scheduled
 @json_option
 @on_spark
@@ -252,7 +252,7 @@ def parse_time(option: str, text: str | None) -> datetime | None:
 def history(
     where: OnSpark, topics: tuple[str, ...], path: str, query: str | None, limit: int, as_json: bool
 ) -> None:
-    """Query an archive and what came since as one table, without gap or overlap.
+    """Query an archive and the newer records of its topics as one table, without gap or overlap.
 
     Columns: key, value, topic, partition, offset, timestamp, timestampType, headers, date, and source, which is
     "archive" or "live". Without --sql it counts them.
@@ -314,7 +314,7 @@ def plain(cell: Any) -> Any:
 @click.option("--window", default="5 minutes", show_default=True, metavar="TIME", help="How long a window is.")
 @click.option("--slide", metavar="TIME", help="How often one begins.  [default: when the one before ends]")
 @click.option("--watermark", default="10 minutes", show_default=True, metavar="TIME",
-              help="How long late records count.")
+              help="How late a record may arrive and still count.")
 @click.option("--key", metavar="FIELD", help="Group by this field of JSON values.  [default: the record's key]")
 @click.option("--sum", "sums", multiple=True, metavar="FIELD[:TYPE]",
               help="Sum it; TYPE is double, long or decimal.")

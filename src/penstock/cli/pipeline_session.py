@@ -50,7 +50,7 @@ class OnSpark(msgspec.Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def session(self, name: str) -> "Iterator[SparkSession]":
-        """Within it, what goes wrong becomes a Problem."""
+        """Errors within it become a Problem."""
         reason = why_not()
         if reason:
             raise Problem(reason)

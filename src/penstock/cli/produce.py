@@ -37,7 +37,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sender:
-    """Sends messages and remembers what became of them."""
+    """Sends messages and counts their results."""
 
     def __init__(self, connection: Connection, topic: str, **settings: Any) -> None:
         self.sent = 0
@@ -86,7 +86,7 @@ class Sender:
 )
 @click.argument("topic")
 @click.option("-k", "--key", help="The key of every message.")
-@click.option("-K", "--key-separator", help="What stands between key and value in each line.")
+@click.option("-K", "--key-separator", help="The text between key and value in each line.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE",
               help="A header for every message.")  # fmt: skip
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="The partition; by key if left out.")

@@ -125,7 +125,9 @@ queues.add_command(dead_letters)
 @click.option("--point-to-point", is_flag=True,
               help="One partition, one producer and one consumer at a time: strict order.")  # fmt: skip
 @takes_settings
-@click.option("--only-new", is_flag=True, help="Only new messages, without those that are in the topic.")
+@click.option(
+    "--only-new", is_flag=True, help="Begin with new messages; skip those that the topic already has."
+)
 @json_option
 @asks(QueuesApi)
 def create(api: QueuesApi, name: str, as_json: bool, **options: Any) -> None:
@@ -161,7 +163,7 @@ def list_queues(api: QueuesApi, as_json: bool) -> None:
 @json_option
 @asks(QueuesApi)
 def describe(api: QueuesApi, names: tuple[str, ...], as_json: bool) -> None:
-    """Show queues' settings, and what is available, leased and waiting on every partition."""
+    """Show the settings of queues, and the available, leased and waiting messages of every partition."""
     found = [api.get(name) for name in names]
     if as_json:
         show_json(found)

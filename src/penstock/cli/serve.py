@@ -61,14 +61,14 @@ GC_THRESHOLD = 50_000
 )
 @click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               envvar="PENSTOCK_CONFIG", show_envvar=True,
-              help="A TOML file that says the same things as these flags, and more.")  # fmt: skip
+              help="A TOML file with these and more settings.")  # fmt: skip
 @click.option("--data-dir", metavar="DIR", help="The folder of all data.  [default: penstock-data]")
 @click.option("--memory", is_flag=True, default=None,
               help="Keep everything in memory instead; nothing survives.")  # fmt: skip
 @click.option("--node-id", type=int, help="This node's number.  [default: 1]")
 @click.option("--kafka", metavar="HOST:PORT", help="Where Kafka clients connect.  [default: 127.0.0.1:9092]")
 @click.option("--advertise", metavar="HOST:PORT",
-              help="The address that clients are told, when it is another one.")  # fmt: skip
+              help="The address for clients to connect to, if it is another one.")  # fmt: skip
 @click.option("--http", metavar="HOST:PORT|none",
               help="The HTTP API, WebSockets, health and metrics.  [default: 127.0.0.1:8080]")  # fmt: skip
 @click.option("--cluster", metavar="HOST:PORT",

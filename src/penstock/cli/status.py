@@ -91,7 +91,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         "penstock status --follow -n 0 --kind error --json",
     )
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with new events, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Show new events too, until Ctrl-C.")
 @click.option("-n", "--last", type=click.IntRange(min=0),
               help=f"Show this many of the events so far.  [default: {DEFAULT_LAST}; with --since: all]")  # fmt: skip
 @click.option("--since", type=Duration(), metavar="TIME",
@@ -112,9 +112,9 @@ def status(
     topic: str,
     as_json: bool,
 ) -> None:
-    """Show what happened on the broker: topics, groups, queues, leaders, errors.
+    """Show events of the broker: topics, groups, queues, leaders, errors.
 
-    Connections are shown with --connections, or with a --kind that fits: this command itself opens some twenty.
+    Connections are shown with --connections, or with a --kind that matches: this command itself opens some twenty.
     """
     if last is None and since is None:
         last = DEFAULT_LAST

@@ -56,7 +56,7 @@ def topics() -> None:
               help="How many copies; the broker's default if left out.")  # fmt: skip
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE",
               help="A topic setting, as often as needed.")  # fmt: skip
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists already is fine.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed also if the topic already exists.")
 @connects
 def create(
     connection: Connection,
@@ -211,7 +211,7 @@ def _entry(name: str, value: str | None, operation: AlterConfigOpType) -> Config
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is fine.")
+@click.option("--if-exists", is_flag=True, help="Succeed also if the topic does not exist.")
 @connects
 def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
     """Delete topics and all of their messages."""

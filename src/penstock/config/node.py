@@ -105,7 +105,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_dir(self) -> str:
-        """The data folder, as people are shown it."""
+        """The data folder, as messages name it."""
         return "memory" if self.memory else self.data_dir
 
     def validate(self) -> "NodeConfig":

@@ -42,7 +42,7 @@ class Joining:
             member_id = NO_MEMBER if full else request.member_id
             self._shared.outbox.reply(token, JoinResult(error=refusal.code, member_id=member_id))
 
-    # What is refused whatever the group's state
+    # Requests that are refused in every state of the group
 
     def _check(self, request: JoinRequest) -> None:
         settings, limits = self._shared.settings, self._shared.limits

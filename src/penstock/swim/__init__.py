@@ -1,5 +1,5 @@
-"""Membership by gossip, without I/O: SWIM with the Lifeguard refinements. It reports who can be reached; it decides
-nothing."""
+"""Membership by gossip, without I/O: SWIM with the Lifeguard refinements. It reports which nodes can be reached, and
+decides nothing."""
 
 from penstock.swim.core import Swim
 from penstock.swim.packets import PacketError

@@ -142,7 +142,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
 def tell_connection(
     events: EventSink, what: str, client: tuple[str, int] | None, protocol: str, reason: str | None
 ) -> None:
-    """As the Kafka port tells its connections: opened, closed or refused."""
+    """Reports a connection as the Kafka port does: opened, closed or refused."""
     peer = f"{client[0]}:{client[1]}" if client else "?"
     if reason is None:
         events.tell(f"connection.{what}", client=peer, protocol=protocol)

@@ -43,7 +43,7 @@ COUNT = click.IntRange(min=1)
 
 # fmt: off
 PLACE_OPTIONS = [
-    click.option("-b", "--bootstrap", metavar="HOST:PORT", help="A broker that runs already."),
+    click.option("-b", "--bootstrap", metavar="HOST:PORT", help="A running broker."),
     click.option("--broker-pid", type=int, help="Its process, when it cannot be found by its port."),
     click.option("--memory", is_flag=True, help="Let the broker started here keep everything in memory."),
     click.option("--data-dir", metavar="DIR", help="Where the broker started here has its folder."),
@@ -243,7 +243,7 @@ QUEUE_OPTIONS = [
                  help="How many."),
     *SHAPE_OPTIONS,
     click.option("-c", "--consumers", type=click.IntRange(1, 64), default=1, show_default=True,
-                 help="Processes that work the queue off together."),
+                 help="Processes that consume the queue together."),
     click.option("--prefetch", type=click.IntRange(1, 100_000), default=1000, show_default=True,
                  help="The most messages that a consumer of Penstock's client has at once."),
     click.option("--through", type=click.Choice(["client", "confluent", "both"]), default="both",

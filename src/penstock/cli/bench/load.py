@@ -35,7 +35,7 @@ class Load(Work, frozen=True, kw_only=True):
     rate_per_second: int = 1000
     """For the paced roles."""
     settings: dict[str, str] = {}
-    """librdkafka's: acks, compression, linger and what the person added."""
+    """Settings of librdkafka: acks, compression, linger and those of the user."""
 
 
 class QueueLoad(Work, frozen=True, kw_only=True):

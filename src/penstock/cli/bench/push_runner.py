@@ -29,8 +29,8 @@ PROCESSES_MOST = 4
 BURST_DELIVERIES = 200_000
 BURST_MESSAGES_MOST = 50_000
 STEADY_DELIVERIES_PER_SECOND = 2_000
-"""By default, and well below what a broker can do: each is a frame and an ack of its own, a few hundred microseconds of
-CPU, and a rate that cannot be kept up would measure the length of a queue."""
+"""The default, well below a broker's capacity. Each delivery needs its own frame and ack, a few hundred microseconds of
+CPU, and a rate above the capacity would measure the length of a queue."""
 STEADY_MESSAGES_MOST = 500
 FILES_SHARE = 8
 """A broker gives an eighth of its files to HTTP connections."""
@@ -58,7 +58,7 @@ class PushShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.rate_per_second or usual
 
     def paced(self, subscribers: int) -> int:
-        """Messages of the part at a steady rate, with those that are not counted."""
+        """Messages of the steady phase, with its warm-up."""
         return self.rate(subscribers) * (self.seconds + WARM_UP_SECONDS)
 
     def spread(self, subscribers: int) -> list[int]:
@@ -70,7 +70,7 @@ class PushShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def broker_flags(subscribers: int) -> list[str]:
-    """An HTTP port for so many, or a Problem if this machine does not let a process have the files."""
+    """Flags of a broker for so many subscribers. Problem if this machine does not allow a process that many files."""
     connections = subscribers + SPARE_CONNECTIONS
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard // FILES_SHARE < connections:
@@ -102,7 +102,7 @@ def run_push(target: Target, shape: PushShape, subscribers: int, step: Step) -> 
 
 
 class PushBench:
-    """A topic, its subscribers in processes, and what is sent to them."""
+    """A topic, its subscribers in processes, and their publisher."""
 
     def __init__(
         self, target: Target, shape: PushShape, subscribers: int, topic: str, stack: ExitStack
@@ -140,7 +140,7 @@ class PushBench:
             process.leave()
 
     def _phase(self, role: Role, phase: Phase, *, linger_ms: float, say: Say) -> tuple[Cost, list[int]]:
-        """What it cost per delivery, and the latencies in microseconds."""
+        """The cost per delivery, and the latencies in microseconds."""
         shape = Shape(
             size_bytes=self._shape.size_bytes,
             partitions=self._shape.partitions,

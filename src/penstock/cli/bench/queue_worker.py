@@ -28,11 +28,11 @@ from penstock.cli.bench.worker import (
 from penstock.client import Client, ClientError
 
 LOOK_SECONDS: Final = 0.005
-"""How often a consumer that gets nothing looks whether the others have all: what that adds to a run at most."""
+"""How often a consumer without messages checks whether the others have received all: at most this is added to a run."""
 SHARE_LOOK_SECONDS: Final = 0.05
 """The same for a share consumer, whose every poll is a request."""
 JOIN_SECONDS: Final = 1.0
-"""For a share consumer to become a member and to ask once for what is not there yet: some 100 ms."""
+"""Time for a share consumer to join its group and to send a first request, before there are messages: some 100 ms."""
 
 
 class Stalled(Exception):

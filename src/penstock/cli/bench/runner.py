@@ -34,9 +34,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 T = TypeVar("T")
 V = TypeVar("V")
 Say = Callable[[int], None]
-"""Told how many messages are done, now and then."""
+"""Called with the number of messages that are done, now and then."""
 Step = Callable[[str, int], Say]
-"""Announces what is done next and how many messages it has; returns what to tell about its progress."""
+"""Announces the next step and its number of messages; returns the function that reports its progress."""
 
 
 # --- brokers
@@ -96,7 +96,7 @@ def outside_broker(bootstrap: str, pid: int | None = None) -> Target:
 
 @contextmanager
 def fresh_topic(target: Target, partitions: int) -> Iterator[str]:
-    """A topic for one run, gone afterwards."""
+    """A topic for one run, deleted afterwards."""
     admin = AdminClient(Connection(bootstrap=target.bootstrap).config())
     name = f"bench-{uuid.uuid4().hex[:12]}"
     try:
@@ -116,7 +116,7 @@ def fresh_topic(target: Target, partitions: int) -> Iterator[str]:
 
 
 class LoadProcess:
-    """One worker. `go` starts it; `report` waits for what it has to say."""
+    """One load process. `go` starts the load; `report` waits for the result."""
 
     def __init__(self, work: Work, module: str = WORKER) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""kill -9 while a producer is at work: every acknowledged message is there afterwards, once."""
+"""kill -9 while a producer writes: every acknowledged message is in the topic afterwards, once."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A worker of the demo, in a process of its own so that it can be killed: says what it begins and what is done."""
+"""A worker of the demo, in a separate process that can be killed. It prints each job that it begins or finishes."""
 
 import sys
 

@@ -11,9 +11,9 @@ from penstock.cli.connection import Connection
 from penstock.cli.problem import Problem
 
 KILL_AT = 0.4
-"""Of the messages acknowledged; the rest is in flight or not sent yet when the kill comes."""
+"""The kill comes when this share of the messages is acknowledged; the rest is in flight or not sent yet."""
 IN_FLIGHT_MOST = 0.2
-"""Of the messages, or a fast producer would have handed over everything before the kill."""
+"""The share of the messages that may be in flight; otherwise a fast producer would have sent all before the kill."""
 TIMEOUT_S = 45.0
 
 
@@ -91,7 +91,7 @@ class Numbered:
 
 
 def _read_numbers(connection: Connection, topic: str, partitions: int) -> Counter[int]:
-    """The numbers that a topic's messages have as keys, and how often each is there."""
+    """The numbers that a topic's messages have as keys, and how often each occurs."""
     consumer = connection.consumer(group_id="demo-count", enable_auto_commit=False)
     where = [TopicPartition(topic, number) for number in range(partitions)]
     left = sum(consumer.get_watermark_offsets(each)[1] for each in where)

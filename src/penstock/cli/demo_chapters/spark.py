@@ -1,4 +1,4 @@
-"""A Spark pipeline: a topic of JSON to another topic and to Parquet, and a table of what came out."""
+"""A Spark pipeline from a topic of JSON to another topic and to Parquet, and a table of the results."""
 
 import json
 import time

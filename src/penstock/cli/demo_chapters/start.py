@@ -1,4 +1,4 @@
-"""A broker in a process of its own, and a topic."""
+"""A broker in a separate process, and a topic."""
 
 from penstock.cli.demo_stage import Stage
 

@@ -17,7 +17,7 @@ from penstock.kafka.wire.messages.list_groups import ListedGroup, ListGroupsRequ
 from penstock.types import ResourceType
 
 NOT_FOUND_SINCE_VERSION = 6
-"""Older clients expect an unknown group as one that is dead, without an error."""
+"""Older clients expect an unknown group in the state Dead, without an error."""
 
 DEAD = "Dead"
 

@@ -45,8 +45,8 @@ async def metadata(context: RequestContext, request: MetadataRequest) -> Metadat
     if request.include_topic_authorized_operations:
         _add_operations(context, topics)
     if node.is_cut_off and any(_lacks_leader(topic) for topic in topics):
-        # Clients ask the node that they are connected with, over and over: one that knows only this node would never
-        # learn which nodes lead on the other side of the network partition.
+        # A client keeps asking the node that it is connected with. If it only knew this node, it would never learn
+        # which nodes lead on the other side of the network partition.
         context.connection.send_away()
     response = MetadataResponse(
         brokers=[
@@ -94,8 +94,8 @@ async def _find(
 
 
 async def _create(context: RequestContext, name: str) -> Topic:
-    """Returns when all partitions of the new topic have leaders, or should have had them: most clients that are told
-    otherwise ask again only after a while."""
+    """Returns when all partitions of the new topic have leaders, or after a timeout: if the response named no leader,
+    most clients would ask again only after a while."""
     node = context.node
     node.resources.check_create_topic(context.caller, name)
     await node.controller.create_topic(name, caller=context.caller)

@@ -153,7 +153,7 @@ def decode_message(cls: type[M], version: int, buffer: Buffer, *, whole: bool = 
 
 
 def join(pieces: Iterable[Buffer]) -> bytes:
-    """One buffer of several: for tests and for those who have no writelines."""
+    """Joins several buffers, for tests and for callers without `writelines`."""
     return b"".join(pieces)
 
 

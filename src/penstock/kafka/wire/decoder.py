@@ -1,9 +1,9 @@
-"""Bytes to messages. Everything here is the peer's: nothing is believed before it is checked.
+"""Bytes to messages. All bytes come from a peer, so each value is checked before it is used.
 
-What is checked, on every path: each length against the bytes that remain; each count against the bytes that
+The checks, on every path: each length against the bytes that remain; each count against the bytes that
 its elements need at least, so that an array of a billion elements costs nothing; null only where the version
-has it; UTF-8; the size of each tagged field. The objects that a peer can make us build are bounded by the frame's size
-(the server's limit) and by the elements of one message (below), since the smallest struct is 3 bytes on the
+has it; UTF-8; the size of each tagged field. The frame's size (the server's limit) and the number of elements of one
+message (below) bound the objects that a peer can make this process build, since the smallest struct is 3 bytes on the
 wire and 100 here. Tags need not come in order, as in Kafka's own reader; unknown ones are skipped.
 
 The generated function looks like this (FindCoordinator request, version 4):

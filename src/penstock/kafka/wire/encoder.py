@@ -242,7 +242,7 @@ class _Writer:
         return f"{value} != {self.source.share('default', default)}"
 
 
-# ---- what the generated code calls on the way that is not the usual one ----------------------------------
+# ---- functions that generated code calls in rare cases ----------------------------------------------------
 
 
 def put_varint(out: bytearray, value: int) -> None:

@@ -14,7 +14,7 @@ Conventions that every generated class follows:
 - `records` decode to a view of the frame, without a copy, and encode from one buffer or several;
   other `bytes` are copied, since they are small and outlive the frame;
 - nullable strings, bytes and structs default to None; arrays are lists and default to Kafka's default,
-  nearly always the empty one. Where a version cannot say null, None is written as empty;
+  nearly always the empty one. In a version without null, None is written as empty;
 - a tagged struct that is absent is None.
 """
 

@@ -1,4 +1,4 @@
-"""Writing Python source: what the two code generators (decoder.py, encoder.py) share.
+"""Writing Python source: shared by the two code generators (decoder.py, encoder.py).
 
 A codec function is compiled on first use for one class and one version, as `dataclasses` does, so that the
 running code has no table to interpret: nested structs become nested loops, and neighbours of fixed width

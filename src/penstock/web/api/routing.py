@@ -60,7 +60,7 @@ class NoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Call(NamedTuple, Generic[P, B]):
-    """One request, checked. `binary` is the body of an operation that takes one that is not JSON."""
+    """One request, checked. `binary` is a body that is not JSON, for operations that accept one."""
 
     params: P
     body: B
