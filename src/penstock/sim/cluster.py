@@ -300,9 +300,7 @@ class ClusterWorld:
 
     def power_cut(self, host: Host) -> None:
         self._stop(host)
-        capacity = host.disk.capacity
-        host.disk = host.disk.after_power_cut(host.random.getrandbits(32))
-        host.disk.capacity = capacity
+        host.lose_power()
 
     def wipe(self, host: Host) -> None:
         self._stop(host)
@@ -389,9 +387,7 @@ class ClusterWorld:
         self.wires.refusals = 0.0
         self.datagrams.loss = self.datagrams.repeats = 0.0
         for host in self.hosts:
-            host.disk.capacity = None
-            host.disk.forgive()
-            host.slow_until = 0.0
+            host.heal()
             if host.paused:
                 self.scheduler.resume(host)
         if self._rotten is not None:

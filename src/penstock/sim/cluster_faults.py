@@ -1,6 +1,5 @@
 """Faults of a simulated cluster: of processes, machines, connections and disks; and requests of operators."""
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.cluster import reassign
 from penstock.raft import Role
 from penstock.sim.entries import old_segments
+from penstock.sim.fault_injector import Fault, FaultInjector
 from penstock.sim.host import Host
 from penstock.sim.partitions import TOPIC
 from penstock.types import GroupId, Offset
@@ -23,18 +23,23 @@ GENTLE = 0.4
 """How many of those who end are asked to."""
 
 
-class ClusterFaults:
-    """Makes trouble until it is told to stop."""
+class ClusterFaults(FaultInjector[Host]):
+    """The faults of the node level."""
+
+    PAUSES_S = (0.3, 1.0, 3.0)
+    CUTS_S = (0.3, 1.5, 4.0)
+    SLOW_DISK_S = 2.0
+    FULL_DISK_S = (0.5, 3.0)
+    FREE_BYTES = (0, 200, 2000)
 
     def __init__(self, world: "ClusterWorld", random: Random) -> None:
+        super().__init__(world.scheduler, world.tally, random, world.hosts, world.cuts, world.power_cut)
         self._world = world
-        self._random = random
-        self.over = False
         self._wiped = False
 
     def begin(self) -> None:
         mix, policy = self._world.mix, self._world.policy
-        acts: tuple[tuple[float, Callable[[], None]], ...] = (
+        faults: tuple[Fault, ...] = (
             (mix.crash, self._crash),
             (mix.power_cut, self._power_cut),
             (mix.blackout, self._blackout),
@@ -53,38 +58,12 @@ class ClusterFaults:
             (0.0 if policy.compact or policy.expires else mix.delete_prefix, self._delete_records),
             (0.3 if mix.clock_drift else 0.0, self._jump_clock),
         )
-        for rate, act in acts:
-            if rate:
-                self._plan(rate * SLOWER, act)
+        self._plan_all(faults, SLOWER)
         if mix.reconfigure:
-            self._world.scheduler.after(self._random.uniform(0, 5), None, self._join)
+            self._scheduler.after(self._random.uniform(0, 5), None, self._join)
 
-    def _plan(self, rate: float, act: Callable[[], None]) -> None:
-        self._world.scheduler.after(self._random.expovariate(rate), None, self._strike, rate, act)
-
-    def _strike(self, rate: float, act: Callable[[], None]) -> None:
-        if not self.over:
-            act()
-            self._plan(rate, act)
-
-    def _note(self, name: str, who: str) -> None:
-        self._world.tally.add(name)
-        self._world.scheduler.note(who, f"*** {name}")
-
-    def _running(self) -> list[Host]:
-        return [host for host in self._world.hosts if host.running]
-
-    def _victim(self) -> Host | None:
-        """One that leads something as often as not."""
-        running = self._running()
-        leading = [
-            host
-            for host in running
-            if host.is_assembled and any(one.core.role is Role.LEADER for one in host.members())
-        ]
-        if leading and self._random.random() < 0.5:
-            return self._random.choice(leading)
-        return self._random.choice(running) if running else None
+    def _leads(self, host: Host) -> bool:
+        return host.is_assembled and any(one.core.role is Role.LEADER for one in host.members())
 
     # --- machines
 
@@ -99,83 +78,28 @@ class ClusterFaults:
             self._note("crash", host.name)
             self._world.kill(host)
 
-    def _power_cut(self) -> None:
-        if (host := self._victim()) is not None:
-            self._note("power cut", host.name)
-            self._world.power_cut(host)
-
-    def _blackout(self) -> None:
-        self._note("blackout", "all")
-        for host in self._running():
-            self._world.power_cut(host)
-
-    def _pause(self) -> None:
-        host = self._victim()
-        if host is not None and not host.paused:
-            self._note("pause", host.name)
-            host.paused = True
-            seconds = self._random.choice((0.3, 1.0, 3.0))
-            self._world.scheduler.after(seconds, None, self._resume, host, host.life)
-
-    def _resume(self, host: Host, life: int) -> None:
-        if host.paused and host.life == life:
-            self._world.scheduler.resume(host)
-
     def _jump_clock(self) -> None:
-        host = self._random.choice(self._world.hosts)
+        host = self._random.choice(self._machines)
         self._note("clock jump", host.name)
         host.clock.jump(self._random.choice((-3_600_000, -1000, 1000, 3_600_000)))
 
     # --- connections
-
-    def _isolate(self) -> None:
-        if (host := self._victim()) is not None:
-            self._isolate_one(host)
 
     def isolate_writer(self, host: Host, *, share: float = 0.25) -> None:
         """A leader that has taken a batch and can tell nobody."""
         chance = self._world.mix.isolate_writer * share
         if chance and not self._world.calm and self._random.random() < chance:
             self._isolate_one(host)
-            host.slow_until = self._world.scheduler.time + self._random.choice((0.0, 1.0))
+            host.slow_until = self._scheduler.time + self._random.choice((0.0, 1.0))
 
     def _isolate_one(self, host: Host) -> None:
-        others = [other for other in self._world.hosts if other is not host]
+        others = self._others(host)
         self._random.shuffle(others)
         self._note("isolation", host.name)
         directions = self._random.choice(("both", "both", "in", "out"))
-        for other in others[self._random.choice((0, 0, 1)) :]:
-            if directions != "in":
-                self._cut_link(host, other)
-            if directions != "out":
-                self._cut_link(other, host)
-
-    def _cut(self) -> None:
-        one, other = self._random.sample(self._world.hosts, 2)
-        self._note("directed cut", f"{one.name}>{other.name}")
-        self._cut_link(one, other)
-
-    def _cut_link(self, sender: Host, receiver: Host) -> None:
-        cuts = self._world.cuts
-        cuts.cut(sender.name, receiver.name)
-        seconds = self._random.choice((0.3, 1.5, 4.0))
-        self._world.scheduler.after(seconds, None, cuts.join, sender.name, receiver.name)
+        self._cut_off(host, others[self._random.choice((0, 0, 1)) :], directions)
 
     # --- disks
-
-    def _slow_disk(self) -> None:
-        if (host := self._victim()) is not None:
-            self._note("slow disk", host.name)
-            host.slow_until = self._world.scheduler.time + 2.0
-
-    def _full_disk(self) -> None:
-        if (host := self._victim()) is not None:
-            self._note("full disk", host.name)
-            host.disk.capacity = host.disk.used() + self._random.choice((0, 200, 2000))
-            self._world.scheduler.after(self._random.choice((0.5, 3.0)), None, self._make_room, host)
-
-    def _make_room(self, host: Host) -> None:
-        host.disk.capacity = None
 
     def _break_flush(self) -> None:
         if (host := self._victim()) is not None and host.is_assembled:
@@ -185,7 +109,7 @@ class ClusterFaults:
 
     def _replaceable(self) -> Host | None:
         """One whose disk may be lost: at most once in a seed, where everybody is there and a majority stays."""
-        hosts = self._world.hosts[: self._world.founders]
+        hosts = self._machines[: self._world.founders]
         if self._wiped or not all(host.ready for host in hosts) or self._is_anybody_lost():
             return None
         return self._random.choice(hosts)
@@ -216,7 +140,7 @@ class ClusterFaults:
 
     def _is_anybody_lost(self) -> bool:
         """Whether a group counts on somebody who is not there."""
-        here = [host for host in self._world.hosts if host.ready]
+        here = [host for host in self._machines if host.ready]
         members = [one for host in self._running() if host.is_assembled for one in host.members()]
         configs = [one.core.config for one in members if one.core.config is not None]
         gone = [m for config in configs for m in config.members if not any(one.is_home_of(m) for one in here)]
@@ -225,7 +149,7 @@ class ClusterFaults:
     # --- operators
 
     def _join(self) -> None:
-        for host in self._world.hosts[self._world.founders :]:
+        for host in self._machines[self._world.founders :]:
             if not host.running and host.me is None:
                 self._note("join", host.name)
                 host.start()
@@ -243,19 +167,13 @@ class ClusterFaults:
             to = self._random.choice(config.voters)
             host.do(partial(_hand_over, host, one.consensus.group, to.node))
             if self._random.random() < 0.5:
-                self._world.scheduler.after(self._random.random() * 0.05, None, self._deafen, host)
-
-    def _deafen(self, host: Host) -> None:
-        """A leader that hands over must not be told too soon who follows it."""
-        for other in self._world.hosts:
-            if other is not host and not self.over:
-                self._cut_link(other, host)
+                self._scheduler.after(self._random.random() * 0.05, None, self._deafen, host)
 
     def _reconfigure(self) -> None:
         host = self._victim()
         if host is None or not host.ready or host.paused:
             return
-        nodes = [int(one.node_id) for one in self._world.hosts if one.ready]
+        nodes = [int(one.node_id) for one in self._machines if one.ready]
         self._random.shuffle(nodes)
         index = self._random.randrange(self._world.partition_count)
         replicas = nodes[:3]
@@ -265,7 +183,7 @@ class ClusterFaults:
 
     def _decommission(self) -> None:
         """Once, and only where enough nodes are left for all copies."""
-        ready = [host for host in self._world.hosts if host.ready and not host.paused]
+        ready = [host for host in self._machines if host.ready and not host.paused]
         if len(ready) < 4 or self._world.retired:
             return
         host = self._random.choice(ready)

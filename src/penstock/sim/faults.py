@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.raft import GroupConfig, Refused, Role
 from penstock.sim.entries import old_segments
+from penstock.sim.fault_injector import FaultInjector
 from penstock.sim.replica import Machine
 
 if TYPE_CHECKING:
@@ -21,18 +22,25 @@ OPERATOR_S = 0.4
 """How often the simulated operator checks whether a replica is gone for good."""
 
 
-class Faults:
-    """Injects faults until `over` is set."""
+class Faults(FaultInjector[Machine]):
+    """The faults of the core level."""
+
+    PAUSES_S = (0.2, 0.8, 2.0)
+    CUTS_S = (0.3, 1.0, 3.0)
+    SLOW_DISK_S = 1.5
+    FULL_DISK_S = (0.5, 2.0)
+    FREE_BYTES = (0, 100, 1000)
 
     def __init__(self, world: "GroupWorld", random: Random) -> None:
+        super().__init__(
+            world.scheduler, world.tally, random, world.machines, world.network.cuts, world.power_cut
+        )
         self._world = world
-        self._random = random
         self._mix = world.mix
-        self.over = False
 
     def begin(self) -> None:
         mix = self._mix
-        acts = (
+        faults = (
             (mix.crash, self._crash),
             (mix.power_cut, self._power_cut),
             (mix.blackout, self._blackout),
@@ -49,35 +57,11 @@ class Faults:
             (mix.delete_prefix, self._delete_prefix),
             (mix.lull, self._lull),
         )
-        for rate, act in acts:
-            if rate:
-                self._plan(rate, act)
-        self._world.scheduler.after(OPERATOR_S, None, self._replace_lost)
+        self._plan_all(faults)
+        self._scheduler.after(OPERATOR_S, None, self._replace_lost)
 
-    def _plan(self, rate: float, act: "object") -> None:
-        self._world.scheduler.after(self._random.expovariate(rate), None, self._strike, rate, act)
-
-    def _strike(self, rate: float, act: "object") -> None:
-        if not self.over:
-            act()  # type: ignore[operator]
-            self._plan(rate, act)
-
-    def _note(self, name: str, who: str) -> None:
-        self._world.tally.add(name)
-        self._world.scheduler.note(who, f"*** {name}")
-
-    # --- victims
-
-    def _running(self) -> list[Machine]:
-        return [machine for machine in self._world.machines if machine.running]
-
-    def _victim(self) -> Machine | None:
-        """A leader in half of the cases: it has most to lose."""
-        running = self._running()
-        leaders = [machine for machine in running if machine.core.role is Role.LEADER]
-        if leaders and self._random.random() < 0.5:
-            return self._random.choice(leaders)
-        return self._random.choice(running) if running else None
+    def _leads(self, machine: Machine) -> bool:
+        return machine.core.role is Role.LEADER
 
     # --- machines
 
@@ -87,38 +71,7 @@ class Faults:
             self._note("crash", machine.name)
             self._world.kill(machine)
 
-    def _power_cut(self) -> None:
-        machine = self._victim()
-        if machine is not None:
-            self._note("power cut", machine.name)
-            self._world.power_cut(machine)
-
-    def _blackout(self) -> None:
-        self._note("blackout", "all")
-        for machine in self._running():
-            self._world.power_cut(machine)
-
-    def _pause(self) -> None:
-        machine = self._victim()
-        if machine is not None and not machine.paused:
-            self._note("pause", machine.name)
-            machine.paused = True
-            life = machine.life
-            self._world.scheduler.after(
-                self._random.choice((0.2, 0.8, 2.0)), None, self._resume, machine, life
-            )
-
-    def _resume(self, machine: Machine, life: int) -> None:
-        if machine.paused and machine.life == life:
-            self._world.scheduler.resume(machine)
-
     # --- links
-
-    def _isolate(self) -> None:
-        """Cuts a machine off from all others, or from all but one; in both directions or in one."""
-        machine = self._victim()
-        if machine is not None:
-            self._isolate_one(machine)
 
     def isolate_writer(self, machine: Machine) -> None:
         """A leader has taken a batch and can send it to no follower; it goes on taking more."""
@@ -126,18 +79,18 @@ class Faults:
         if chance and not self.over and self._random.random() < chance:
             self._isolate_one(machine)
             if self._random.random() < 0.5:
-                machine.slow_until = self._world.scheduler.time + 1.0
+                machine.slow_until = self._scheduler.time + 1.0
 
     def isolate_new_leader(self, machine: Machine) -> None:
         """Within the first beat intervals of its term, before or after the term is confirmed."""
         chance = self._mix.isolate_new_leader
         if chance and not self.over and self._random.random() < chance:
             delay_s = self._random.random() * self._world.settings.beat_interval_s
-            self._world.scheduler.after(delay_s, machine, self._isolate_one, machine)
+            self._scheduler.after(delay_s, machine, self._isolate_one, machine)
 
     def _lull(self) -> None:
-        self._world.producers_pause_until = self._world.scheduler.time + LULL_S
-        self._world.scheduler.after(LULL_S / 5, None, self._silence_leader)
+        self._world.producers_pause_until = self._scheduler.time + LULL_S
+        self._scheduler.after(LULL_S / 5, None, self._silence_leader)
 
     def _silence_leader(self) -> None:
         """One follower does not hear the leader, or none does. All logs are equally long, so any replica may be elected
@@ -145,49 +98,18 @@ class Faults:
         leader = self._leader()
         if leader is not None and not self.over:
             self._note("lull", leader.name)
-            others = [machine for machine in self._world.machines if machine is not leader]
+            others = self._others(leader)
             for other in self._random.choice((others, [self._random.choice(others)])):
                 self._cut_link(leader, other)
 
     def _isolate_one(self, machine: Machine) -> None:
-        others = [other for other in self._world.machines if other is not machine]
+        others = self._others(machine)
         self._random.shuffle(others)
         spared = self._random.choice((0, 0, 1))
         self._note("isolation", machine.name)
-        directions = self._random.choice(("both", "both", "in", "out"))
-        for other in others[spared:]:
-            if directions != "in":
-                self._cut_link(machine, other)
-            if directions != "out":
-                self._cut_link(other, machine)
-
-    def _cut(self) -> None:
-        one, other = self._random.sample(self._world.machines, 2)
-        self._note("directed cut", f"{one.name}>{other.name}")
-        self._cut_link(one, other)
-
-    def _cut_link(self, sender: Machine, receiver: Machine) -> None:
-        self._world.network.cut(sender.name, receiver.name)
-        seconds = self._random.choice((0.3, 1.0, 3.0))
-        self._world.scheduler.after(seconds, None, self._world.network.join, sender.name, receiver.name)
+        self._cut_off(machine, others[spared:], self._random.choice(("both", "both", "in", "out")))
 
     # --- disks
-
-    def _slow_disk(self) -> None:
-        machine = self._victim()
-        if machine is not None:
-            self._note("slow disk", machine.name)
-            machine.slow_until = self._world.scheduler.time + 1.5
-
-    def _full_disk(self) -> None:
-        machine = self._victim()
-        if machine is not None:
-            self._note("full disk", machine.name)
-            machine.disk.capacity = machine.disk.used() + self._random.choice((0, 100, 1000))
-            self._world.scheduler.after(self._random.choice((0.5, 2.0)), None, self._make_room, machine)
-
-    def _make_room(self, machine: Machine) -> None:
-        machine.disk.capacity = None
 
     def _break_flush(self) -> None:
         machine = self._victim()
@@ -213,7 +135,7 @@ class Faults:
     def _replaceable(self) -> Machine | None:
         """A machine whose disk may be lost: all members of all configurations are up, and a majority remains."""
         running = self._running()
-        if self._world.rotten is not None or len(running) < len(self._world.machines):
+        if self._world.rotten is not None or len(running) < len(self._machines):
             return None
         alive = [machine.me for machine in running]
         configs = [machine.core.config for machine in running if machine.core.config is not None]
@@ -237,7 +159,7 @@ class Faults:
         leader = self._leader()
         if leader is None:
             return
-        to = self._random.choice(self._world.machines)
+        to = self._random.choice(self._machines)
         try:
             effects = leader.core.transfer(leader.now(), to.me)
         except Refused:
@@ -245,16 +167,13 @@ class Faults:
         self._note("transfer", leader.name)
         leader.do(effects)
         if self._random.random() < 0.5:
-            # The old leader must not learn too soon of its successor.
-            for other in self._world.machines:
-                if other is not leader:
-                    self._cut_link(other, leader)
+            self._deafen(leader)
 
     def _reconfigure(self) -> None:
         leader = self._leader()
         if leader is None:
             return
-        everybody = [machine.me for machine in self._world.machines]
+        everybody = [machine.me for machine in self._machines]
         self._random.shuffle(everybody)
         count = self._random.choice((3, 3, 4, 5, 2, 1))
         voters = tuple(everybody[:count])
@@ -274,13 +193,13 @@ class Faults:
         leader = self._leader()
         config = leader.core.config if leader is not None else None
         if leader is not None and config is not None and not config.joint:
-            here = {machine.node: machine.me for machine in self._world.machines}
+            here = {machine.node: machine.me for machine in self._machines}
             voters = tuple(here[voter.node] for voter in config.voters)
             learners = tuple(here[one.node] for one in config.learners if here[one.node] not in voters)
             if (voters, learners) != (config.voters, config.learners):
                 self._change(leader, GroupConfig(voters, (), learners))
-                self._world.tally.add("lost replicas replaced")
-        self._world.scheduler.after(OPERATOR_S, None, self._replace_lost)
+                self._tally.add("lost replicas replaced")
+        self._scheduler.after(OPERATOR_S, None, self._replace_lost)
 
     def _delete_prefix(self) -> None:
         machine = self._victim()

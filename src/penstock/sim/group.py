@@ -73,7 +73,6 @@ class GroupWorld:
         self.rotten: Machine | None = None
         """The machine whose disk is damaged: at most one."""
         self._old_disks: dict[Replica, SimDisk] = {}
-        self._by_process: dict[Process, Machine] = {}
         self.calm = False
         """The faults have ended."""
         self.producers_pause_until = 0.0
@@ -194,9 +193,7 @@ class GroupWorld:
 
     def power_cut(self, machine: Machine) -> None:
         self._stop(machine)
-        capacity = machine.disk.capacity
-        machine.disk = machine.disk.after_power_cut(machine.random.getrandbits(32))
-        machine.disk.capacity = capacity
+        machine.lose_power()
 
     def wipe(self, machine: Machine) -> None:
         """It will come back as another replica."""
@@ -271,9 +268,7 @@ class GroupWorld:
             # A scrub would have found the damage by now.
             self.wipe(self.rotten)
         for machine in self.machines:
-            machine.disk.capacity = None
-            machine.disk.forgive()
-            machine.slow_until = 0.0
+            machine.heal()
             if machine.paused:
                 self.scheduler.resume(machine)
 

@@ -22,11 +22,11 @@ from penstock.raft import AppendReply, Raft, RequestVote, VoteReply
 from penstock.raft.beats import as_named
 from penstock.sim.clients import Answer
 from penstock.sim.clock import SimClock
-from penstock.sim.disk import PowerCut, SimDisk
+from penstock.sim.disk import PowerCut
 from penstock.sim.loop import NodeLoop
+from penstock.sim.machine import SimMachine
 from penstock.sim.network import SimTransport
 from penstock.sim.outcome import Violation
-from penstock.sim.scheduler import Process
 from penstock.sim.threads import SimThread
 from penstock.types import GroupId, Isolation, NodeId, Offset, Replica
 
@@ -43,25 +43,20 @@ SWAPS = 15
 """How much likelier a crash is there."""
 
 
-class Host(Process):
+class Host(SimMachine):
     """A computer. What runs on it is the node as it ships."""
 
     def __init__(self, world: "ClusterWorld", node_id: NodeId, random: Random) -> None:
-        super().__init__(f"n{node_id}")
+        super().__init__(f"n{node_id}", random)
         self.world = world
         self.node_id = node_id
-        self.random = random
-        self.disk = SimDisk(random.getrandbits(32))
         drift = world.mix.clock_drift
         self.rate = 1 + random.uniform(-1, 1) * drift
         skew_ms = int(random.uniform(-1, 1) * MAX_SKEW_MS) if drift else 0
         self.clock = SimClock(world.scheduler, skew_ms=skew_ms, rate=self.rate)
-        self.running = False
         self.is_assembled = False
         """Whether it runs a node that has opened its folder."""
         self.ready = False
-        self.lying = False
-        self.slow_until = 0.0
         self.me: Replica | None = None
         self.node: Node
         self.loop: NodeLoop

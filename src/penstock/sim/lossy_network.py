@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.raft import Message
 from penstock.sim.fault_mix import FaultMix
+from penstock.sim.network import Cuts
 from penstock.sim.scheduler import Process, Scheduler
 from penstock.types import Replica
 
@@ -24,29 +25,15 @@ class LossyNetwork:
         self._scheduler = scheduler
         self._random = random
         self._mix = mix
-        self._cut: dict[tuple[str, str], int] = {}
-        """How many cuts lie on each direction of a link."""
+        self.cuts = Cuts()
         self.calm = False
         """No message is lost, repeated or delayed any more."""
         self.sent = 0
         self.lost = 0
 
-    def cut(self, sender: str, receiver: str) -> None:
-        self._cut[sender, receiver] = self._cut.get((sender, receiver), 0) + 1
-
-    def join(self, sender: str, receiver: str) -> None:
-        count = self._cut.get((sender, receiver), 0) - 1
-        if count > 0:
-            self._cut[sender, receiver] = count
-        else:
-            self._cut.pop((sender, receiver), None)
-
     def heal(self) -> None:
-        self._cut.clear()
+        self.cuts.heal()
         self.calm = True
-
-    def is_cut(self, sender: str, receiver: str) -> bool:
-        return (sender, receiver) in self._cut
 
     def send_late(self, receiver: Process, deliver: Callable[..., object], *args: object) -> None:
         """Delivers the message once, up to three seconds later."""
@@ -56,7 +43,7 @@ class LossyNetwork:
     def send(self, sender: Process, receiver: Process, deliver: Callable[..., object], *args: object) -> None:
         """`deliver` is called in the receiver, later, perhaps, perhaps twice."""
         self.sent += 1
-        if self.is_cut(sender.name, receiver.name):
+        if not self.cuts.is_open(sender.name, receiver.name):
             self.lost += 1
             return
         mix, random = self._mix, self._random

@@ -54,8 +54,8 @@ from penstock.raft import config as group_config
 from penstock.raft import messages as raft_messages
 from penstock.sim.clients import Answer
 from penstock.sim.clock import EPOCH_MS
-from penstock.sim.disk import SimDisk
 from penstock.sim.lossy_network import Received
+from penstock.sim.machine import SimMachine
 from penstock.sim.outcome import Violation
 from penstock.sim.scheduler import Event, Process
 from penstock.types import GroupId, Index, NodeId, Offset, Replica, Term
@@ -77,20 +77,14 @@ class PendingAck(NamedTuple):
     answer: Answer
 
 
-class Machine(Process):
+class Machine(SimMachine):
     """A computer with one disk, which runs a replica whenever it is up."""
 
     def __init__(self, world: "GroupWorld", node: NodeId, random: Random, rate: float) -> None:
-        super().__init__(f"n{node}")
+        super().__init__(f"n{node}", random)
         self.world = world
         self.node = node
-        self.random = random
-        self.disk = SimDisk(random.getrandbits(32))
         self.rate = rate
-        self.running = False
-        self.slow_until = 0.0
-        self.lying = False
-        """A flush failed here: the page cache differs from the disk."""
         self.me = Replica(node, 0)
         self.core: Raft
         self.log: Log
