@@ -3,7 +3,7 @@
 from penstock.batch._encode import Column, EncodedRows, HeaderColumn, RowColumns, encode_columns
 from penstock.batch._partition import group_rows, murmur2, partition_of_keys
 from penstock.batch._scan import Columns
-from penstock.batch.compression import MAX_DECOMPRESSED_BYTES, compress, decompress
+from penstock.batch.compression import compress, decompress
 from penstock.batch.header import (
     HEADER_SIZE,
     BatchHeader,
@@ -32,7 +32,6 @@ from penstock.batch.records import (
 
 __all__ = [
     "HEADER_SIZE",
-    "MAX_DECOMPRESSED_BYTES",
     "BatchHeader",
     "Buffer",
     "Column",

@@ -47,14 +47,7 @@ from penstock.cluster.records import (
     encode_record,
 )
 from penstock.cluster.state import ClusterState
-from penstock.cluster.topics import (
-    INTERNAL_TOPICS,
-    METADATA_TOPIC,
-    OFFSETS_TOPIC,
-    STATE_TOPIC,
-    Topic,
-    check_name,
-)
+from penstock.cluster.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, STATE_TOPIC, Topic
 
 __all__ = [
     "INTERNAL_TOPICS",
@@ -96,7 +89,6 @@ __all__ = [
     "TopicCreated",
     "TopicDeleted",
     "alterations",
-    "check_name",
     "check_unclean",
     "decisions",
     "decode_record",

@@ -6,7 +6,6 @@ from penstock.config.cluster import ClusterSettings
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.config.describing import (
     ConfigEntry,
-    ConfigSynonym,
     describe_all_nodes,
     describe_broker,
     describe_group,
@@ -28,7 +27,6 @@ __all__ = [
     "ClusterSettings",
     "ConfigEntry",
     "ConfigSource",
-    "ConfigSynonym",
     "ConfigType",
     "GroupSettings",
     "Limits",

@@ -3,7 +3,6 @@ machine. Sans-I/O."""
 
 from penstock.groups.coordinator import Coordinator
 from penstock.groups.share_values import (
-    ClusterFacts,
     SharedTopic,
     ShareGroupDescription,
     ShareHeartbeat,
@@ -12,7 +11,6 @@ from penstock.groups.share_values import (
 )
 from penstock.groups.states import GroupState
 from penstock.groups.storage import offsets_partition
-from penstock.groups.topics import Topics
 from penstock.groups.values import (
     NO_GENERATION,
     NO_MEMBER,
@@ -23,13 +21,10 @@ from penstock.groups.values import (
     DeleteOffsetsResult,
     GroupDescription,
     GroupListing,
-    JoinedMember,
     JoinRequest,
     JoinResult,
     LeaveResult,
     LeavingMember,
-    LeftMember,
-    MemberDescription,
     OffsetToCommit,
     Protocol,
     Result,
@@ -40,7 +35,6 @@ from penstock.groups.values import (
 __all__ = [
     "NO_GENERATION",
     "NO_MEMBER",
-    "ClusterFacts",
     "CommitRequest",
     "CommitResult",
     "CommittedOffset",
@@ -52,11 +46,8 @@ __all__ = [
     "GroupState",
     "JoinRequest",
     "JoinResult",
-    "JoinedMember",
     "LeaveResult",
     "LeavingMember",
-    "LeftMember",
-    "MemberDescription",
     "OffsetToCommit",
     "Protocol",
     "Result",
@@ -67,6 +58,5 @@ __all__ = [
     "SharedTopic",
     "SyncRequest",
     "SyncResult",
-    "Topics",
     "offsets_partition",
 ]

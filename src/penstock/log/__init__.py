@@ -4,7 +4,6 @@ Start with `layout`, which has the format byte by byte and explains recovery, th
 work on a log.
 """
 
-from penstock.log.compaction import CompactionPlan
 from penstock.log.data_folder import DataFolder
 from penstock.log.disk import Disk, File
 from penstock.log.flush_state import FlushTicket
@@ -12,13 +11,11 @@ from penstock.log.log import Log
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.os_disk import OsDisk
 from penstock.log.reset import Prefix
-from penstock.log.scrub import ScrubPlan
 from penstock.log.votes import SavedVote, VoteStore
 from penstock.log.writer import Appended
 
 __all__ = [
     "Appended",
-    "CompactionPlan",
     "DataFolder",
     "Disk",
     "File",
@@ -28,6 +25,5 @@ __all__ = [
     "OsDisk",
     "Prefix",
     "SavedVote",
-    "ScrubPlan",
     "VoteStore",
 ]

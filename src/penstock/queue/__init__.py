@@ -4,7 +4,6 @@ the order in which a subscriber is sent messages."""
 from penstock.queue.partition import QueuePartition
 from penstock.queue.settings import QueueSettings, RetryBackoffSettings
 from penstock.queue.state_records import (
-    FENCE_SUFFIX,
     HEAD_SUFFIX,
     Head,
     StateKey,
@@ -15,42 +14,19 @@ from penstock.queue.state_records import (
     encode_key,
     state_end,
 )
-from penstock.queue.state_store import (
-    NO_FENCE,
-    Claimed,
-    Fence,
-    Heads,
-    QueueKey,
-    QueueStateStore,
-    StatePart,
-)
+from penstock.queue.state_store import NO_FENCE, Claimed, Fence, Heads, QueueKey, QueueStateStore, StatePart
 from penstock.queue.states import State
-from penstock.queue.values import (
-    EMPTY_SCAN,
-    AckKind,
-    AckResult,
-    Acquired,
-    Changes,
-    DeadLetter,
-    DeadLetterReason,
-    Description,
-    Run,
-    ScanResult,
-)
+from penstock.queue.values import AckKind, AckResult, Acquired, DeadLetter, DeadLetterReason, Run, ScanResult
 
 __all__ = [
-    "EMPTY_SCAN",
-    "FENCE_SUFFIX",
     "HEAD_SUFFIX",
     "NO_FENCE",
     "AckKind",
     "AckResult",
     "Acquired",
-    "Changes",
     "Claimed",
     "DeadLetter",
     "DeadLetterReason",
-    "Description",
     "Fence",
     "Head",
     "Heads",

@@ -33,8 +33,6 @@ from penstock.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from penstock.raft.progress import PeerState, ReplicaProgress
-from penstock.raft.raft_log import RaftLog
 from penstock.raft.settings import RaftSettings
 
 __all__ = [
@@ -57,14 +55,11 @@ __all__ = [
     "Install",
     "InstallPrefix",
     "Message",
-    "PeerState",
     "Persist",
     "Raft",
-    "RaftLog",
     "RaftSettings",
     "Refusal",
     "Refused",
-    "ReplicaProgress",
     "RequestVote",
     "Role",
     "RoleChanged",

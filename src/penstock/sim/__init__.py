@@ -5,6 +5,6 @@
 the simulator must find.
 """
 
-from penstock.sim.disk import PowerCut, SimDisk, SimFile
+from penstock.sim.disk import PowerCut, SimDisk
 
-__all__ = ["PowerCut", "SimDisk", "SimFile"]
+__all__ = ["PowerCut", "SimDisk"]

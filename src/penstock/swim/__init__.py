@@ -3,7 +3,6 @@ decides nothing."""
 
 from penstock.swim.core import Swim
 from penstock.swim.packets import PacketError
-from penstock.swim.randomness import Randomness
 from penstock.swim.settings import SwimSettings
 from penstock.swim.values import (
     Conflict,
@@ -29,7 +28,6 @@ __all__ = [
     "MemberChanged",
     "MemberMeta",
     "PacketError",
-    "Randomness",
     "Refusal",
     "Refused",
     "SaveIncarnation",

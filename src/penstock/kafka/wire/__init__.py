@@ -4,15 +4,7 @@ schema.py says what messages are; messages/ holds them, one file per API, genera
 frames; decoder.py and encoder.py compile the code that does it.
 """
 
-from penstock.kafka.wire.apis import (
-    ApiKey,
-    flexible_from,
-    is_flexible,
-    is_known,
-    request_class,
-    response_class,
-    schema_range,
-)
+from penstock.kafka.wire.apis import ApiKey, is_flexible, request_class, response_class, schema_range
 from penstock.kafka.wire.codec import (
     RequestHeader,
     decode_message,
@@ -24,14 +16,12 @@ from penstock.kafka.wire.codec import (
     encode_response,
     join,
 )
-from penstock.kafka.wire.schema import NO_UUID, Buffer, Message, Records
+from penstock.kafka.wire.schema import NO_UUID, Message
 
 __all__ = [
     "NO_UUID",
     "ApiKey",
-    "Buffer",
     "Message",
-    "Records",
     "RequestHeader",
     "decode_message",
     "decode_request",
@@ -40,9 +30,7 @@ __all__ = [
     "encode_message",
     "encode_request",
     "encode_response",
-    "flexible_from",
     "is_flexible",
-    "is_known",
     "join",
     "request_class",
     "response_class",

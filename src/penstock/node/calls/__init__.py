@@ -1,7 +1,7 @@
 """One way to ask another node: targets (roles that nodes have), methods, and one retry policy."""
 
 from penstock.node.calls.calls import BROKER, Calls
-from penstock.node.calls.retry import Changes, Retry, is_retryable
+from penstock.node.calls.retry import Changes
 from penstock.node.calls.targets import CONTROLLER, AtNode, CoordinatorOf, Directory, LeaderOf, Target
 
 __all__ = [
@@ -13,7 +13,5 @@ __all__ = [
     "CoordinatorOf",
     "Directory",
     "LeaderOf",
-    "Retry",
     "Target",
-    "is_retryable",
 ]

@@ -8,11 +8,10 @@ from penstock.node.peers.hello import PeerHello
 from penstock.node.peers.keys import read_cluster_key
 from penstock.node.peers.network import PeerNetwork
 from penstock.node.peers.refusals import Refusals
-from penstock.node.peers.rpc import FIRST_KIND_AFTER_RPC, CallFailed, CallProblem, Rpc
+from penstock.node.peers.rpc import CallFailed, CallProblem, Rpc
 from penstock.node.peers.transport import Body, Buffer, Transport, TransportEvents
 
 __all__ = [
-    "FIRST_KIND_AFTER_RPC",
     "Adopt",
     "Body",
     "Buffer",

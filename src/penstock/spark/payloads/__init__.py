@@ -7,11 +7,10 @@ block is decoded fast and how a bad record in it is found.
 
 from .formats import decoder_for, encoder_for, given_schema, infer_schema
 from .interfaces import Decoded, Decoder, Encoder, PayloadError
-from .options import PAYLOAD_OPTIONS, VALUE_FORMATS, PayloadOptions
+from .options import PAYLOAD_OPTIONS, PayloadOptions
 
 __all__ = [
     "PAYLOAD_OPTIONS",
-    "VALUE_FORMATS",
     "Decoded",
     "Decoder",
     "Encoder",
