@@ -166,7 +166,7 @@ def test_a_consumer_group_is_no_subscription_and_keeps_its_offsets(
 def test_a_list_longer_than_a_page_is_complete(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.node.subscriptions.router.PAGE_PLACES", 1)
+    monkeypatch.setattr("penstock.node.subscriptions.router.PAGE_POSITIONS", 1)
     names = [unique("many") for _ in range(3)]
     for name in names:
         with subscriber(broker.http_url) as one:

@@ -26,7 +26,7 @@ from penstock.node.subscriptions.store import SubscriptionStore
 from penstock.queue.subscription_metadata import decode_done, decode_ttl
 from penstock.types import Caller, EventSink, NodeId, TopicPartition
 
-PAGE_PLACES = 5_000
+PAGE_POSITIONS = 5_000
 """Partitions, and ranges of them, in one page: some hundred kilobytes, a tenth of a second at most to make."""
 
 
@@ -86,13 +86,13 @@ class SubscriptionRouter:
 
     def _page(self, after: str) -> SubscriptionPage:
         descriptions: list[SubscriptionDescription] = []
-        places_left = PAGE_PLACES
+        positions_left = PAGE_POSITIONS
         for name in sorted(name for name in self._store.names() if name > after):
-            if places_left <= 0:
+            if positions_left <= 0:
                 return SubscriptionPage(descriptions, False)
             if (description := self._picture(name)) is not None:
                 descriptions.append(description)
-                places_left -= sum(1 + len(position.done) for position in description.positions) + 1
+                positions_left -= sum(1 + len(position.done) for position in description.positions) + 1
         return SubscriptionPage(descriptions, True)
 
     def _picture(self, name: str) -> SubscriptionDescription | None:
@@ -112,7 +112,7 @@ class SubscriptionRouter:
             ttl_ms=max(ttls),
             expires_ms=None if session is not None else max(one.expire_timestamp_ms for one in committed),
             deferred=session.core.deferred_count if session is not None else 0,
-            positions=[_place(key, stored[key], session) for key in sorted(stored)],
+            positions=[_position(key, stored[key], session) for key in sorted(stored)],
         )
 
     def figures(self) -> PushFigures:
@@ -136,7 +136,7 @@ class SubscriptionRouter:
         return True
 
 
-def _place(
+def _position(
     key: TopicPartition, committed: CommittedOffset, session: SubscriberSession | None
 ) -> PositionDescription:
     done = [(first, end - 1) for first, end in decode_done(committed.offset, committed.metadata)]

@@ -47,7 +47,7 @@ class SubscriptionStore:
         committed = self._groups.committed(name)
         self._check_unused(name)
         now_ms = self._clock.wall_ms()
-        return {key: _place(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
+        return {key: _position(key, one) for key, one in committed.items() if not _is_over(one, now_ms)}
 
     def terms(self, name: str) -> dict[TopicPartition, int]:
         """The term of the leader in whose log each position was when it was stored; -1 if it was stored without a
@@ -145,7 +145,7 @@ class SubscriptionStore:
         return ErrorCode.NONE in codes.values()
 
 
-def _place(key: TopicPartition, committed: CommittedOffset) -> Position:
+def _position(key: TopicPartition, committed: CommittedOffset) -> Position:
     return Position(key, committed.offset, tuple(decode_done(committed.offset, committed.metadata)))
 
 
