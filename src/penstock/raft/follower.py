@@ -42,7 +42,7 @@ def _tell_term(core: "Raft", sender: Replica) -> None:
 
 
 class Follower:
-    """What a follower knows of its leader's log. There is a new object for each term and each leader (9)."""
+    """A follower's knowledge of its leader's log. There is a new object for each term and each leader (9)."""
 
     def __init__(self, core: "Raft") -> None:
         self.core = core

@@ -38,7 +38,7 @@ class Place(Protocol):
 
 
 class Partition(Protocol):
-    """What clients write to and read from."""
+    """The partition that clients write to and read from."""
 
     @property
     def scheduler(self) -> Scheduler: ...
@@ -141,7 +141,7 @@ class Producer:
 
 
 class PlainProducer:
-    """One that does not wait for answers and repeats nothing: it fills a leader's log also when nobody follows it."""
+    """Does not wait for answers and repeats nothing: it fills a leader's log also when the leader has no followers."""
 
     busy = False
 
@@ -199,8 +199,8 @@ def _keyed_record(number: int, written_ms: int, mark: bytes, random: Random) -> 
 
 
 class Reader:
-    """Reads from wherever it got to, from whoever says that it leads; and from the same one again, until that falls
-    silent: as consumers do, which is how they meet leaders that are none any more."""
+    """Reads on from its offset, from a replica that answers as leader, and stays with that one until it falls silent,
+    as consumers do. So it also asks leaders that were replaced without their knowledge."""
 
     def __init__(self, world: Partition, number: int, random: Random) -> None:
         self._world = world
@@ -230,7 +230,7 @@ class Reader:
 
     def _is_rotten(self, place: Place, data: bytes) -> bool:
         """It refuses what has a wrong checksum. Of rot in what a checksum does not cover (a batch's offset and term)
-        clients are the victims until a scrub finds it: there is nobody to blame but the disk."""
+        clients get wrong records until a scrub finds it, and no check is broken by that."""
         if not is_whole(data):
             return True
         witness = self._world.witness
@@ -246,7 +246,7 @@ class Reader:
 
 
 def _first_wrong(witness: "Witness", data: bytes) -> str:
-    """What is wrong with the first of these batches that was never committed like this."""
+    """Why the first wrong one of these batches is wrong; "" if all were committed like this."""
     found = (
         witness.wrong_with(header.base_offset, data[position : position + header.size])
         for position, header in iter_headers(data)

@@ -200,7 +200,7 @@ class ClusterWorld:
             self._check_metadata(process)
 
     def _check_metadata(self, host: Host) -> None:
-        """Nobody acts on what is not decided."""
+        """Nodes apply only committed metadata."""
         metadata = host.node.metadata
         if hasattr(metadata, "partition") and metadata.applied > metadata.partition.high_watermark:
             raise Violation(
@@ -309,7 +309,7 @@ class ClusterWorld:
         host.disk = SimDisk(host.random.getrandbits(32))
 
     def rots(self, host: Host, group: GroupId) -> None:
-        """Its disk is not what it was. Somebody will replace it, when the storm is over at the latest."""
+        """The host's disk is damaged. The simulated operator replaces it when the faults end at the latest."""
         self._rotten = host
         self.witnesses[group].rotten = host.node.storage.raft.replica(group)
 
@@ -317,7 +317,7 @@ class ClusterWorld:
         return host is self._rotten
 
     def halted(self, host: Host, problem: str) -> None:
-        """It could not start, or stopped for its disk: somebody starts it again, from what is on the platter."""
+        """The host could not start, or stopped for its disk: it starts again from the durable image."""
         self.tally.add("halts for a failed disk")
         self.scheduler.note(host.name, f"halts: {problem}")
         self.scheduler.after(0.0, None, self._restart_halted, host, host.life)
@@ -345,7 +345,7 @@ class ClusterWorld:
         if isinstance(problem, Violation):
             self._bug = self._bug or problem
         elif isinstance(problem, PenstockError):
-            # Refused, and nobody asked any more: not worth more than a line.
+            # The request was refused, and no caller waits for it any more: one log line is enough.
             self.scheduler.note("log", f"{message}: {problem}", b"")
         else:
             self._bug = self._bug or Violation("a bug", f"{message}: {problem!r}")
@@ -358,7 +358,7 @@ class ClusterWorld:
         self._stopped_loops.append(loop)
 
     def _dispose(self) -> None:
-        """Dead code wakes up once more when it is collected: nobody must hear it."""
+        """Tasks of crashed processes run once more when they are collected: their errors are dropped."""
         for host in self.hosts:
             if host.running:
                 host.stop()

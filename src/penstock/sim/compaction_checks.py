@@ -128,7 +128,7 @@ class CommittedKeys:
     def check_fold(
         self, name: str, seen: Mapping[bytes, Record], end: int, *, keeps_tombstones: bool
     ) -> None:
-        """`seen`: the last record of each key that somebody saw who has read from the start to `end` (3)."""
+        """`seen`: the last record of each key, of a reader from the start to `end` (3)."""
         for key, records in self._by_key.items():
             number = bisect_right(records, end - 1, key=lambda record: record.offset)
             if number == 0:

@@ -314,7 +314,7 @@ class SimDisk:
         return sorted(folder.durable) if isinstance(folder, SimFolder) else []
 
     def durable_content(self, path: str) -> bytearray:
-        """What of a file is on the platter; nothing if its name is not."""
+        """The durable content of a file; empty if its name is not durable."""
         inode = self._find_durable(path)
         return inode.durable if isinstance(inode, SimInode) else bytearray()
 

@@ -1,4 +1,4 @@
-"""What is on the simulated disks, read byte by byte, without the code under test."""
+"""The content of the simulated disks, read byte by byte, without the code under test."""
 
 from bisect import bisect_right
 from struct import Struct

@@ -1,4 +1,4 @@
-"""What clients saw, and whether it keeps the promises to them. Values are unique, so each check is linear.
+"""Checks the answers that clients got against the promises to them. Values are unique, so each check is linear.
 
 1  A write that was acknowledged with acks=all is in the log once, at the offset that its client was told.
 2  A write of an idempotent producer is there at most once, however often it was sent; a repetition is answered with the
@@ -70,7 +70,7 @@ class History:
                 )
             if header.next_offset <= offset:
                 raise Violation(
-                    "nobody reads backwards", f"{reader} wants {offset} and gets {header.base_offset}"
+                    "no reader goes backwards", f"{reader} wants {offset} and gets {header.base_offset}"
                 )
             offset = header.next_offset
         return offset

@@ -74,7 +74,7 @@ class Host(SimMachine):
         self.running, self.ready, self.lying = True, False, False
         self._watched = {}
         self._cut_at, self.disk.on_operation = None, self._at_operation
-        self.loop = NodeLoop(  # type: ignore[abstract]  # what it lacks nobody may use: sockets, signals, processes
+        self.loop = NodeLoop(  # type: ignore[abstract]  # sockets, signals and processes are missing on purpose
             self.world.scheduler, self, self.random, rate=self.rate, on_bug=self.world.found_bug
         )
         self.loop.enter(self._boot)
@@ -167,7 +167,7 @@ class Host(SimMachine):
         return SimTransport(self.world.wires, self, self.loop, hello, events, audit=self._audit)
 
     def _audit(self, to: NodeId, kind: int, body: bytes) -> None:
-        """What leaves this node must hold after a power cut at this very moment."""
+        """A message that leaves this node must be true after a power cut at this moment."""
         if kind != frame_kinds.RAFT or self.me is None:
             return
         mix = self.world.mix
@@ -245,7 +245,7 @@ class Host(SimMachine):
         )
 
     def found_rot(self) -> CorruptLog | None:
-        """What this node takes for rot, where nothing has rotted."""
+        """Damage that this node reports although its disk is intact."""
         table = self.node.partitions
         if self.world.is_rotten(self):
             return None

@@ -94,7 +94,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if not self.is_dead:
-            # A little late rather than early: whoever looks at the clock then must see its time come.
+            # A little late rather than early: code that reads the clock then must see that its time has come.
             moment = when / self._rate + 1e-9
             self._timers[handle] = self._scheduler.at(moment, self._process, self._run_timer, handle)
         return handle
@@ -130,7 +130,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         """In a thread, as far as the job can tell."""
         try:
             result = func(*args)
-        except Exception as problem:  # noqa: BLE001 - whoever waits gets it
+        except Exception as problem:  # noqa: BLE001 - the future gets it
             self.call_soon(_fail, future, problem)
         else:
             self.call_soon(_succeed, future, result)
@@ -145,7 +145,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nobody caught it: the seed has found a bug."""
+        """An exception was not caught: the seed has found a bug."""
         if not self.is_dead:
             self._on_bug(context.get("message", "an exception"), context.get("exception"))
 

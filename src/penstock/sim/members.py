@@ -124,7 +124,7 @@ class GroupMember:
             self._beat(self._coordinator)
 
     def die(self) -> None:
-        """It is not seen again, and told nobody."""
+        """The member crashes without leaving the group."""
         self._begin()
         self.gone, self._waits = True, False
         self._request += 1
@@ -376,7 +376,7 @@ class SimConsumerGroup:
 
     @property
     def is_settled(self) -> bool:
-        """All members work in one generation, and everything is somebody's (3)."""
+        """All members work in one generation, and every partition has an owner (3)."""
         if not all(member.is_working for member in self._members):
             return False
         generations = {member.generation for member in self._members}
@@ -400,7 +400,7 @@ class SimConsumerGroup:
         return f"group {self.checks.group_id}: {', '.join(told)}"
 
     def check(self) -> None:
-        """At the end: whoever coordinates knows all that was acknowledged."""
+        """At the end the coordinator knows every commit that was acknowledged."""
         checks = self.checks
         for host in self._world.hosts:
             if host.ready:

@@ -274,7 +274,7 @@ class SimTransport:
         self._started = False
         self._peers: dict[NodeId, Address] = {}
         self._seeds: dict[Address, NodeId | None] = {}
-        """Where to look for somebody, and who was found there."""
+        """The addresses to connect to, and the node that was found at each."""
         self._connected: dict[NodeId, PeerHello] = {}
         self._up: dict[NodeId, Wire] = {}
 
@@ -338,7 +338,7 @@ class SimTransport:
         self.loop.call_later(DIAL_S * (0.5 + self._wires.random.random()), self._dial)
 
     def found(self, address: Address, hello: PeerHello) -> None:
-        """Somebody who is known by another address already, or this node itself."""
+        """The address belongs to a node that is known by another one already, or to this node itself."""
         if address in self._seeds and hello.node in (self.hello.node, *self._connected):
             self._seeds[address] = hello.node
             self.events.on_hello(hello, address)

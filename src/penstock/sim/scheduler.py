@@ -16,7 +16,7 @@ from penstock.sim.disk import PowerCut
 from penstock.sim.outcome import Violation
 
 TRACE_LINES = 120
-"""What is kept to be shown with a failure: the last second or so of a busy group."""
+"""How many events are kept to be shown with a failure: about the last second of a busy group."""
 
 ANY_LIFE = -1
 
@@ -24,7 +24,7 @@ _TIME = Struct("<d")
 
 
 class Process:
-    """What crashes or is paused as a whole: its events belong to one life of it."""
+    """A process crashes or pauses as a whole. Its events are dropped when it crashes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
