@@ -148,11 +148,18 @@ def test_a_node_is_gone_after_the_second_longer_period_if_there_is_one() -> None
 
 def test_sightings_count_from_the_first_look_and_from_the_last_sight() -> None:
     sightings = Sightings()
-    assert sightings.see(1000, nodes=[1, 2], alive=[1]) == {1: 0, 2: 0}
-    assert sightings.see(1005, nodes=[1, 2, 3], alive=[1]) == {1: 0, 2: 5, 3: 0}
-    assert sightings.see(1007, nodes=[1, 2, 3], alive=[2]) == {1: 2, 2: 0, 3: 2}
+    assert sightings.see(1000, nodes=[1, 2], alive=[1]) == {1: 0, 2: 1}
+    assert sightings.see(1005, nodes=[1, 2, 3], alive=[1]) == {1: 0, 2: 6, 3: 1}
+    assert sightings.see(1007, nodes=[1, 2, 3], alive=[2]) == {1: 2, 2: 0, 3: 3}
     assert sightings.see(1009, nodes=[1], alive=[]) == {1: 4}
-    assert sightings.see(1010, nodes=[1, 2], alive=[]) == {1: 5, 2: 0}
+    assert sightings.see(1010, nodes=[1, 2], alive=[]) == {1: 5, 2: 1}
+
+
+def test_a_new_controller_does_not_unfence_a_node_that_it_does_not_see() -> None:
+    state = cluster_of(1, 2, 3)
+    apply(state, [NodeFenced(node_id=2), NodeFenced(node_id=3)])
+    unseen = Sightings().see(1000, nodes=state.nodes, alive=[1, 3])
+    assert watch_nodes(state, unseen, PATIENCE) == [NodeUnfenced(node_id=3)]
 
 
 # --- gone

@@ -38,10 +38,14 @@ class Sightings:
         self._last_ms: dict[int, int] = {}
 
     def see(self, now_ms: int, nodes: Collection[int], alive: Collection[int]) -> dict[int, int]:
-        """Records which nodes are seen at this moment; returns for how many milliseconds each was not seen, 0 for those
-        seen. For a new node the time counts from now.
+        """Records which nodes are seen at this moment; returns for how many milliseconds each was not seen, 0 only for
+        those seen. The time of a node that was never seen counts from a millisecond ago: it must not look like one that
+        is back, or a new controller would unfence every dead node.
         """
-        known = {node: now_ms if node in alive else self._last_ms.get(node, now_ms) for node in sorted(nodes)}
+        first_ms = now_ms - 1
+        known = {
+            node: now_ms if node in alive else self._last_ms.get(node, first_ms) for node in sorted(nodes)
+        }
         self._last_ms = known
         return {node: now_ms - last_ms for node, last_ms in known.items()}
 
