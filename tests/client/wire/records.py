@@ -23,7 +23,7 @@ def make_batch(values: Iterable[bytes], *, compression: int = 0, timestamp: int 
 
 def append(cluster: Cluster, tp: TopicPartition, *batches: bytes) -> None:
     """Each batch in a request of its own, acked by all."""
-    connection = cluster.connection_to(cluster.leader_of(tp))
+    connection = cluster.connect_once(cluster.leader_of(tp))
     version = connection.version_of(ApiKey.PRODUCE, at_most=PRODUCE_VERSION_BY_NAME_MAX)
     for batch in batches:
         data = PartitionProduceData(index=tp.partition, records=batch)

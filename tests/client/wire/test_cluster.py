@@ -54,10 +54,10 @@ def test_a_partition_has_a_leader_with_a_connection(cluster: Cluster, unique: Un
     tp = TopicPartition(unique("orders"), 0)
     cluster.create_topic(tp.topic)
     leader = cluster.leader_of(tp)
-    assert cluster.connection_to(leader) is cluster.connection_to(leader)
-    cluster.connection_to(leader).close()
-    assert not cluster.connection_to(leader).closed
-    cluster.refresh([tp.topic])
+    assert cluster.connect_once(leader) is cluster.connect_once(leader)
+    cluster.connect_once(leader).close()
+    assert not cluster.connect_once(leader).closed
+    cluster.forget_leaders([tp.topic])
     assert cluster.leader_of(tp) == leader
 
 
@@ -76,9 +76,9 @@ def test_a_place_that_does_not_exist_is_told_soon(broker: Broker, connect: Conne
 
 def test_a_broker_number_that_nobody_knows_is_told(broker: Broker, connect: Connect) -> None:
     cluster = connect(broker.bootstrap_servers, retry_for_ms=0)
-    assert not cluster.connection_to(1).closed, "one that was not heard of before is asked for"
+    assert not cluster.connect_once(1).closed, "one that was not heard of before is asked for"
     with pytest.raises(Refused, match=r"broker 99.*not in the cluster"):
-        cluster.connection_to(99)
+        cluster.connect_once(99)
 
 
 def test_offsets_are_found_by_end_and_by_time(cluster: Cluster, unique: Unique) -> None:

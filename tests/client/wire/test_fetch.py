@@ -86,7 +86,7 @@ def test_a_reader_that_stops_early_disturbs_nobody(cluster: Cluster, tp: TopicPa
 
 
 def test_answers_that_others_wait_for_are_left_to_them(cluster: Cluster, tp: TopicPartition) -> None:
-    shared = cluster.connection_to(cluster.leader_of(tp))
+    shared = cluster.connect_once(cluster.leader_of(tp))
     shared.send(ApiKey.METADATA, MetadataRequest(topics=[]))
     assert offsets_of(fetch_range(cluster, tp, 0, COUNT)) == list(range(COUNT))
     assert shared.outstanding == 1
@@ -95,9 +95,9 @@ def test_answers_that_others_wait_for_are_left_to_them(cluster: Cluster, tp: Top
 
 def test_the_connection_of_a_finished_reader_is_used_again(cluster: Cluster, tp: TopicPartition) -> None:
     leader = cluster.leader_of(tp)
-    before = cluster.connection_to(leader)
+    before = cluster.connect_once(leader)
     list(fetch_range(cluster, tp, 0, COUNT, fetch_bytes=1))
-    assert cluster.connection_to(leader) is before
+    assert cluster.connect_once(leader) is before
 
 
 def test_offsets_that_were_deleted_are_told_with_what_is_left(

@@ -18,18 +18,12 @@ from penstock.kafka.wire import (
     encode_response,
     join,
 )
-from penstock.kafka.wire.consumer_protocol import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from penstock.kafka.wire.consumer_protocol import decode_assignment
 from penstock.kafka.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from penstock.kafka.wire.messages.consumer_protocol_assignment import (
     ConsumerProtocolAssignment,
     TopicPartition,
 )
-from penstock.kafka.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from penstock.kafka.wire.messages.fetch import FetchRequest, FetchTopic
 from penstock.kafka.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.kafka.wire.messages.produce import (
@@ -125,19 +119,14 @@ def test_a_zero_topic_id_is_no_uuid_itself() -> None:
     assert decoded.topics[1].topic_id == uuid.UUID(int=9)
 
 
-def test_group_blobs_carry_their_version_first() -> None:
-    subscription = ConsumerProtocolSubscription(topics=["t"], user_data=b"u", generation_id=4, rack_id="r")
+def test_assignments_are_read_in_every_version() -> None:
+    partitions = [TopicPartition(topic="t", partitions=[0, 2])]
+    assignment = ConsumerProtocolAssignment(assigned_partitions=partitions, user_data=b"u")
     for version in range(4):
-        blob = encode_subscription(subscription, version)
-        assert blob[:2] == struct.pack(">h", version)
-        assert decode_subscription(blob).topics == ["t"]
-    assert decode_subscription(encode_subscription(subscription)) == subscription
-    assignment = ConsumerProtocolAssignment(
-        assigned_partitions=[TopicPartition(topic="t", partitions=[0, 2])]
-    )
-    assert decode_assignment(encode_assignment(assignment)) == assignment
+        blob = struct.pack(">h", version) + encode_message(assignment, version)
+        assert decode_assignment(blob) == assignment
 
 
 def test_group_blobs_of_newer_versions_are_read_as_the_newest_known() -> None:
-    blob = struct.pack(">h", 9) + encode_assignment(ConsumerProtocolAssignment(user_data=b"u"))[2:] + b"more"
+    blob = struct.pack(">h", 9) + encode_message(ConsumerProtocolAssignment(user_data=b"u"), 3) + b"more"
     assert decode_assignment(blob).user_data == b"u"

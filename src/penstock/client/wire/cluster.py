@@ -88,13 +88,8 @@ class Cluster:
         """The node id of the broker that leads a partition."""
         return retrying(self.settings, lambda: self.leader_once(tp))
 
-    def refresh(self, topics: Collection[str]) -> None:
-        """Fetches the metadata of these topics again."""
-        self.forget_leaders(topics)
-        retrying(self.settings, lambda: self._topics_once(topics))
-
     def forget_leaders(self, topics: Collection[str]) -> None:
-        """As `refresh`, but fetches the metadata only when a leader is needed."""
+        """The metadata of these topics is fetched again when a leader is needed."""
         names = frozenset(topics)
         for tp in [tp for tp in self._leaders if tp.topic in names]:
             del self._leaders[tp]
@@ -121,12 +116,9 @@ class Cluster:
 
     # --- connections
 
-    def connection_to(self, node_id: int) -> Connection:
-        """The shared connection to a broker; a new one if it was lost."""
-        return retrying(self.settings, lambda: self.connect_once(node_id))
-
     def connect_once(self, node_id: int) -> Connection:
-        """As `connection_to`, without retries: for callers that look up the leader again between tries."""
+        """The shared connection to a broker; a new one if it was lost. Does not retry: callers look up the leader again
+        between tries."""
         if not self._pool.knows(node_id):
             self._topics_once([])
         return self._pool.connect(node_id)

@@ -158,47 +158,43 @@ def list_config_resources(
 async def incremental_alter_configs(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
-    response = incremental.IncrementalAlterConfigsResponse(responses=[])
+    responses = []
     for resource in request.resources:
-        error = await _change(context.node, partial(_alteration, context, resource), request.validate_only)
-        response.responses.append(
-            incremental.AlterConfigsResourceResponse(
-                error_code=error.code if error else ErrorCode.NONE,
-                error_message=error.message if error else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
+        row = incremental.AlterConfigsResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-    return response
+        await _change(row, context.node, partial(_alteration, context, resource), request.validate_only)
+        responses.append(row)
+    return incremental.IncrementalAlterConfigsResponse(responses=responses)
 
 
 async def alter_configs(
     context: RequestContext, request: plain.AlterConfigsRequest
 ) -> plain.AlterConfigsResponse:
-    response = plain.AlterConfigsResponse(responses=[])
+    responses = []
     for resource in request.resources:
-        error = await _change(context.node, partial(_replacement, context, resource), request.validate_only)
-        response.responses.append(
-            plain.AlterConfigsResourceResponse(
-                error_code=error.code if error else ErrorCode.NONE,
-                error_message=error.message if error else None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
+        row = plain.AlterConfigsResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
         )
-    return response
+        await _change(row, context.node, partial(_replacement, context, resource), request.validate_only)
+        responses.append(row)
+    return plain.AlterConfigsResponse(responses=responses)
 
 
-async def _change(node: Node, make: Callable[[], Decision], validate_only: bool) -> KafkaError | None:
-    """Makes one resource's change, or returns the error."""
+async def _change(
+    row: incremental.AlterConfigsResourceResponse | plain.AlterConfigsResourceResponse,
+    node: Node,
+    make: Callable[[], Decision],
+    validate_only: bool,
+) -> None:
+    """Makes one resource's change, or enters the error in its row."""
     try:
         decide = make()
         await node.metadata.change(partial(_decide_only, decide) if validate_only else decide)
     except KafkaError as mistake:
-        return mistake
+        row.error_code, row.error_message = mistake.code, mistake.message
     except StorageError as refused:
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(refused))
-    return None
+        row.error_code, row.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(refused)
 
 
 def _decide_only(decide: Decision, state: ClusterState) -> Sequence[MetadataRecord]:

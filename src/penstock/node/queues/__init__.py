@@ -9,21 +9,7 @@
 """
 
 from penstock.node.queues.driver import QueueDriver
-from penstock.node.queues.manager import QueueManager
-from penstock.node.queues.overview import QueueOverview
-from penstock.node.queues.router import QueueRouter
-from penstock.node.queues.sessions import ShareSession, ShareSessions
-from penstock.node.queues.values import Acknowledgement, Consumer, Delivery, NotLeased
+from penstock.node.queues.sessions import ShareSession
+from penstock.node.queues.values import Acknowledgement, Consumer, NotLeased
 
-__all__ = [
-    "Acknowledgement",
-    "Consumer",
-    "Delivery",
-    "NotLeased",
-    "QueueDriver",
-    "QueueManager",
-    "QueueOverview",
-    "QueueRouter",
-    "ShareSession",
-    "ShareSessions",
-]
+__all__ = ["Acknowledgement", "Consumer", "NotLeased", "QueueDriver", "ShareSession"]

@@ -6,14 +6,12 @@ describes and deletes subscriptions on any node.
 """
 
 from penstock.node.subscriptions.manager import Subscriptions
-from penstock.node.subscriptions.router import SubscriptionRouter
 from penstock.node.subscriptions.session import SubscriberSession, position_json
 from penstock.node.subscriptions.values import (
     Bounds,
     ControlFrame,
     Encoder,
     EndReason,
-    Reader,
     Redirect,
     Rows,
     SubscribeRefused,
@@ -25,13 +23,11 @@ __all__ = [
     "ControlFrame",
     "Encoder",
     "EndReason",
-    "Reader",
     "Redirect",
     "Rows",
     "SubscribeRefused",
     "SubscribeRequest",
     "SubscriberSession",
-    "SubscriptionRouter",
     "Subscriptions",
     "position_json",
 ]
