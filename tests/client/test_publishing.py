@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from penstock import Broker
 from penstock.client import Client, ClientError, Closed, PublishFailed, publishing
 from penstock.client.arguments import record_headers
-from tests.client.ports import free_ports
+from tests.ports import free_ports
 
 SOON = 30.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Broker
 from penstock.client import Client, Closed, Denied, Job, LeaseLost, Queue, Unreachable
-from tests.client.ports import free_ports
+from tests.ports import free_ports
 
 SOON = 30.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Broker
 from penstock.client import Client, Denied, LeaseLost, Message, Subscription
-from tests.client.ports import free_ports
+from tests.ports import free_ports
 
 SOON = 30.0
 Unique = Callable[[str], str]

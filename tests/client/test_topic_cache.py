@@ -13,7 +13,7 @@ from penstock import Broker
 from penstock.client import AsyncClient, Client, PublishFailed, Unreachable, admin, topic_cache
 from penstock.client.arguments import record_headers
 from penstock.client.topic_cache import TopicCache
-from tests.client.ports import free_ports
+from tests.ports import free_ports
 
 Unique = Callable[[str], str]
 IDS = [f"order-{number}" for number in range(12)]

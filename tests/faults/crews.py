@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from tests.faults.nodes import Cluster, free_port
+from tests.faults.nodes import Cluster
 from tests.faults.patience import PATIENCE_SECONDS
+from tests.ports import free_port
 
 Job = TypeVar("Job", int, str)
 

@@ -24,7 +24,8 @@ from typing import Any
 from penstock.node.peers.frames import INTRODUCTION, KIND_SIZE, LENGTH_SIZE
 from penstock.node.peers.handshake import PREAMBLE_SIZE
 from penstock.node.peers.hello import decode_introduction
-from tests.faults.nodes import Node, free_port
+from tests.faults.nodes import Node
+from tests.ports import free_port
 
 CHUNK_BYTES = 64 * 1024
 Way = tuple[int, int]

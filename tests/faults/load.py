@@ -29,7 +29,8 @@ class Promise(NamedTuple):
 
     value: bytes
     partition: int
-    offset: int
+    offset: int | None
+    """Nothing where the broker said only that it had the record already."""
 
 
 class Work:
@@ -111,7 +112,7 @@ class Work:
             return
         value, key = message.value() or b"", message.key() or b""
         with self.progress:
-            self.promises.append(Promise(value, message.partition() or 0, message.offset() or 0))
+            self.promises.append(Promise(value, message.partition() or 0, message.offset()))
             self.last_by_key[key] = max(self.last_by_key.get(key, -1), number_of(value))
             self.progress.notify_all()
 

@@ -5,19 +5,17 @@ test run leaves behind that was killed itself.
 """
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.patience import PATIENCE_SECONDS
+from tests.ports import free_port
 
 LAUNCH = """
 import sys
@@ -27,25 +25,6 @@ if sys.platform == "linux":
 from penstock.cli import main
 main()
 """
-
-PORTS = range(12_000, 30_000)
-"""Below the ports that systems give to outgoing connections: while a node is down, no client may get its port."""
-
-_taken: set[int] = set()
-_chance = random.Random()
-
-
-def free_port() -> int:
-    """One that nobody listens on, neither by TCP nor by UDP, and that was not handed out before."""
-    while True:
-        port = _chance.choice(PORTS)
-        if port in _taken:
-            continue
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp, suppress(OSError):
-            tcp.bind(("127.0.0.1", port))
-            udp.bind(("127.0.0.1", port))
-            _taken.add(port)
-            return port
 
 
 class Node:

@@ -16,9 +16,10 @@ from penstock.swim.packets import ANY_RECEIVER, Alive, Envelope, Seal, encode_me
 from penstock.types import NodeId, Replica
 from tests.faults.clients import create_topic, settings
 from tests.faults.load import Load
-from tests.faults.nodes import Cluster, Node, free_port
+from tests.faults.nodes import Cluster, Node
 from tests.faults.patience import PATIENCE_SECONDS
 from tests.faults.verdict import assert_kept
+from tests.ports import free_port
 
 TOPIC = "payments"
 SOME = 50

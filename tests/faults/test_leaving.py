@@ -6,10 +6,11 @@ from penstock.cli.http_api import ClusterApi
 from penstock.errors import ErrorCode
 from tests.faults.clients import create_topic, raw
 from tests.faults.load import Load
-from tests.faults.nodes import Cluster, free_port
+from tests.faults.nodes import Cluster
 from tests.faults.patience import eventually
 from tests.faults.verdict import assert_kept
 from tests.kafka.asking import reassign
+from tests.ports import free_port
 
 TOPIC = "payments"
 SOME = 100

@@ -5,7 +5,6 @@ so that an election takes a moment.
 """
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -23,6 +22,7 @@ from penstock.node.replication import reconciler
 from penstock.service import Service
 from penstock.types import NodeId
 from tests.kafka.raw import RawClient
+from tests.ports import free_ports
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Trio:
         *,
         status_topic: str = "",
     ) -> None:
-        ports = _free_ports(6)
+        ports = free_ports(6)
         seeds = tuple(Address("127.0.0.1", port) for port in ports[:3])
         self._configs = {
             node_id: NodeConfig(
@@ -254,14 +254,3 @@ class Reached(msgspec.Struct, frozen=True):
     """One node, as a client is told of it."""
 
     bootstrap_servers: str
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -3,18 +3,13 @@
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 class BrokerProcess:

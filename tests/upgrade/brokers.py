@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.faults.nodes import Node, free_port
+from tests.faults.nodes import Node
 from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.ports import free_port
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 

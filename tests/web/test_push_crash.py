@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.node.processes import free_port
+from tests.ports import free_port
 from tests.web.pushing import create, produce, subscriber, values
 
 

@@ -24,7 +24,7 @@ from penstock.client import (
     PublishFailed,
     Unreachable,
 )
-from tests.client.ports import free_ports
+from tests.ports import free_ports
 
 SOON = 30.0
 Unique = Callable[[str], str]

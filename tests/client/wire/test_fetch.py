@@ -133,7 +133,7 @@ def test_a_range_past_the_end_is_given_up_after_the_records_that_are_there(
 ) -> None:
     reading = fetch_range(connect(broker.bootstrap_servers, retry_for_ms=50), tp, 90, 110, max_wait_ms=10)
     assert offsets_of([next(reading)]) == list(range(90, 100))
-    with pytest.raises(OffsetGone, match=r"offset 100 .*the log ends before it.*tried .* times") as gone:
+    with pytest.raises(OffsetGone, match=r"offset 100 .*the log ends before it.*tried ") as gone:
         next(reading)
     assert (gone.value.earliest, gone.value.latest) == (0, 100)
 
