@@ -7,7 +7,7 @@ SECONDS ?= 600
 PYTEST  := -n 5 --dist loadgroup
 SEED    ?= 0
 
-# Bytecode is kept: the tests start hundreds of processes, and each would compile the source anew.
+# Bytecode is kept: the tests start hundreds of processes, and each would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-long check bench bench-kafka bench-cluster bench-spark bench-queue clean help mutants soak

@@ -3,7 +3,7 @@
     throughput   1 and 6 partitions; 100 B and 1 KB; plain and lz4; acks 1 and all; producing and consuming
     latency      1,000 messages a second, acks 1 and all
     start        from the process to the first answer, on a data folder that exists
-    memory       resident, three seconds after the start, nobody connected
+    memory       resident, three seconds after the start, without clients
     partitions   the same load spread over 1, 100 and 1,000 partitions: cost per message
     log size     (--log-gb) the cost per message at the start and at the end of a log that grows
 

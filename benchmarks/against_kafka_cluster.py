@@ -3,7 +3,7 @@
     throughput   6 partitions of 3 replicas, acks=all, 100 B and 1 KB; the CPU of all three brokers per message
     failover     kill -9 of a partition's leader: until the other nodes name another one
     copying      a node that lost its disk gets a partition of --gb GB again, beside copying and flushing its files
-    idle         1,000 partitions of 3 replicas and nobody there: the CPU of each node
+    idle         1,000 partitions of 3 replicas without clients: the CPU of each node
     cores        6 partitions of one copy on one, two and three nodes of this machine, with two producers
 
 Throughput runs alternate between the two; Kafka does not flush what it acknowledges, Penstock does, on a majority.

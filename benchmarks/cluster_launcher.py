@@ -98,7 +98,7 @@ class Brokers:
                 if time.monotonic() > deadline:
                     seconds = f"{START_SECONDS:.0f} s"
                     raise Problem(f"{self.name}: node {node} does not know {count} nodes after {seconds}")
-                time.sleep(CHECK_SECONDS)  # nobody tells a client when a broker is there
+                time.sleep(CHECK_SECONDS)  # no event reports that a broker serves
 
 
 def _knows(admin: AdminClient, count: int) -> bool:

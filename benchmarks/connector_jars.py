@@ -17,7 +17,7 @@ ARTEFACTS = (
     ("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 NO_OTHERS = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-"""What else it needs is in PySpark. Left to itself, Maven would ask servers that Spark's own build names."""
+"""PySpark has all its other dependencies. Without this, Maven would ask servers that Spark's own build names."""
 
 FALLBACKS = (("4.2.0", "4.2.0"), ("4.2.0", "4.0.0"))
 """Versions of the connector and of its token provider that go together; not every release is on every mirror."""

@@ -1,4 +1,4 @@
-"""What a comparison found, as it is written to JSON."""
+"""The results of a comparison, as they are written to JSON."""
 
 from collections.abc import Sequence
 from statistics import median

@@ -76,7 +76,7 @@ def worker(servers: str) -> Iterator[ShareConsumer]:
 
 
 def taken(consumer: ShareConsumer) -> list[Message]:
-    """What one poll brings, acknowledged; the acknowledgements are durable."""
+    """The messages of one poll, acknowledged durably."""
     messages = [one for one in consumer.poll(1.0) if one.error() is None]
     for message in messages:
         consumer.acknowledge(message)
@@ -86,7 +86,7 @@ def taken(consumer: ShareConsumer) -> list[Message]:
 
 
 class Ledger:
-    """Who has come, and when."""
+    """The messages that have arrived, and when."""
 
     def __init__(self, count: int, due_ms: int) -> None:
         self.count, self.due_ms = count, due_ms

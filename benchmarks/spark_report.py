@@ -1,4 +1,4 @@
-"""What the comparison with the connector found, and how it reads as Markdown."""
+"""The results of the comparison with the connector, and their tables in Markdown."""
 
 from collections.abc import Iterator
 

@@ -29,7 +29,7 @@ def seconds_until_serving(process: "subprocess.Popen[bytes]", port: int) -> floa
             raise TimeoutError(f"it ended with code {process.returncode}")
         if knows_a_broker(port):
             return elapsed
-        time.sleep(RETRY_S)  # nobody tells us when a port opens
+        time.sleep(RETRY_S)  # no event reports that a port opens
     raise TimeoutError(f"no answer within {TIMEOUT_S:.0f} s")
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What pip cannot install: kcat, one of the clients that the tests use, and a Java runtime for Spark. They come from the
+# Installs what pip cannot: kcat, one of the clients that the tests use, and a Java runtime for Spark. They come from the
 # system's packages where we may install them; without them, what needs them is skipped and says so, all else works.
 set -u
 

@@ -100,7 +100,7 @@ TABLES = {
 
 
 def with_tables(page: str) -> str:
-    """The page with everything between `<!-- NAME -->` and `<!-- /NAME -->` made anew."""
+    """The page, with new text between each `<!-- NAME -->` and `<!-- /NAME -->`."""
     for name, rows in TABLES.items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         before, rest = page.split(start)

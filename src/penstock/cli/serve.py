@@ -1,4 +1,4 @@
-"""`penstock serve`: one node, until it is told to stop."""
+"""`penstock serve`: runs one node until a signal stops it."""
 
 import asyncio
 import ctypes

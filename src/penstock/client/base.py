@@ -55,9 +55,9 @@ StreamT = TypeVar("StreamT", bound=BaseStream[Any, Any])
 QueueT = TypeVar("QueueT", bound=BaseStream[Any, Any])
 SubscriptionT = TypeVar("SubscriptionT", bound=BaseStream[Any, Any])
 StoredT = TypeVar("StoredT")
-"""What `publish` returns: Stored, or a coroutine of it."""
+"""The result of `publish`: Stored, or a coroutine of it."""
 FutureT = TypeVar("FutureT")
-"""What `publish_soon` returns: a future of Stored, or a coroutine of one."""
+"""The result of `publish_soon`: a future of Stored, or a coroutine of one."""
 
 
 class BaseClient(ABC, Generic[QueueT, SubscriptionT, StoredT, FutureT]):

@@ -15,7 +15,7 @@ from penstock.client.session import Effect, Item, Promise, Resolve, Session
 log = logging.getLogger("penstock.client")
 
 S = TypeVar("S", bound=Promise)
-"""What `ack` returns: a Settlement of a blocking or of an asyncio client."""
+"""The result of `ack`: a Settlement of a blocking or of an asyncio client."""
 Connection = TypeVar("Connection")
 """A WebSocket of the `websockets` package, blocking or asyncio."""
 

@@ -1,4 +1,4 @@
-"""What workers do with a job when its handler has ended, in threads and in tasks alike."""
+"""How workers settle a job when its handler has ended, the same in threads and in tasks."""
 
 import functools
 import inspect

@@ -29,7 +29,7 @@ def _fact(name: str, kind: Kind, doc: str) -> Definition:
 
 
 _FACTS = (
-    _fact("advertised.listeners", words(), "The address that clients are told to connect to."),
+    _fact("advertised.listeners", words(), "The address that the node gives to clients."),
     _fact("auto.create.topics.enable", boolean(), "Whether asking for an unknown topic creates it."),
     _fact("broker.id", integer(0), "The node's number in its cluster."),
     _fact("connections.max.idle.ms", long(1), "How long a connection may be idle before it is closed."),

@@ -61,7 +61,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Keep everything in memory: nothing is written, nothing survives, and data_dir is not used."""
     kafka: Address = Address("127.0.0.1", 9092)
     advertise: Address | None = None
-    """The address that clients are told to connect to, when it is not the one listened on.
+    """The address that the node gives to clients, if it is not the one that it listens on.
 
     Port 0: the bound one.
     """
@@ -69,7 +69,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     cluster: Address | None = None
     """The inter-node port. None: this node is alone."""
     cluster_advertise: Address | None = None
-    """The address that other nodes are told to connect to, when it is not `cluster`. Port 0: the bound one."""
+    """The address that the node gives to other nodes, if it is not `cluster`. Port 0: the bound one."""
     seeds: tuple[Address, ...] = ()
     """Inter-node addresses of the nodes that found the cluster together, or of some that are in it, to join it. None:
     an empty node founds a cluster of its own, which others can join."""

@@ -1,7 +1,7 @@
 """JoinGroup: which members are admitted, under which id, and whether that costs the others a rebalance.
 
-- A *new dynamic member* is told its id first (clients since JoinGroup v4) and then joins with it.
-- A *known member* that joins again with unchanged metadata, outside a rebalance, is told its generation: it has only
+- A *new dynamic member* first receives its id (clients since JoinGroup v4) and then joins with it.
+- A *known member* that joins again with unchanged metadata, outside a rebalance, gets its generation again: it has only
   lost an answer. A leader that joins again requests a rebalance, because it saw something change.
 - A *static member* (one with an instance id) that comes back without a member id gets a new one and takes its old
   position, and the old id is fenced off. In a stable group this needs no rebalance, so that the other members do not

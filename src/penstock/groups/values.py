@@ -39,7 +39,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_timeout_ms: int = -1
     """-1, from clients that do not send it: the session timeout."""
     requires_known_member_id: bool = False
-    """JoinGroup v4 and later: a new member is told its id first and joins with it, so that a retry whose answer was
+    """JoinGroup v4 and later: a new member first receives its id and joins with it, so that a retry whose answer was
     lost does not leave a second member behind."""
     supports_skip_assignment: bool = False
     """JoinGroup v9 and later: the leader can be told that there is nothing to assign."""

@@ -103,7 +103,7 @@ class Node:
             state=state, partitions=self.partitions, controller=self.controller, calls=self.calls
         )
 
-        # What clients use.
+        # The parts that clients use.
         self.dedup = Deduplication(self.clock, config.limits.max_dedup_ids_per_partition)
         self.exclusive = ExclusiveProducers()
         self.groups = GroupManager(
@@ -125,8 +125,7 @@ class Node:
         self.parts.set(self._list_parts())
 
     def _list_parts(self) -> Iterator[Part]:
-        """All parts, in the order in which they start; they stop in the reverse order, and are told of events in this
-        order."""
+        """All parts, in the order in which they start and receive events; they stop in the reverse order."""
         state, links = self.metadata.state, self.links
         replicas = LocalReplicas(
             me=self.me, state=state, partitions=self.partitions, workers=self.storage.workers

@@ -319,8 +319,8 @@ class QueuePartition:
     # Storing
 
     def take_changes(self) -> Changes | None:
-        """What to write next; None if there is nothing, or a write is in progress. After a failed write this object
-        must not be used any more: the stored state is unknown, and only a restored object knows what may be
+        """The next write; None if there is nothing to write, or a write is in progress. After a failed write this
+        object must not be used any more: the stored state is unknown, and only a restored object knows what may be
         promised."""
         return self._writer.take(self._table)
 

@@ -11,7 +11,7 @@ from penstock.queue.states import State
 
 
 class AckKind(IntEnum):
-    """What a member decides about a message, by the numbers of Kafka's protocol."""
+    """A member's decision about a message, by the numbers of Kafka's protocol."""
 
     GAP = 0
     """There was no record at this offset; done, as if accepted."""

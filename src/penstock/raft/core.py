@@ -287,7 +287,7 @@ class Raft:
         return self._effects()
 
     def entries_refused(self, now: float) -> list[Effect]:
-        """Follower: the entries that the leader sent in this term cannot be stored. The leader is told so (8)."""
+        """Follower: the entries that the leader sent in this term cannot be stored. A reply tells the leader (8)."""
         if isinstance(self.part, Follower) and self.leader is not None:
             self.part.refuse()
         return self._effects()

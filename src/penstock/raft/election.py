@@ -53,7 +53,7 @@ def on_vote_reply(core: "Raft", now: float, sender: Replica, reply: VoteReply) -
 
 
 def _consider_pre_vote(core: "Raft", sender: Replica, request: RequestVote) -> None:
-    """A pre-vote is no promise: nothing is written, and any number of candidates may get one (4)."""
+    """A pre-vote is not a promise: nothing is written, and any number of candidates may get one (4)."""
     granted = request.term > core.term and _is_up_to_date(core, request)
     core.out.append(Send(sender, VoteReply(request.term if granted else core.term, granted, True)))
 

@@ -66,7 +66,7 @@ class Leader:
         """The newest configuration is not final: when it is committed the next step follows, also under a leader that
         did not begin the change."""
         self.lease_is_void = False
-        """A successor was told to stand: the followers' leases no longer protect this term (5)."""
+        """A successor was asked to campaign: the followers' leases no longer protect this term (5)."""
         self.take_members(now)
 
     def take_up(self, now: float) -> None:
@@ -239,14 +239,14 @@ class Leader:
             membership.drive(self, now)
 
     def count_enough(self) -> None:
-        """Tells how far enough voters have flushed, if that is another place than was told."""
+        """Reports the index up to which enough voters have flushed, if it has changed."""
         core = self.core
         enough = self._enough_of(core.commit_index)
         if enough != core.enough_index:
             core.commit(core.commit_index, enough)
 
     def _enough_of(self, commit_index: int) -> int:
-        """Invariant 18. A replica without peers is all that there is."""
+        """Invariant 18. Without peers, this replica alone counts."""
         required = self.core.required_replicas
         if required <= 1 or required <= len(self.halves[0]) // 2 + 1 or not self.replication.peers:
             return commit_index
@@ -313,8 +313,8 @@ class Leader:
             self.core.out.append(Send(peer.replica, TimeoutNow(self.core.term)))
 
     def _give_up_transfer(self, now: float) -> bool:
-        """A successor that was told to stand may do so whenever the message reaches it, and leases would not stop it:
-        no lease is possible in this term any more, so the leader campaigns for another term."""
+        """A successor that was asked to campaign does so whenever the message reaches it, and leases would not stop it.
+        So this term cannot have a lease any more, and the leader campaigns for another term."""
         assert self.transfer is not None
         sent = self.transfer.sent
         self.transfer = None

@@ -32,7 +32,7 @@ class RequestVote(msgspec.Struct, frozen=True, array_like=True, tag=0):
     last_term: TermField
     pre: bool
     transfer: bool = False
-    """The leader itself sent this candidate ahead: leases do not hold it up."""
+    """The leader itself asked this candidate to campaign: leases do not prevent votes for it."""
 
 
 class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -117,7 +117,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message:
-    """Raises ProtocolViolation for whatever is not a message within its limits."""
+    """Raises ProtocolViolation for bytes that are not a message within its limits."""
     if len(body) > MAX_MESSAGE_BYTES:
         raise ProtocolViolation(f"a message of {len(body)} bytes: expected at most {MAX_MESSAGE_BYTES}")
     try:

@@ -24,7 +24,7 @@ class Replication:
         self.peers = {replica: old.get(replica) or Peer(replica, end_index, now) for replica in others}
         self.core.wake_at(now + self.core.settings.resend_timeout_s)
 
-    # ---- out
+    # ---- sending
 
     def feed_all(self, now: float) -> None:
         shared: Append | None = None
@@ -134,7 +134,7 @@ class Replication:
         if message is not None:
             self.core.out.append(Send(peer.replica, message))
 
-    # ---- in
+    # ---- replies
 
     def accepted(self, now: float, peer: Peer, reply: AppendReply) -> bool:
         """True if the peer has flushed more than was known."""

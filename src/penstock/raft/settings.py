@@ -41,8 +41,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_uncommitted_bytes: int = 64 << 20
     """Above this the leader refuses proposals: a majority is gone, or slower than the producers."""
     eager_commit: bool = False
-    """Whether followers are told of each commit at once and not with the next append or beat. For groups whose
-    followers act on committed entries: the metadata group."""
+    """Whether the leader reports each commit to its followers at once, and not with the next append or beat. For groups
+    whose followers act on committed entries: the metadata group."""
 
     def validate(self) -> None:
         for name in self.__struct_fields__:

@@ -86,7 +86,7 @@ class ClusterFaults(FaultInjector[Host]):
     # --- connections
 
     def isolate_writer(self, host: Host, *, share: float = 0.25) -> None:
-        """A leader that has taken a batch and can tell nobody."""
+        """Cuts off a leader that has accepted a batch before it can send the batch to any follower."""
         chance = self._world.mix.isolate_writer * share
         if chance and not self._world.calm and self._random.random() < chance:
             self._isolate_one(host)
@@ -110,7 +110,7 @@ class ClusterFaults(FaultInjector[Host]):
     def _replaceable(self) -> Host | None:
         """One whose disk may be lost: at most once in a seed, where everybody is there and a majority stays."""
         hosts = self._machines[: self._world.founders]
-        if self._wiped or not all(host.ready for host in hosts) or self._is_anybody_lost():
+        if self._wiped or not all(host.ready for host in hosts) or self._is_member_lost():
             return None
         return self._random.choice(hosts)
 
@@ -138,8 +138,8 @@ class ClusterFaults(FaultInjector[Host]):
                 host.disk.flip_bit(paths[0], self._random.randrange(size), self._random.randrange(8))
                 return
 
-    def _is_anybody_lost(self) -> bool:
-        """Whether a group counts on somebody who is not there."""
+    def _is_member_lost(self) -> bool:
+        """Whether a group has a member that is not running."""
         here = [host for host in self._machines if host.ready]
         members = [one for host in self._running() if host.is_assembled for one in host.members()]
         configs = [one.core.config for one in members if one.core.config is not None]

@@ -1,4 +1,4 @@
-"""What a broker's answer to a batch means, and the errors for a batch that cannot be delivered."""
+"""The meaning of a broker's answer to a batch, and the errors for a batch that cannot be delivered."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -13,7 +13,7 @@ from penstock.types import TopicPartition
 
 
 class BatchOutcome(Enum):
-    """What the producer does with a batch after its answer."""
+    """The producer's next step for a batch after its answer."""
 
     WRITTEN = "it is in the log"
     AGAIN = "it is sent again, with the same sequence number"

@@ -11,7 +11,7 @@ Rules, for a node that introduces itself on a new connection:
    two connections: the one that the node with the smaller id dialled. A new connection replaces the old one unless the
    old one was dialled by the smaller id and the new one was not. (A dialler may have lost a connection that the other
    side still holds open. This rule admits it too; or it is refused, and the other side's next write or silence ends the
-   dead connection.) A dialler that expects another node at this address is told which node is here, and nothing
+   dead connection.) A dialler that expects another node at this address learns which node is here, and nothing else
    changes.
 """
 

@@ -5,9 +5,9 @@ A consumer here is a name without a connection, so the broker does not notice wh
 available again when their leases end, and an exclusive queue becomes free some time after the consumer's last request
 (`exclusive_consumer`).
 
-A consumer that finds nothing waits at the leaders of all partitions at once. The first one that has messages answers;
-the others are told to stop waiting, and messages that they deliver meanwhile beyond what was asked for are given back
-as if they had never been delivered.
+A consumer that finds nothing waits at the leaders of all partitions at once. The first leader that has messages
+answers, and the waits at the others are cancelled. If another leader delivers messages meanwhile, beyond the requested
+number, they are released as if they had never been delivered.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Ready-made pipelines: what data engineers write first, done once and done right.
+"""Ready-made pipelines for common jobs of data engineers.
 
     archive     topics to Parquet by topic and date, exactly once, small files merged
     replay      an archive back into topics, in order
     history     an archive and what came since as one DataFrame
     aggregate   counts and sums by key and window, to a topic or a table
 
-Each is a function that takes a SparkSession, and `penstock pipeline run NAME`. Drivers load this room, executors
+Each is a function that takes a SparkSession, and `penstock pipeline run NAME`. Drivers load this package, executors
 do not.
 """
 

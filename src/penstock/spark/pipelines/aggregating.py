@@ -50,7 +50,7 @@ JSON_TIMES: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZon
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregation:
-    """What to count and sum. Fields are of values that are JSON objects; a dot goes into an inner one."""
+    """The counts and sums of an aggregation. Fields are those of JSON objects; a dot selects an inner field."""
 
     window: str = "5 minutes"
     slide: str | None = None
@@ -59,7 +59,7 @@ class Aggregation:
     key: str | None = None
     """A field; None: the record's key, as text."""
     sums: tuple[str, ...] = ()
-    """Fields, each with a type if it is not double: `amount`, `items:long`, `price:decimal`. What is no number is 0."""
+    """Fields, each with a type if it is not double: `amount`, `items:long`, `price:decimal`. Other values are 0."""
     time: str | None = None
     """A field: ISO 8601, or ms since 1970. None, and where a value has no such field, or one outside the years 1 to
     9999: the record's timestamp."""
@@ -77,13 +77,13 @@ class Aggregation:
         for name, field in (("key", self.key), ("time", self.time)):
             if field is not None and not FIELD.fullmatch(field):
                 raise ConfigError(name, field, "a field's name, such as customer or customer.id")
-        for wish in self.sums:
-            field, _, kind = wish.partition(":")
+        for field_sum in self.sums:
+            field, _, kind = field_sum.partition(":")
             if not FIELD.fullmatch(field) or (kind or "double") not in SUM_TYPES:
                 raise ConfigError(
-                    "sums", wish, f"FIELD or FIELD:TYPE, where TYPE is one of {', '.join(SUM_TYPES)}"
+                    "sums", field_sum, f"FIELD or FIELD:TYPE, where TYPE is one of {', '.join(SUM_TYPES)}"
                 )
-        columns = [_sum_name(wish) for wish in self.sums]
+        columns = [_sum_name(field_sum) for field_sum in self.sums]
         if len(set(columns)) != len(columns):
             raise ConfigError("sums", ", ".join(self.sums), "each field once")
 
@@ -92,7 +92,7 @@ class Aggregation:
         named = records.select(
             _time(self.time).alias("time"),
             (F.col("key").cast("string") if self.key is None else _field(self.key)).alias("key"),
-            *(_number(wish).alias(_sum_name(wish)) for wish in self.sums),
+            *(_number(field_sum).alias(_sum_name(field_sum)) for field_sum in self.sums),
         )
         windows = F.window("time", self.window, self.slide) if self.slide else F.window("time", self.window)
         totals = (
@@ -100,10 +100,10 @@ class Aggregation:
             .groupBy(windows.alias("window"), "key")
             .agg(
                 F.count("*").alias("count"),
-                *(F.sum(_sum_name(wish)).alias(_sum_name(wish)) for wish in self.sums),
+                *(F.sum(_sum_name(field_sum)).alias(_sum_name(field_sum)) for field_sum in self.sums),
             )
         )
-        sums = (F.col(_sum_name(wish)) for wish in self.sums)
+        sums = (F.col(_sum_name(field_sum)) for field_sum in self.sums)
         return totals.select(
             F.col("window.start").alias("window_start"),
             F.col("window.end").alias("window_end"),
@@ -237,8 +237,8 @@ def _time(field: str | None) -> Column:
     )
 
 
-def _number(wish: str) -> Column:
-    field, _, kind = wish.partition(":")
+def _number(field_sum: str) -> Column:
+    field, _, kind = field_sum.partition(":")
     return F.coalesce(_field(field).try_cast(SUM_TYPES[kind or "double"]), F.lit(0))
 
 
@@ -249,5 +249,5 @@ def _ms(duration: str) -> int:
     return int(found[1]) * UNITS_MS[found[2]]
 
 
-def _sum_name(wish: str) -> str:
-    return "sum_" + re.sub(r"[^A-Za-z0-9_]", "_", wish.partition(":")[0])
+def _sum_name(field_sum: str) -> str:
+    return "sum_" + re.sub(r"[^A-Za-z0-9_]", "_", field_sum.partition(":")[0])

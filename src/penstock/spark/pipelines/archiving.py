@@ -32,7 +32,7 @@ from penstock.spark.read_bounds import EARLIEST
 from penstock.types import TopicPartition
 
 MOST_OFFSETS: Final = 10_000_000
-"""Of one batch, unless maxOffsetsPerTrigger says else: what a crash makes Spark read again."""
+"""Records of one batch, unless maxOffsetsPerTrigger sets another number. After a crash, Spark reads a batch again."""
 
 CHECKPOINTS: Final = f"{OWN_FOLDER}/checkpoints"
 
@@ -67,9 +67,9 @@ def archive(
 ) -> Archived:
     """Writes topics to Parquet below `path`, in folders topic=NAME/date=YYYY-MM-DD (UTC), each record exactly once.
 
-    Goes on where the archive ends, whoever wrote it. `options` are those of the source: subscribePattern (with no
-    topics), maxOffsetsPerTrigger, minPartitions, includeHeaders=false, startingOffsets=latest for topics that the
-    archive does not have yet, and so on. `compaction=None` leaves small files alone.
+    Continues where the archive ends, also if another job wrote it. `options` are those of the source: subscribePattern
+    (with no topics), maxOffsetsPerTrigger, minPartitions, includeHeaders=false, startingOffsets=latest for topics that
+    the archive does not have yet, and so on. `compaction=None` leaves small files alone.
     """
     if compaction is not None:
         compaction.validate()
@@ -112,7 +112,7 @@ def archive(
 
 
 class _Batches:
-    """What Spark calls with each batch."""
+    """Spark calls this with each batch."""
 
     def __init__(
         self, spark: SparkSession, writer: ArchiveWriter, compaction: Compaction | None, planner: Planner
@@ -283,7 +283,7 @@ def _starts(state: State, layout: Layout) -> str:
 
 
 def _check_still(planned: Layout, planner: Planner) -> None:
-    """A stream is told of every partition where it begins, so one that comes or goes in that moment stops it."""
+    """A stream needs the start of every partition, so it fails if partitions are added or removed in this moment."""
     now = planner.layout(require_all=False)
     odd = sorted(set(now.topic_partitions) ^ set(planned.topic_partitions))
     if odd:

@@ -56,13 +56,13 @@ def compact_archive(spark: SparkSession, path: str, compaction: Compaction = DEF
     return compact(spark, writer, compaction, everything=True)
 
 
-def compact(spark: SparkSession, writer: ArchiveWriter, wish: Compaction, *, everything: bool) -> int:
+def compact(spark: SparkSession, writer: ArchiveWriter, settings: Compaction, *, everything: bool) -> int:
     """Returns how many files fewer there are."""
     own = spark.newSession()  # its settings are for the merges only
     # Spark would make one task of a union of single partitions.
     own.conf.set("spark.sql.unionOutputPartitioning", "false")
     groups = choose(
-        writer.state.files.values(), target_bytes=wish.target_bytes, today=_today(), everything=everything
+        writer.state.files.values(), target_bytes=settings.target_bytes, today=_today(), everything=everything
     )
     fewer = 0
     for first in range(0, len(groups), GROUPS_AT_ONCE):

@@ -104,7 +104,7 @@ class Files:
             )
 
     def delete(self, path: str) -> None:
-        """Files and folders with all they hold. What is not there is fine."""
+        """Deletes files, and folders with their content. Missing ones are ignored."""
         self._fs.delete(self._path(path), True)
 
     def _sync(self, path: str) -> None:

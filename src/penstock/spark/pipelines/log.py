@@ -49,10 +49,11 @@ class ArchiveLog:
         raise self.taken_over(who)
 
     def _check_in_time(self, change: Manifest) -> None:
-        """A writer that slept may find its number free because `tidy` took the change that had it. There is a snapshot
-        at or after that number then, and so no reader looks at what it has just created. A snapshot that came after a
-        change that was in time says the same; who asks the log what it names, as all do who clear away, is told right.
-        Later changes without such a snapshot were made on top of this one, and it must stay."""
+        """A writer that was paused may find its number free because `tidy` has removed the change with that number.
+        Then there is a snapshot at or after the number, so no reader reads the change that was just created. A snapshot
+        that followed a change in time looks the same: the change is deleted, the snapshot still contains it, and
+        AnotherWriter is raised although the change counts. That is safe, because all code that removes files asks the
+        log which files it names. Without such a snapshot, later changes were made on top of this one, and it stays."""
         _, snapshots = self._numbers()
         if snapshots and snapshots[-1] >= change.sequence:
             self._files.delete(_name(change.sequence, CHANGE))

@@ -24,7 +24,7 @@ OnBatch = Callable[[BatchProgress], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """When a pipeline runs, and who watches."""
+    """How often a pipeline runs, and the callback for its progress."""
 
     every: str | None = None
     """Continuously, a batch at most this often ("10s", "1 minute"). None: all that is there now, then the end."""

@@ -1,4 +1,4 @@
-"""The one who changes an archive.
+"""The writer of an archive: at any time, one process may change it.
 
 A writer starts with a claim: a change that changes nothing. From then on no writer from before can commit, since its
 next number is taken; so the new one may safely clear away what others left half done. The newest writer wins, and there
