@@ -92,7 +92,7 @@ async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(request.timeout_ms, 1) / 1000
     begun = {
-        topic: [await _begin_election(node, state, topic, index, unclean=unclean) for index in indexes]
+        topic: [await _begin_election(context, state, topic, index, unclean=unclean) for index in indexes]
         for topic, indexes in wanted.items()
     }
     return ElectLeadersResponse(
@@ -116,9 +116,10 @@ def _in_need(node: Node, state: ClusterState, *, unclean: bool) -> dict[str, lis
 
 
 async def _begin_election(
-    node: Node, state: ClusterState, topic: str, index: int, *, unclean: bool
+    context: RequestContext, state: ClusterState, topic: str, index: int, *, unclean: bool
 ) -> tuple[PartitionResult, int]:
     """The result of asking the leader to hand over, and the node that is to lead."""
+    node = context.node
     answer = PartitionResult(partition_id=index, error_code=ErrorCode.NONE, error_message=None)
     try:
         known = _topic_of(state, topic, index)
@@ -126,7 +127,9 @@ async def _begin_election(
         if unclean:
             check_unclean(state, topic, index, facts.leader)
         to = elect_preferred(state, topic, index, facts.leader, ready=facts.in_sync)
-        await node.controller.hand_over(GroupId(known.topic_id, index), facts.leader, to)
+        await node.controller.hand_over(
+            GroupId(known.topic_id, index), facts.leader, to, caller=context.caller
+        )
     except KafkaError as refused:
         answer.error_code, answer.error_message = refused.code, refused.message
         return answer, NO_LEADER

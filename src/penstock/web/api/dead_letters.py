@@ -286,7 +286,9 @@ class DeadLetters:
         name = letter.mark(dead_letter_headers.TOPIC) or ""
         topic = self._topic(caller, name, 0, Operation.WRITE)
         partition = (letter.number(dead_letter_headers.PARTITION) or 0) % topic.partitions
-        offset = await self._node.record_forwarder.append(topic, partition, self._cleaned(letter.record))
+        offset = await self._node.record_forwarder.append(
+            topic, partition, self._cleaned(letter.record), caller=caller
+        )
         await self._mark_handled(caller, letter.place)
         return SentBack(letter=letter.place, topic=name, partition=partition, offset=offset)
 
