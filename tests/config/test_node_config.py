@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.config import Address, GroupSettings, Limits, NodeConfig, load_node_config
-from penstock.config.loading import SERVICE_LINK, setting_names
+from penstock.config.loading import SERVICE_LINK, _hints
 from penstock.errors import ConfigError
 
 FILE = """
@@ -127,7 +127,7 @@ def test_what_kubernetes_sets_for_a_service_of_that_name_is_no_setting(name: str
 
 
 def test_no_setting_can_be_mistaken_for_a_service_link() -> None:
-    for name in setting_names():
+    for name in _hints():
         assert not SERVICE_LINK.fullmatch("PENSTOCK_" + name.replace(".", "_").upper()), name
 
 

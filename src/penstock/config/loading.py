@@ -91,11 +91,6 @@ def load_node_config(
     return _build(settings).validate()
 
 
-def setting_names() -> list[str]:
-    """Every setting, as `key` or `table.key`, for help texts."""
-    return list(_hints())
-
-
 def _parsed(text: str, name: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
@@ -182,7 +177,7 @@ def _known(path: str, origin: str, value: object) -> str:
 
 
 def _hints() -> dict[str, Any]:
-    """Every setting's path and type."""
+    """Every setting, as `key` or `table.key`, and its type."""
     hints = get_type_hints(NodeConfig, include_extras=True)
     for table, struct in _SECTIONS.items():
         del hints[table]

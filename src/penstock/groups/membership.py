@@ -9,14 +9,7 @@ from penstock.groups.rebalancing import LEFT, Rebalancing, sync_result
 from penstock.groups.shared_state import SharedState, pending_timer, sync_timer
 from penstock.groups.states import GroupState
 from penstock.groups.storage import encode_group, encode_group_key
-from penstock.groups.values import (
-    NO_MEMBER,
-    LeaveResult,
-    LeavingMember,
-    LeftMember,
-    SyncRequest,
-    SyncResult,
-)
+from penstock.groups.values import NO_MEMBER, LeaveResult, LeavingMember, LeftMember, SyncRequest, SyncResult
 
 
 class Membership:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.batch import check_batch
-from penstock.errors import (
-    BatchError,
-    DiskFull,
-    ErrorCode,
-    KafkaError,
-    ProtocolViolation,
-    StorageError,
-)
+from penstock.errors import BatchError, DiskFull, ErrorCode, KafkaError, ProtocolViolation, StorageError
 from penstock.log import Appended, DataFolder, FlushTicket, Log, Prefix, VoteStore
 from penstock.log.data_folder import VOTES_PATH
 from penstock.raft import (

@@ -32,15 +32,7 @@ from penstock.node.subscriptions import (
 from penstock.queue.subscription import Ack
 from penstock.types import TopicPartition
 from penstock.web.api.problems import Problem
-from penstock.web.push_frames import (
-    FRAMES,
-    AckFrame,
-    AnyFrame,
-    CreditFrame,
-    Ping,
-    Subscribe,
-    Unsubscribe,
-)
+from penstock.web.push_frames import FRAMES, AckFrame, AnyFrame, CreditFrame, Ping, Subscribe, Unsubscribe
 from penstock.web.websocket_frames import (
     FrameReceiver,
     check_may_read,

@@ -11,15 +11,7 @@ import msgspec
 from penstock.cli.bench import procfs
 from penstock.cli.bench.figures import Cost, PushRun, cost_of, latency
 from penstock.cli.bench.load import Phase, PushLoad, Role
-from penstock.cli.bench.runner import (
-    WARM_UP_SECONDS,
-    Say,
-    Shape,
-    Step,
-    Target,
-    fresh_topic,
-    load_process,
-)
+from penstock.cli.bench.runner import WARM_UP_SECONDS, Say, Shape, Step, Target, fresh_topic, load_process
 from penstock.cli.connection import Connection
 from penstock.cli.http_api import find_urls
 from penstock.cli.problem import Problem

@@ -4,13 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.cluster import AlterOperation, ClusterState, ConfigChange, MetadataRecord, alterations
-from penstock.config import (
-    GROUP_CONFIGS,
-    ConfigEntry,
-    describe_all_nodes,
-    describe_broker,
-    describe_group,
-)
+from penstock.config import GROUP_CONFIGS, ConfigEntry, describe_all_nodes, describe_broker, describe_group
 from penstock.config.broker import BROKER_CONFIGS
 from penstock.config.definitions import TOPIC_CONFIGS
 from penstock.errors import ErrorCode, KafkaError, StorageError

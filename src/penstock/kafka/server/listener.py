@@ -13,13 +13,7 @@ from penstock.errors import ErrorCode, PenstockError, ProtocolViolation
 from penstock.kafka.handlers.context import RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.server.connection import Connection
-from penstock.kafka.wire import (
-    ApiKey,
-    Message,
-    RequestHeader,
-    decode_request,
-    encode_response,
-)
+from penstock.kafka.wire import ApiKey, Message, RequestHeader, decode_request, encode_response
 from penstock.node import Node
 from penstock.node.calls import CONTROLLER, methods
 from penstock.node.frames import SCRATCH_SIZE

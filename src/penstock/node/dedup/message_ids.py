@@ -13,14 +13,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
-from penstock.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    build_batch,
-    decompress,
-    read_header,
-    read_records,
-)
+from penstock.batch import HEADER_SIZE, BatchHeader, build_batch, decompress, read_header, read_records
 from penstock.batch._scan import scan
 from penstock.batch.header import HEADER, MIN_BATCH_LENGTH, seal
 from penstock.errors import ErrorCode, KafkaError

@@ -27,7 +27,6 @@ from penstock.types import NodeId
 log = logging.getLogger("penstock.peers")
 
 CALL, ANSWER, FAILURE = FIRST_FREE_KIND, FIRST_FREE_KIND + 1, FIRST_FREE_KIND + 2
-FIRST_KIND_AFTER_RPC = FAILURE + 1
 
 _CALL = Struct(">IH")
 _ANSWER = Struct(">I")

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from penstock.errors import (
-    BatchError,
-    CorruptLog,
-    DiskFull,
-    KafkaError,
-    ProtocolViolation,
-    StorageError,
-)
+from penstock.errors import BatchError, CorruptLog, DiskFull, KafkaError, ProtocolViolation, StorageError
 from penstock.log import Log, Prefix
 from penstock.raft import (
     Append,

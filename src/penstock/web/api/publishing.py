@@ -46,15 +46,7 @@ from penstock.node import Node
 from penstock.node.calls.retry import is_retryable, may_repeat
 from penstock.node.dedup.message_ids import MAX_ID_BYTES
 from penstock.web.api.payloads import Encoding, text_bytes, value_bytes
-from penstock.web.api.problems import (
-    ErrorFacts,
-    Problem,
-    as_problem,
-    check,
-    outcome_unknown,
-    refused,
-    wrong,
-)
+from penstock.web.api.problems import ErrorFacts, Problem, as_problem, check, outcome_unknown, refused, wrong
 from penstock.web.api.routing import Answer, Call, offloaded
 from penstock.web.api.topics import TopicName
 
