@@ -1,6 +1,6 @@
 """Writing at a log's end: batches and control entries of a leader, and entries that a leader sent to a follower.
 
-Each entry goes into the active segment if that has room, else it begins the next one. Only the entries themselves
+Each entry goes into the active segment if that has space, else it begins the next one. Only the entries themselves
 decide that, so replicas have the same segments.
 """
 

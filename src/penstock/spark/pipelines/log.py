@@ -1,4 +1,4 @@
-"""The archive's log on a file system: reading it, and appending to it, which is what commits.
+"""The archive's log on a file system: reads it, and commits changes by appending to it.
 
 Readers take the newest snapshot and the changes after it. There are no locks: a change is appended by creating the
 file with the next number, which fails if it exists. So of two writers one learns that it is not the only one.
@@ -22,7 +22,7 @@ SNAPSHOT: Final = ".snapshot.json"
 SNAPSHOT_EVERY: Final = 50
 """Changes that a reader has to read at most, about 2 ms each on a local disk."""
 KEPT_CHANGES: Final = 100
-"""Before the newest snapshot: for readers that listed the folder a moment ago, and for people who look into it."""
+"""Changes that are kept before the newest snapshot, for readers that have just listed the folder, and for debugging."""
 
 LISTING_TRIES: Final = 5
 

@@ -3,10 +3,10 @@
     PATH/_penstock/log/00000000000000000007.json            one change: files added and removed, or a claim
     PATH/_penstock/log/00000000000000000050.snapshot.json   all changes up to this one: readers start here
 
-The numbers have no gaps. A change is there when its file is there; the files are never changed afterwards. A `claim`
-changes nothing: a writer puts it at the end when it starts, so that a writer from before finds its next number taken.
+The numbers have no gaps. A change is committed when its file exists; the files are never changed afterwards. A `claim`
+changes nothing: a writer appends it when it starts, so that an earlier writer finds its next number taken.
 
-Only what the log names is the archive. Pure: no file is touched here.
+The archive consists of the files that the log names, and of no others. This module touches no file.
 """
 
 from collections.abc import Iterable, Mapping

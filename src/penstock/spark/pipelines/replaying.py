@@ -25,7 +25,7 @@ from penstock.spark.sink_options import SinkOptions
 from penstock.types import TopicPartition
 
 FOR_EVER: Final = {"retention.ms": "-1"}
-"""Of topics that a replay makes: old records would be gone again as soon as the broker looks at their age."""
+"""The config of topics that a replay creates: otherwise retention would delete the old records at once."""
 
 ARROW_BYTES: Final = ("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
 """With Spark's default, writing a column of arrays takes time that grows with the square of a batch's rows."""

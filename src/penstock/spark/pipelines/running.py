@@ -27,12 +27,12 @@ class Schedule:
     """How often a pipeline runs, and the callback for its progress."""
 
     every: str | None = None
-    """Continuously, a batch at most this often ("10s", "1 minute"). None: all that is there now, then the end."""
+    """Run until stopped, a batch at most this often ("10s", "1 minute"). None: once, with all existing records."""
     on_batch: OnBatch | None = None
     stop: Callable[[], bool] | None = None
-    """Asked four times a second; true ends the pipeline after the batch at hand."""
+    """Called four times a second; true ends the pipeline after the current batch."""
     stop_within_s: float = 60.0
-    """How long the batch at hand may take once stop is true. After that it is given up and done again next time."""
+    """How long the current batch may still take once stop is true. Then it is abandoned; the next run repeats it."""
 
     def is_stopped(self) -> bool:
         return self.stop is not None and self.stop()

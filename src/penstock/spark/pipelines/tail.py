@@ -1,9 +1,9 @@
 """Archive plus live tail as one DataFrame, without a gap or an overlap.
 
-The archive's log says, in the same step in which it names its files, the next offset of each partition. The files are
-read by Spark's own Parquet reader, the rest straight from the brokers: from that offset up to what was there when the
-DataFrame was made. Both halves are fixed then, so a record is in exactly one of them, however far the topic and the
-archive have moved when the query runs.
+The archive's log names, in one step, its files and the next offset of each partition. Spark's own Parquet reader reads
+the files. The rest comes from the brokers: from that offset to the end of the partition when the DataFrame was made.
+Both halves are fixed at that moment, so a record is in exactly one of them, however far the topic and the archive have
+moved when the query runs.
 """
 
 import json

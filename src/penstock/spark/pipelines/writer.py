@@ -1,17 +1,18 @@
 """The writer of an archive: at any time, one process may change it.
 
-A writer starts with a claim: a change that changes nothing. From then on no writer from before can commit, since its
-next number is taken; so the new one may safely clear away what others left half done. The newest writer wins, and there
-is no lock that a dead process could leave behind.
+A writer starts with a claim: a change that changes nothing. From then on no earlier writer can commit, because its next
+number is taken. So the new writer may safely remove the unfinished work of others. The newest writer wins, and there is
+no lock that a dead process could leave behind.
 
-What a death leaves, by where it comes:
+A writer that dies leaves this behind, by the time of its death:
 
     while Spark writes the staging folder     a staging folder
     after that, before or between moves       a staging folder with a plan, some files that the log does not name
     before the log has the change             the same
     after it                                  a staging folder with a plan, files that the change removed
 
-and in every case the next writer's start clears it. Readers who go by the log never see any of it.
+In every case the next writer removes it when it starts. Readers use only the files that the log names, and never see
+any of it.
 """
 
 from collections.abc import Callable, Mapping
