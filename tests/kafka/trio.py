@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 40.0
 LOOK_AGAIN_SECONDS = 0.02
 ROUND_SECONDS = 0.05
 """Between two looks of a node at the replicas that it should have: moves and repairs take several."""
-QUICK = ClusterSettings(election_timeout_ms=300, heartbeat_interval_ms=50, auto_rebalance=False)
+QUICK = ClusterSettings(election_timeout_ms=1000, heartbeat_interval_ms=50, auto_rebalance=False)
 """Leaders stay where a test put them: nothing is handed back unasked."""
 
 
