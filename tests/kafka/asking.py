@@ -1,8 +1,10 @@
 """Questions of a raw client, each about one partition, in one line."""
 
+import time
 from typing import TypeVar
 
 from penstock.batch import Record, build_batch
+from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey, Message
 from penstock.kafka.wire.messages import alter_partition_reassignments as moving
 from penstock.kafka.wire.messages import create_topics, fetch, list_offsets, metadata, produce
@@ -13,6 +15,8 @@ Response = TypeVar("Response", bound=Message)
 
 LATEST, EARLIEST = -1, -2
 CONSUMER = -1
+ELECTION_SECONDS = 10.0
+"""Far longer than the nodes of a test need to elect a leader."""
 
 
 def ask(client: RawClient, key: ApiKey, version: int, request: Message, response: type[Response]) -> Response:
@@ -104,7 +108,15 @@ def create(
         ],
     )
     request = create_topics.CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
-    return ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
+    made = ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
+    deadline = time.monotonic() + ELECTION_SECONDS
+    while made.error_code == ErrorCode.NOT_CONTROLLER and time.monotonic() < deadline:
+        # On a busy machine the controller may change meanwhile. Clients ask again, and may find the topic there.
+        time.sleep(0.1)
+        made = ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
+        if made.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            made.error_code, made.error_message = ErrorCode.NONE, None
+    return made
 
 
 def reassign(client: RawClient, topic: str, replicas: list[int] | None, *, partition: int = 0) -> int:
