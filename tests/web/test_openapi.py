@@ -74,7 +74,8 @@ def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) 
         derandomize=True,
         database=None,
         phases=[Phase.generate],
-        suppress_health_check=[HealthCheck.filter_too_much],  # of what a path may hold, little is wrong
+        # Of what a path may hold, little is wrong, and a busy machine is slow.
+        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     )
     def call(case: Case) -> None:
         if mode is GenerationMode.POSITIVE and statuses.total() % 3:

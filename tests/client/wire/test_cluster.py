@@ -66,7 +66,7 @@ def test_a_place_that_does_not_exist_is_told_soon(broker: Broker, connect: Conne
     cluster = connect(broker.bootstrap_servers, retry_for_ms=30)
     if name == "existing":
         cluster.create_topic(name)
-    with pytest.raises(Refused, match=rf"{name}-9: UNKNOWN_TOPIC_OR_PARTITION.*tried .* times") as refused:
+    with pytest.raises(Refused, match=rf"{name}-9: UNKNOWN_TOPIC_OR_PARTITION.*tried ") as refused:
         cluster.leader_of(TopicPartition(name, 9))
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ("no such topic" in str(refused.value)) == (name == "missing")
