@@ -136,7 +136,7 @@ def test_an_answer_cut_off_in_the_middle_is_asked_for_again(connect: Connect) ->
 def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> None:
     with FakeBroker({ApiKey.FETCH: in_turn(HANG_UP)}) as fake:
         reading = fetch_range(connect(fake.address, retry_for_ms=40), PLACE, 0, 1)
-        with pytest.raises(Unreachable, match=r"tried \d+ times.*retry_for_ms=40"):
+        with pytest.raises(Unreachable, match=r"tried (?:once|\d+ times).*retry_for_ms=40"):
             next(reading)
     with FakeBroker({ApiKey.FETCH: in_turn(fetched(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))}) as fake:
         with pytest.raises(Refused, match="fake-0: TOPIC_AUTHORIZATION_FAILED"):

@@ -100,7 +100,7 @@ def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> Non
     with FakeBroker({ApiKey.LIST_OFFSETS: in_turn(latest(code=ErrorCode.NOT_LEADER_OR_FOLLOWER))}) as fake:
         cluster = connect(fake.address, retry_for_ms=40)
         with pytest.raises(
-            Refused, match=r"fake-0: NOT_LEADER.*\(tried \d+ times in 0.\d s; retry_for_ms=40\)"
+            Refused, match=r"fake-0: NOT_LEADER.*\(tried (?:once|\d+ times) in 0.\d s; retry_for_ms=40\)"
         ):
             cluster.offsets({PLACE: LATEST})
 
@@ -127,7 +127,7 @@ def test_a_name_that_is_missing_is_not_waited_for_as_long_as_a_leader(
         "penstock.client.retriable_codes._RETRY_FOR_MS", {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 20}
     )
     with FakeBroker({ApiKey.METADATA: in_turn(MetadataResponse())}) as fake:
-        with pytest.raises(Refused, match=r"no such topic \(tried \d+ times in 0.\d s"):
+        with pytest.raises(Refused, match=r"no such topic \(tried (?:once|\d+ times) in 0.\d s"):
             connect(fake.address, retry_for_ms=60_000).leader_of(PLACE)
         assert len(fake.asked(ApiKey.METADATA)) > 1
 
@@ -172,7 +172,7 @@ def test_metadata_errors_are_waited_out_or_told(connect: Connect) -> None:
 def test_nobody_who_answers_is_told_with_all_addresses(connect: Connect) -> None:
     with FakeBroker({ApiKey.API_VERSIONS: in_turn(HANG_UP)}) as fake:
         cluster = connect(f"{fake.address},127.0.0.1:1", retry_for_ms=30)
-        with pytest.raises(Unreachable, match=r"no broker answers.*tried \d+ times") as lost:
+        with pytest.raises(Unreachable, match=r"no broker answers.*tried (?:once|\d+ times)") as lost:
             cluster.topics()
         assert fake.address in str(lost.value)
         assert "127.0.0.1:1: Connection refused" in str(lost.value)
