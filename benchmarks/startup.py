@@ -1,7 +1,7 @@
 """How long a test waits for a broker: import, start, first message, close; and what an idle broker weighs.
 
 Each figure is the median of several fresh processes, with the bytecode that an installed package has.
-Run it alone: python benchmarks/startup.py
+Run it alone: python benchmarks/startup.py [--json]
 """
 
 import json
@@ -40,6 +40,9 @@ def probe() -> dict[str, float]:
 def main() -> None:
     probe()  # the first one may compile bytecode
     rows = [probe() for _ in range(ROUNDS)]
+    if "--json" in sys.argv[1:]:
+        print(json.dumps({name: statistics.median(row[name] for row in rows) for name in rows[0]}))
+        return
     for name in rows[0]:
         values = [row[name] for row in rows]
         print(f"{name:10} {statistics.median(values):8.1f}   ({min(values):.1f} to {max(values):.1f})")

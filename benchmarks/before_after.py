@@ -1,0 +1,131 @@
+"""Penstock's own figures at an earlier revision and in this working tree, measured in turns.
+
+This machine and its neighbours may change their speed at any moment, so the two versions alternate: in every round each
+of them runs the same commands once, and the version that begins changes from round to round. The table has the median
+of each figure, the ratio, and in how many rounds the figure was worse by more than --tolerance. A figure counts as
+"worse" if its ratio is, and at least three quarters of the rounds agree; everything else is the machine's noise.
+
+Run it alone: python benchmarks/before_after.py REVISION [--rounds 8]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).parents[1]
+BENCH = ("-c", "from penstock.cli import main; main()", "bench")
+COMMANDS = {
+    "log": (*BENCH, "all", "--json", "-t", "3"),
+    "queue": (*BENCH, "queue", "--json", "-t", "3", "-n", "200000"),
+    "push": (*BENCH, "push", "--json", "-t", "3", "--subscribers", "1,100"),
+    "startup": (str(TREE / "benchmarks" / "startup.py"), "--json"),
+}
+BIGGER_IS_BETTER = "per_second"
+LEFT_OUT = (
+    *("messages", "bytes", "subscribers", "consumers", "rate_per_second", "burst_messages"),  # state the load
+    *(
+        "seconds",
+        "megabytes_per_second",
+        "client_cpu_seconds",
+        "broker_cpu_seconds",
+        "broker_rss_bytes",
+    ),  # repeat
+    *("p999_ms", "max_ms"),  # a few messages of thousands: chance
+)
+NAMES = ("kind", "via", "subscribers")
+"""Fields that tell the runs of one output from each other."""
+
+
+def figures(value: Any, name: str) -> Iterator[tuple[str, float]]:
+    """Every measured number in a JSON value, with a name made of the path to it."""
+    if isinstance(value, dict):
+        own = " ".join(str(value[key]) for key in NAMES if key in value)
+        for key, inner in value.items():
+            if key not in LEFT_OUT:
+                yield from figures(inner, " ".join(filter(None, (name, own, key))))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from figures(inner, name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, float(value)
+
+
+def measure(tree: Path, command: str) -> Iterator[tuple[str, float]]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPATH"] = str(tree / "src")
+    done = subprocess.run(
+        [sys.executable, *COMMANDS[command]], env=environment, capture_output=True, text=True, check=True
+    )
+    printed = json.loads(done.stdout)
+    yield from figures(printed.get("runs", printed), command)
+
+
+def check_out(revision: str, tree: Path) -> None:
+    """Put the revision into the folder `tree`, with its compiled modules."""
+    subprocess.run(["git", "worktree", "add", "--detach", "--quiet", tree, revision], cwd=TREE, check=True)
+    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    subprocess.run(build, cwd=tree, check=True, capture_output=True)
+
+
+def alternate(before: Path, after: Path, rounds: int) -> dict[str, tuple[list[float], list[float]]]:
+    values: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for index in range(rounds):
+        for command in COMMANDS:
+            for side in (0, 1) if index % 2 == 0 else (1, 0):
+                for name, value in measure((before, after)[side], command):
+                    values[name][side].append(value)
+            print(f"round {index + 1} of {rounds}: {command}", file=sys.stderr)
+    return values
+
+
+def report(values: dict[str, tuple[list[float], list[float]]], tolerance: float) -> int:
+    """Prints the table. How many figures are worse."""
+    count = 0
+    print(f"{'figure':<52} {'before':>14} {'after':>14} {'ratio':>7} {'rounds':>7}")
+    for name, (old, new) in values.items():
+        before, after = statistics.median(old), statistics.median(new)
+        worse = [_is_worse(name, *pair, tolerance) for pair in zip(old, new, strict=True)]
+        bad = _is_worse(name, before, after, tolerance) and sum(worse) * 4 >= len(worse) * 3
+        count += bad
+        ratio = after / before if before else 1.0
+        print(
+            f"{name:<52} {before:>14,.3f} {after:>14,.3f} {ratio:>7.3f} {sum(worse):>3}/{len(worse):<3}"
+            + ("  worse" if bad else "")
+        )
+    return count
+
+
+def _is_worse(name: str, before: float, after: float, tolerance: float) -> bool:
+    if BIGGER_IS_BETTER in name:
+        return after < before * (1 - tolerance)
+    return after > before * (1 + tolerance)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("revision", help="the earlier revision, as git names it")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--tolerance", type=float, default=0.05, help="of the ratio [default: 0.05]")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path(folder) / "before"
+        check_out(options.revision, before)
+        try:
+            values = alternate(before, TREE, options.rounds)
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", before], cwd=TREE, check=True)
+    return 1 if report(values, options.tolerance) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
