@@ -14,6 +14,7 @@ from penstock.kafka.handlers.leader_reader import LeaderReader
 from penstock.kafka.server import KafkaListener
 from penstock.log import DataFolder, Disk
 from penstock.node import Node
+from penstock.node.calls import BROKER
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.subscriptions import Subscriptions
 from penstock.types import NO_EVENTS
@@ -67,7 +68,7 @@ class Service:
             if self._status_log is not None:
                 self._status_log.start(node.record_forwarder, node.wait_ready)
             KafkaCalls(node)
-            node.subscriptions.live = Subscriptions(node, LeaderReader(InnerClient(node)))
+            node.subscriptions.live = Subscriptions(node, LeaderReader(InnerClient(node, BROKER)))
             self._listener = KafkaListener(node)
             await self._listener.start(kafka_socket)
             await self._open_http()

@@ -18,6 +18,7 @@ import uvloop
 from penstock.config import Address, ClusterSettings, GroupSettings, NodeConfig
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import Node, Partition
+from penstock.node.calls import BROKER
 from penstock.node.replication import reconciler
 from penstock.service import Service
 from penstock.types import NodeId
@@ -232,7 +233,7 @@ class Trio:
         leader = self.leader(topic, index)
         if leader != to:
             group = self.replica(leader, topic, index).group
-            self.run(self.node(leader).controller.hand_over(group, leader, to))
+            self.run(self.node(leader).controller.hand_over(group, leader, to, caller=BROKER))
             self.eventually(lambda: self.replica(to, topic, index).serves)
             assert self.leader(topic, index) == to
 

@@ -16,7 +16,7 @@ from penstock.kafka.handlers.inner_client import InnerClient
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from penstock.node.calls import methods, retry
+from penstock.node.calls import BROKER, methods, retry
 from penstock.node.calls.messages.kafka import KafkaRequest
 from penstock.types import Caller
 from penstock.web.api import publishing
@@ -235,7 +235,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_questions_to_one_node_are_limited_so_that_the_cluster_keeps_its_own(trio: WebTrio) -> None:
-    client = InnerClient(trio.node(1))
+    client = InnerClient(trio.node(1), BROKER)
     remote: Any = trio.node(1).calls._remote
 
     async def scenario() -> list[bool]:
@@ -255,7 +255,7 @@ def test_questions_to_one_node_are_limited_so_that_the_cluster_keeps_its_own(tri
 def test_what_does_not_fit_between_nodes_is_refused_by_name(
     trio: WebTrio, monkeypatch: pytest.MonkeyPatch, node: int, what: str
 ) -> None:
-    client = InnerClient(trio.node(1))
+    client = InnerClient(trio.node(1), BROKER)
     monkeypatch.setattr(trio.node(node).calls._remote, "_max_bytes", 1 if node == 1 else 10)
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_what_does_not_fit_between_nodes_is_refused_by_name(
 
 
 def test_a_node_that_is_not_ready_does_not_answer_others(trio: WebTrio) -> None:
-    client = InnerClient(trio.node(1))
+    client = InnerClient(trio.node(1), BROKER)
 
     async def scenario() -> None:
         trio.node(3).ready = False

@@ -64,7 +64,7 @@ def hand_over(trio: Trio, topic: str, to: int, index: int = 0) -> None:
         if leader != to:
             group = trio.replica(leader, topic, index).group
             with suppress(KafkaError):
-                trio.run(trio.node(leader).controller.hand_over(group, leader, to))
+                trio.run(trio.node(leader).controller.hand_over(group, leader, to, caller=BROKER))
         return leader == to
 
     until(leads)

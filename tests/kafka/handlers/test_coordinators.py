@@ -15,6 +15,7 @@ from penstock.kafka.wire.messages import offset_commit as committing
 from penstock.kafka.wire.messages import offset_fetch as fetching
 from penstock.kafka.wire.messages import sync_group as syncing
 from penstock.kafka.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from penstock.node.calls import BROKER
 from penstock.node.coordination import core_host
 from penstock.types import TopicPartition
 from tests.kafka.asking import ask
@@ -254,7 +255,7 @@ def test_a_coordinator_says_that_it_is_loading_until_it_knows_everything(
 async def _ask_until_loaded(trio: Trio, group: str, topic: str, at: int, to: int) -> list[int]:
     """What the next coordinator says, turn by turn."""
     partition = trio.replica(at, OFFSETS_TOPIC, partition_of(trio, group))
-    await trio.node(at).controller.hand_over(partition.group, at, to)
+    await trio.node(at).controller.hand_over(partition.group, at, to, caller=BROKER)
     seen: list[int] = []
     wanted = TopicPartition(topic, 0)
     while True:

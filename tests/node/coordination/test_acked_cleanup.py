@@ -23,6 +23,7 @@ from penstock.log.disk import Disk
 from penstock.log.memory_disk import MemoryDisk
 from penstock.log.rolling import ACKED_MEMORY_SEGMENT_BYTES
 from penstock.node import Node, Partition
+from penstock.node.calls import BROKER
 from penstock.node.queues import Acknowledgement
 from penstock.queue import AckKind
 
@@ -285,7 +286,7 @@ def test_a_queue_that_nobody_works_on_holds_back_as_well_until_it_is_deleted() -
             driver.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody used this queue"))
         assert not scene.node.queues.manager.drivers()
         assert await scene.clean() == 0
-        await scene.node.queues.overview.forget("workers")
+        await scene.node.queues.overview.forget("workers", caller=BROKER)
         assert await scene.clean() == 10
 
     play(act)

@@ -11,6 +11,7 @@ from penstock.cluster import Topic, decisions
 from penstock.config import Address, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
+from penstock.node.calls import BROKER
 from penstock.node.metadata.cluster_view import PartitionFacts
 from penstock.node.replication.leaders import NO_LEADER
 
@@ -38,7 +39,7 @@ async def delete(node: Node, name: str) -> None:
 
 async def made_anew(node: Node, name: str) -> UUID:
     await delete(node, name)
-    topic = await node.record_forwarder.topic(name)
+    topic = await node.record_forwarder.topic(name, caller=BROKER)
     await node.settled()
     return topic.topic_id
 
@@ -51,11 +52,14 @@ async def refusal(sent: Coroutine[None, None, int]) -> ErrorCode:
 
 def test_a_batch_for_a_topic_that_is_gone_is_refused_and_does_not_go_to_the_next_one_of_its_name() -> None:
     async def act(node: Node) -> None:
-        topic = await node.record_forwarder.topic("dead")
+        topic = await node.record_forwarder.topic("dead", caller=BROKER)
         await node.settled()
-        assert await node.record_forwarder.append(topic, 0, BATCH) == 0
+        assert await node.record_forwarder.append(topic, 0, BATCH, caller=BROKER) == 0
         assert await made_anew(node, "dead") != topic.topic_id
-        assert await refusal(node.record_forwarder.append(topic, 0, BATCH)) is ErrorCode.UNKNOWN_TOPIC_ID
+        assert (
+            await refusal(node.record_forwarder.append(topic, 0, BATCH, caller=BROKER))
+            is ErrorCode.UNKNOWN_TOPIC_ID
+        )
         assert node.leader("dead", 0).high_watermark == 0
 
     play(act)
@@ -65,7 +69,7 @@ def test_a_topic_that_is_deleted_while_nobody_leads_it_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def act(node: Node) -> None:
-        topic = await node.record_forwarder.topic("dead")
+        topic = await node.record_forwarder.topic("dead", caller=BROKER)
         await node.settled()
         asked = asyncio.Event()
 
@@ -77,7 +81,7 @@ def test_a_topic_that_is_deleted_while_nobody_leads_it_is_not_waited_for(
             patch.setattr(node.view, "partition", nobody)
             patch.setattr(node.calls._directory, "_is_alone", False)
             sent = asyncio.get_running_loop().create_task(
-                refusal(node.record_forwarder.append(topic, 0, BATCH))
+                refusal(node.record_forwarder.append(topic, 0, BATCH, caller=BROKER))
             )
             await asked.wait()
             await delete(node, "dead")

@@ -26,6 +26,7 @@ from penstock.kafka.wire.messages.produce import (
 from penstock.log import Log
 from penstock.log.memory_disk import MemoryDisk
 from penstock.node import Node, Partition
+from penstock.node.calls import BROKER
 from penstock.node.dedup import deduplication
 from penstock.node.dedup.message_ids import DIGEST_SIZE
 from penstock.types import ANONYMOUS, Caller, Offset, Operation, Term
@@ -180,7 +181,7 @@ def play(
         await node.start()
         act = Scene(node, clock)
         if "t" not in node.metadata.state.topics:
-            await node.controller.create_topic("t")
+            await node.controller.create_topic("t", caller=BROKER)
             await act.configure(**{"dedup_window_ms": str(WINDOW_MS), **configs})
         try:
             await scene(act)
@@ -247,7 +248,7 @@ def test_after_the_window_the_same_id_is_another_message() -> None:
 
 def test_partitions_do_not_know_each_other_s_ids() -> None:
     async def scene(act: Scene) -> None:
-        await act.node.controller.create_topic("other")
+        await act.node.controller.create_topic("other", caller=BROKER)
         await act.send("a")
         assert act.node.leader("other", 0) not in act.node.dedup._partitions
 
@@ -581,7 +582,7 @@ def test_a_producer_whose_patience_ends_first_is_asked_to_come_back() -> None:
 
 def test_the_other_partitions_of_a_request_do_not_wait_with_their_append() -> None:
     async def scene(act: Scene) -> None:
-        await act.node.controller.create_topic("free")
+        await act.node.controller.create_topic("free", caller=BROKER)
         memory = act.node.dedup.of(act.partition)
         memory.loading = asyncio.get_running_loop().create_future()
         rows = [

@@ -8,7 +8,9 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.groups import CommitRequest, OffsetToCommit
 from penstock.node import Node
+from penstock.node.calls import BROKER
 from penstock.node.queues import QueueDriver, registration
+from penstock.types import Caller
 from tests.node.queues.test_start_position import GROUP, create, play, topic_id
 
 LOOK_SECONDS = 0.01
@@ -23,11 +25,11 @@ class Coordinator:
         self._begin = node.queues.share_groups.begin
         node.queues.share_groups.begin = self.begin  # type: ignore[method-assign]
 
-    async def begin(self, group_id: str) -> None:
+    async def begin(self, group_id: str, *, caller: Caller) -> None:
         self.asked += 1
         if not self.is_there.is_set():
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates now")
-        await self._begin(group_id)
+        await self._begin(group_id, caller=caller)
 
 
 async def open_queue(node: Node, index: int = 0) -> QueueDriver:
@@ -72,7 +74,7 @@ def test_a_queue_of_which_something_is_stored_does_not_wait_for_the_coordinator(
     async def act(node: Node) -> None:
         await create(node)
         topic = node.metadata.state.topics["jobs"]
-        await node.queues.overview.reset(GROUP, topic, 0, 0)
+        await node.queues.overview.reset(GROUP, topic, 0, 0, caller=BROKER)
         Coordinator(node)
         async with asyncio.timeout(20):
             assert (await open_queue(node)).is_open
@@ -102,7 +104,7 @@ def test_a_queue_that_was_begun_beside_a_consumer_group_goes_on_and_no_other_beg
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         assert GROUP in refused.value.message
         await node.queues.overview.reset(
-            GROUP, node.metadata.state.topics["jobs"], 0, 0
+            GROUP, node.metadata.state.topics["jobs"], 0, 0, caller=BROKER
         )  # as an older version did
         assert (await open_queue(node, 0)).is_open
         assert (await open_queue(node, 1)).is_open, "also on partitions that it has not been on so far"

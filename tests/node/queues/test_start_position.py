@@ -116,7 +116,7 @@ def test_a_queue_that_was_set_up_has_all_of_a_partition_that_is_added(tmp_path: 
         await create(node, partitions=2)
         topic = node.metadata.state.topics["jobs"]
         for index in range(2):
-            await node.queues.overview.reset(GROUP, topic, index, 0)
+            await node.queues.overview.reset(GROUP, topic, index, 0, caller=BROKER)
         await grow(node, 3)
         await publish(node, 2, 5)
         assert await taken(node, 2) == list(range(5))
@@ -130,7 +130,7 @@ def test_a_queue_that_is_deleted_and_begun_anew_takes_all_partitions_as_its_firs
         assert await taken(node) == []
         await grow(node, 2)
         await publish(node, 1, 5)
-        await node.queues.overview.forget(GROUP)
+        await node.queues.overview.forget(GROUP, caller=BROKER)
         assert await taken(node, 0) == await taken(node, 1) == []
 
     play(tmp_path, act)
@@ -140,9 +140,9 @@ def test_how_many_partitions_there_were_is_nobodys_queue(tmp_path: Path) -> None
     async def act(node: Node) -> None:
         await create(node, partitions=2)
         await queue(node)
-        assert [(one.topic, one.partition) for one in await node.queues.overview.descriptions()] == [
-            ("jobs", 0)
-        ]
+        assert [
+            (one.topic, one.partition) for one in await node.queues.overview.descriptions(caller=BROKER)
+        ] == [("jobs", 0)]
 
     play(tmp_path, act)
 
@@ -156,12 +156,14 @@ async def deleted(node: Node) -> GroupId:
     await queue(node)
     await publish(node, 0, 3)
     assert await taken(node) == [0, 1, 2]
-    await node.queues.overview.forget(GROUP)
+    await node.queues.overview.forget(GROUP, caller=BROKER)
     return GroupId(topic_id(node), 0)
 
 
 async def is_still_gone(node: Node) -> bool:
-    return not await node.queues.overview.descriptions() and not list(node.queues.manager.drivers())
+    return not await node.queues.overview.descriptions(caller=BROKER) and not list(
+        node.queues.manager.drivers()
+    )
 
 
 def test_a_late_settlement_does_not_bring_a_deleted_queue_back(tmp_path: Path) -> None:

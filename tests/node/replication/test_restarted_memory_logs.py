@@ -11,6 +11,7 @@ from penstock.cluster import NewTopic, decisions
 from penstock.config import Address, GroupSettings, NodeConfig
 from penstock.errors import ErrorCode, KafkaError
 from penstock.node import Node
+from penstock.node.calls import BROKER
 from penstock.node.queues import Acknowledgement, QueueDriver
 from penstock.queue import AckKind
 
@@ -132,9 +133,9 @@ def test_a_queue_that_is_set_to_an_offset_of_this_log_begins_there(tmp_path: Pat
         await create(node)
         await publish(node, 10)
         topic = node.metadata.state.topics["jobs"]
-        await node.queues.overview.reset(GROUP, topic, 0, 6)
+        await node.queues.overview.reset(GROUP, topic, 0, 6, caller=BROKER)
         assert taken(await queue(node)) == [6, 7, 8, 9]
-        await node.queues.overview.reset(GROUP, topic, 0, 8)
+        await node.queues.overview.reset(GROUP, topic, 0, 8, caller=BROKER)
         assert taken(await queue(node)) == [8, 9]
 
     asyncio.run(run(tmp_path, act))

@@ -9,6 +9,7 @@ from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.fetch import fetch
 from penstock.kafka.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.node import FetchWaiter, Node, Partition
+from penstock.node.calls import BROKER
 from penstock.types import ANONYMOUS, Operation
 
 FETCH = Api(4, 18, "fetch", on_topic=Operation.READ)
@@ -32,7 +33,7 @@ def play(scene: Callable[[Node, Partition], Awaitable[None]]) -> None:
     async def run() -> None:
         node = Node(NodeConfig(memory=True, http=None))
         await node.start()
-        await node.controller.create_topic("t")
+        await node.controller.create_topic("t", caller=BROKER)
         await scene(node, node.leader("t", 0))
         await node.stop()
 

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import CorruptLog, StorageError
+from penstock.node.calls import BROKER
 from penstock.node.status.cluster_status import ClusterStatus
 from tests.kafka.trio import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Trio
 
@@ -57,7 +58,7 @@ def test_a_voter_that_does_not_answer_is_trouble_before_anybody_calls_it_dead(tr
 
 
 def test_a_replica_that_its_node_keeps_out_is_shown_everywhere_with_the_reason(trio: Trio) -> None:
-    trio.run(trio.node(1).controller.create_topic("orders"))
+    trio.run(trio.node(1).controller.create_topic("orders", caller=BROKER))
     leader = trio.leader("orders")
     follower = trio.followers("orders")[0]
     trio.call(lambda: trio.replica(follower, "orders").replica.fail(StorageError("the disk said no")))

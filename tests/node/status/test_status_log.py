@@ -31,7 +31,7 @@ from penstock.node.status import status_log
 from penstock.node.status.connection_events import SINGLES
 from penstock.node.status.events import KINDS, MAX_TEXT, StatusEvent
 from penstock.node.status.status_log import MAX_WAITING, StatusLog
-from penstock.types import NodeId
+from penstock.types import Caller, NodeId
 from tests.kafka.clients.queues import configure, publish, take, worker
 from tests.kafka.raw import RawClient
 from tests.kafka.trio import Trio
@@ -284,11 +284,11 @@ class Notebook:
             self.can.set()
 
     async def topic(
-        self, name: str, *, partitions: int = -1, configs: Mapping[str, str] | None = None
+        self, name: str, *, caller: Caller, partitions: int = -1, configs: Mapping[str, str] | None = None
     ) -> Any:
         return name
 
-    async def append(self, topic: Any, index: int, batch: bytes) -> int:
+    async def append(self, topic: Any, index: int, batch: bytes, *, caller: Caller) -> int:
         self.asked += 1
         await self.can.wait()
         if self.trouble is not None:

@@ -102,5 +102,5 @@ async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     except KafkaError as refused:
         return refused.code
     if node.queues.share_groups.is_known(group_id):
-        return await node.queues.share_groups.delete(group_id)
+        return await node.queues.share_groups.delete(group_id, caller=context.caller)
     return (await node.groups.delete([group_id]))[group_id]

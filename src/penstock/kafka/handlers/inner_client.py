@@ -17,7 +17,7 @@ from penstock.kafka.handlers.context import Api, RequestContext
 from penstock.kafka.handlers.registry import find_api
 from penstock.kafka.wire import ApiKey, Message, decode_request, decode_request_header, encode_response, join
 from penstock.node import Node
-from penstock.node.calls import BROKER, CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
+from penstock.node.calls import CONTROLLER, AtNode, CoordinatorOf, LeaderOf, Target, methods
 from penstock.node.calls.messages.kafka import KafkaRequest, KafkaResponse
 from penstock.node.calls.methods import Method
 from penstock.types import Caller, GroupId, NodeId, Operation
@@ -74,7 +74,7 @@ class Inside:
 class InnerClient:
     """Asks on behalf of one caller. Lives on the node's event loop."""
 
-    def __init__(self, node: Node, caller: Caller = BROKER) -> None:
+    def __init__(self, node: Node, caller: Caller) -> None:
         self.node = node
         self.caller = caller
 

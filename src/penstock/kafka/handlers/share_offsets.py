@@ -45,7 +45,7 @@ async def _describe(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     try:
         _check_group(context, wanted.group_id)
-        descriptions = await context.node.queues.overview.descriptions(wanted.group_id)
+        descriptions = await context.node.queues.overview.descriptions(wanted.group_id, caller=context.caller)
     except KafkaError as mistake:
         return DescribeShareGroupOffsetsResponseGroup(
             group_id=wanted.group_id, error_code=mistake.code, error_message=mistake.message
@@ -148,7 +148,7 @@ async def _alter(
         topic = context.topic_of(name, index)
         if start_offset < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"start_offset {start_offset}: expected 0 or more")
-        await context.node.queues.overview.reset(group_id, topic, index, start_offset)
+        await context.node.queues.overview.reset(group_id, topic, index, start_offset, caller=context.caller)
     except KafkaError as mistake:
         return AlterShareGroupOffsetsResponsePartition(
             partition_index=index, error_code=mistake.code, error_message=mistake.message
@@ -164,7 +164,7 @@ async def delete_share_group_offsets(
         _check_group(context, request.group_id, must_be_empty=True)
         names = (topic.topic_name for topic in request.topics)
         visible = node.resources.visible(context.caller, ResourceType.TOPIC, names, context.api.on_topic)
-        await node.queues.overview.forget(request.group_id, sorted(visible))
+        await node.queues.overview.forget(request.group_id, sorted(visible), caller=context.caller)
     except KafkaError as mistake:
         return DeleteShareGroupOffsetsResponse(error_code=mistake.code, error_message=mistake.message)
     answers: list[DeleteShareGroupOffsetsResponseTopic] = []

@@ -11,7 +11,7 @@ from penstock.batch import check_batch
 from penstock.cluster import ClusterState, Topic
 from penstock.cluster.decisions import DEFAULT
 from penstock.errors import ErrorCode, KafkaError
-from penstock.node.calls import BROKER, Calls, LeaderOf, methods
+from penstock.node.calls import Calls, LeaderOf, methods
 from penstock.node.calls.messages.records import AppendBatch
 from penstock.node.metadata.controller import Controller
 from penstock.node.replication.partition_table import PartitionTable
@@ -31,14 +31,19 @@ class RecordForwarder:
         calls.serve(methods.APPEND_BATCH, self._append)
 
     async def topic(
-        self, name: str, *, partitions: int = DEFAULT, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        caller: Caller,
+        partitions: int = DEFAULT,
+        configs: Mapping[str, str] | None = None,
     ) -> Topic:
         """The topic. If there is none, it is created with these configs."""
         if name not in self._state.topics:
-            await self._controller.create_topic(name, partitions=partitions, configs=configs)
+            await self._controller.create_topic(name, caller=caller, partitions=partitions, configs=configs)
         return self._state.topics[name]
 
-    async def append(self, topic: Topic, index: int, batch: bytes, *, caller: Caller = BROKER) -> int:
+    async def append(self, topic: Topic, index: int, batch: bytes, *, caller: Caller) -> int:
         """The offset of the batch's first record, once it can no longer be lost. KafkaError says why it cannot be
         written."""
         group = GroupId(topic.topic_id, index)

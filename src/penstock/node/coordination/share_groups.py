@@ -4,7 +4,7 @@ Coordinators (`penstock.groups`) decide. `DurableCores` has those of this node; 
 metadata and passes requests to them.
 """
 
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from penstock.cluster import ClusterState
 from penstock.config import ShareGroupConfig
@@ -17,13 +17,16 @@ from penstock.groups import (
     ShareHeartbeat,
     ShareHeartbeatResult,
 )
-from penstock.node.calls import BROKER, Calls, CoordinatorOf, methods
+from penstock.node.calls import Calls, CoordinatorOf, methods
 from penstock.node.calls.messages.groups import BeginShareGroup
 from penstock.node.coordination.durable_cores import DurableCores
 from penstock.types import Caller
 
-Erase = Callable[[str], Awaitable[object]]
-"""Deletes a group's stored progress on all its partitions; KafkaError if that failed."""
+
+class Erase(Protocol):
+    """Deletes a group's stored progress on all its partitions; KafkaError if that failed."""
+
+    async def __call__(self, group_id: str, *, caller: Caller) -> object: ...
 
 
 class AppliedMetadata:
@@ -62,12 +65,12 @@ class ShareGroups:
 
     # --- groups whose consumers send no heartbeats
 
-    async def begin(self, group_id: str) -> None:
+    async def begin(self, group_id: str, *, caller: Caller) -> None:
         """The share group exists when this returns, with or without members, whichever node coordinates it.
         POLICY_VIOLATION: it cannot be created, because of its name or the number of groups."""
         await self._cores.ensure_topic()
         request = BeginShareGroup(group_id)
-        await self._calls.ask(CoordinatorOf(group_id), methods.BEGIN_SHARE_GROUP, request, caller=BROKER)
+        await self._calls.ask(CoordinatorOf(group_id), methods.BEGIN_SHARE_GROUP, request, caller=caller)
 
     async def _begin(self, caller: Caller, request: BeginShareGroup) -> None:
         group_id = request.group_id
@@ -96,13 +99,13 @@ class ShareGroups:
         except KafkaError:
             return False
 
-    async def delete(self, group_id: str) -> ErrorCode:
+    async def delete(self, group_id: str, *, caller: Caller) -> ErrorCode:
         """Deletes the group's progress first, then the group: a later group of the same name must not begin with this
         progress."""
         try:
             driver = await self._cores.home(group_id)
             if driver.core.share_group_deletable(group_id) is ErrorCode.NONE:
-                await self._erase(group_id)
+                await self._erase(group_id, caller=caller)
             result = await driver.ask(
                 DeleteGroupsResult, lambda now, token: driver.core.delete_share_group(now, token, group_id)
             )

@@ -114,9 +114,9 @@ class Controller:
         self,
         name: str,
         *,
+        caller: Caller,
         partitions: int = decisions.DEFAULT,
         configs: Mapping[str, str] | None = None,
-        caller: Caller = BROKER,
     ) -> None:
         """Creates a topic because it is used. Another request may create it at the same time: that is no error."""
         request = CreateTopic(name, partitions, dict(configs or {}))
@@ -158,7 +158,7 @@ class Controller:
         request = ReportDamage(group, replica, renewal)
         await self._calls.ask(CONTROLLER, methods.REPORT_DAMAGE, request, caller=BROKER)
 
-    async def hand_over(self, group: GroupId, leader: int, to: int, *, caller: Caller = BROKER) -> None:
+    async def hand_over(self, group: GroupId, leader: int, to: int, *, caller: Caller) -> None:
         """Asks a partition's leader to let another replica lead. KafkaError says why not."""
         request = TransferLeadership(group, to)
         try:
@@ -168,12 +168,12 @@ class Controller:
                 raise
             raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, refused.message) from refused
 
-    async def decommission(self, node_id: int, *, on: bool = True, caller: Caller = BROKER) -> None:
+    async def decommission(self, node_id: int, *, on: bool = True, caller: Caller) -> None:
         """Has a node emptied and then removed, or cancels that. KafkaError says why not."""
         request = DecommissionNode(node_id, on)
         await self._calls.ask(CONTROLLER, methods.DECOMMISSION_NODE, request, caller=caller)
 
-    async def rebalance(self, *, dry_run: bool, at_once: int, caller: Caller = BROKER) -> RebalanceStep:
+    async def rebalance(self, *, dry_run: bool, at_once: int, caller: Caller) -> RebalanceStep:
         """Starts as many moves as may be under way at once and, when none is left, hands leadership to the preferred
         replicas. The controller does not remember that a rebalance is wanted: an operator asks until it is done, and
         one who stops asking leaves nothing half done."""
@@ -253,7 +253,7 @@ class Controller:
         left = plan_rebalance(state)
         under_way = sum(assignment.target is not None for _, _, assignment in state.groups())
         leads = self._misplaced_leads()
-        handed_over = [] if request.dry_run or left or under_way else await self._hand_over_all(leads)
+        handed_over = [] if request.dry_run or left or under_way else await self._hand_over_all(leads, caller)
         return RebalanceStep(
             begun=tuple(map(_planned, begun)),
             handed_over=tuple(handed_over),
@@ -283,14 +283,15 @@ class Controller:
             if (topic := self._metadata.state.topic_by_id(group.topic_id)) is not None
         ]
 
-    async def _hand_over_all(self, leads: Sequence[PlannedLead]) -> list[PlannedLead]:
+    async def _hand_over_all(self, leads: Sequence[PlannedLead], caller: Caller) -> list[PlannedLead]:
         """The transfers that the leaders agreed to; the next rebalance request asks the others again."""
         done: list[PlannedLead] = []
         for lead in leads:
             topic = self._metadata.state.topics.get(lead.topic)
             if topic is not None:
                 with suppress(KafkaError):
-                    await self.hand_over(GroupId(topic.topic_id, lead.partition), lead.leader, lead.to)
+                    group = GroupId(topic.topic_id, lead.partition)
+                    await self.hand_over(group, lead.leader, lead.to, caller=caller)
                     done.append(lead)
         return done
 

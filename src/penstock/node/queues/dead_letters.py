@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from penstock.batch import BatchHeader, Record, build_batch, check_batch, iter_headers, read_records
 from penstock.errors import BatchError, CorruptLog, ErrorCode, KafkaError
+from penstock.node.calls import BROKER
 from penstock.node.clock import Clock
 from penstock.node.coordination.record_forwarder import RecordForwarder
 from penstock.node.queues.delivery_headers import most_unpacked
@@ -60,11 +61,11 @@ class DeadLetterWriter:
         if target == name or (name.endswith(SUFFIX) and not driver.config.dead_letter_topic):
             self._drop(driver, letter, target)
             return
-        topic = await self._forwarder.topic(target)
+        topic = await self._forwarder.topic(target, caller=BROKER)
         if topic.internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
         for batch in self._copies(driver, letter):
-            await self._forwarder.append(topic, index % topic.partitions, batch)
+            await self._forwarder.append(topic, index % topic.partitions, batch, caller=BROKER)
         self._tell(driver, letter)
 
     def _drop(self, driver: QueueDriver, letter: DeadLetter, target: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from penstock.cluster import ClusterState, Topic
 from penstock.errors import ErrorCode, KafkaError, PenstockError
-from penstock.node.calls import BROKER, AtNode, Calls, LeaderOf, methods
+from penstock.node.calls import AtNode, Calls, LeaderOf, methods
 from penstock.node.calls.messages.queues import DescribedQueue, DescribeQueue, QueueDescription
 from penstock.node.metadata.cluster_view import ClusterView
 from penstock.node.queues.manager import QueueManager
@@ -48,52 +48,59 @@ class QueueOverview:
         calls.serve(methods.RELOAD_QUEUE, self._reload_queue)
 
     async def descriptions(
-        self, group_id: str | None = None, *, opened: bool = False
+        self, group_id: str | None = None, *, caller: Caller, opened: bool = False
     ) -> list[QueueDescription]:
         """Of one group, or of all. `opened`: complete also for queues that have not been used since their leader was
         elected. KafkaError if the stored state cannot be read now."""
-        starts = await self._store.starts(group_id)
-        asked = [self._description(queue, start, opened) for queue, start in starts.items()]
+        starts = await self._store.starts(group_id, caller=caller)
+        asked = [self._description(queue, start, opened, caller) for queue, start in starts.items()]
         found = await asyncio.gather(*asked)
         return sorted(
             (one for one in found if one is not None),
             key=lambda one: (one.group_id, one.topic, one.partition),
         )
 
-    async def forget(self, group_id: str, topics: Iterable[str] | None = None) -> list[str]:
+    async def forget(
+        self, group_id: str, topics: Iterable[str] | None = None, *, caller: Caller
+    ) -> list[str]:
         """Deletes the stored state of a group, of these topics or all; the names of the topics that it had state of.
         NON_EMPTY_GROUP while workers are connected: they would only begin the queue again."""
         wanted = None if topics is None else frozenset(topics)
-        await self._check_unused(group_id, wanted)
+        await self._check_unused(group_id, wanted, caller)
         gone: dict[str, int] = {}
-        for queue in await self._store.starts(group_id):
+        for queue in await self._store.starts(group_id, caller=caller):
             topic = self._state.topic_by_id(queue.topic_id)
             name = topic.name if topic is not None else ""
             if wanted is None or name in wanted:
-                await self._store.forget(queue)
-                await self._store.forget(queue._replace(partition=WHOLE_TOPIC))
-                await self._reload(queue)
+                await self._store.forget(queue, caller=caller)
+                await self._store.forget(queue._replace(partition=WHOLE_TOPIC), caller=caller)
+                await self._reload(queue, caller)
                 gone[name] = gone.get(name, 0) + 1
         for name, count in gone.items():
             self._events.tell("queue.deleted", group=group_id, topic=name or None, partitions=count)
         return list(gone)
 
-    async def _check_unused(self, group_id: str, topics: frozenset[str] | None) -> None:
-        descriptions = await self.descriptions(group_id)
+    async def _check_unused(self, group_id: str, topics: frozenset[str] | None, caller: Caller) -> None:
+        descriptions = await self.descriptions(group_id, caller=caller)
         count = sum(one.workers or 0 for one in descriptions if topics is None or one.topic in topics)
         if count:
             message = f"queue {group_id!r} has workers connected ({count}, counted on each partition): end them first"
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
 
-    async def reset(self, group_id: str, topic: Topic, partition: int, start_offset: int) -> None:
+    async def reset(
+        self, group_id: str, topic: Topic, partition: int, start_offset: int, *, caller: Caller
+    ) -> None:
         """A queue begins at this offset; messages behind it that were done are delivered again."""
         queue = QueueKey(group_id, topic.topic_id, partition)
-        await self._store.reset(queue, start_offset, self._view.partition(topic, partition).term)
-        await self._reload(queue)
+        term = self._view.partition(topic, partition).term
+        await self._store.reset(queue, start_offset, term, caller=caller)
+        await self._reload(queue, caller)
 
     # --- asking the partitions' leaders
 
-    async def _description(self, queue: QueueKey, start_offset: int, opened: bool) -> QueueDescription | None:
+    async def _description(
+        self, queue: QueueKey, start_offset: int, opened: bool, caller: Caller
+    ) -> QueueDescription | None:
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None or queue.partition >= topic.partitions:
             return None
@@ -110,13 +117,13 @@ class QueueOverview:
         try:
             request = DescribeQueue(queue, start_offset, opened)
             found = await self._calls.ask(
-                AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=BROKER
+                AtNode(NodeId(leader)), methods.DESCRIBE_QUEUE, request, caller=caller
             )
         except KafkaError:
             return blank
         return found.description or blank
 
-    async def _reload(self, queue: QueueKey) -> None:
+    async def _reload(self, queue: QueueKey, caller: Caller) -> None:
         """Has the queue's driver, if there is one, read the stored state again. A driver that this does not reach finds
         out with its next save."""
         topic = self._state.topic_by_id(queue.topic_id)
@@ -124,7 +131,7 @@ class QueueOverview:
             return
         if self._view.partition(topic, queue.partition).leader != NO_LEADER:
             target = LeaderOf(GroupId(queue.topic_id, queue.partition))
-            await self._calls.ask(target, methods.RELOAD_QUEUE, queue, caller=BROKER)
+            await self._calls.ask(target, methods.RELOAD_QUEUE, queue, caller=caller)
 
     # --- answering
 

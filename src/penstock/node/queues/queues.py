@@ -1,7 +1,7 @@
 """The queues of a node: their state, their drivers, and how any node is asked about them."""
 
 from penstock.config import NodeConfig
-from penstock.node.calls import Calls
+from penstock.node.calls import BROKER, Calls
 from penstock.node.clock import Clock
 from penstock.node.coordination.group_manager import GroupManager
 from penstock.node.coordination.record_forwarder import RecordForwarder
@@ -73,7 +73,7 @@ class Queues(Part):
         self.share_groups = ShareGroups(groups.cores, erase=self.overview.forget, calls=calls)
 
     async def _register(self, group_id: str) -> None:
-        await self.share_groups.begin(group_id)
+        await self.share_groups.begin(group_id, caller=BROKER)
 
     def role_changed(self, partition: Partition) -> None:
         self.manager.role_changed(partition)

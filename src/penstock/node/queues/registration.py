@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.node.calls import BROKER
 from penstock.node.queues.state_client import QueueStateClient
 from penstock.queue import QueueKey
 
@@ -58,7 +59,7 @@ class QueueRegistration:
         asking = self._ask(group_id)
         await asyncio.wait({asking}, timeout=WAIT_SECONDS)
         refusal = asking.result() if asking.done() and not asking.cancelled() else None
-        if refusal is not None and not await self._store.starts(group_id):
+        if refusal is not None and not await self._store.starts(group_id, caller=BROKER):
             raise refusal
 
     def refresh(self, group_ids: Iterable[str]) -> None:

@@ -53,21 +53,21 @@ class QueueStateClient:
         request = SaveState(queue, fence, number, list(parts))
         await self._calls.ask(self._home(queue), methods.SAVE_STATE, request, caller=BROKER)
 
-    async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM) -> None:
+    async def reset(self, queue: QueueKey, start_offset: int, term: int = NO_TERM, *, caller: Caller) -> None:
         """The queue begins at this offset, whatever was done before. `term`: of the leader in whose log it is."""
         await self.local.cores.ensure_topic()
         request = ResetState(queue, start_offset, term)
-        await self._calls.ask(self._home(queue), methods.RESET_STATE, request, caller=BROKER)
+        await self._calls.ask(self._home(queue), methods.RESET_STATE, request, caller=caller)
 
-    async def forget(self, queue: QueueKey) -> None:
-        await self._calls.ask(self._home(queue), methods.DELETE_STATE, queue, caller=BROKER)
+    async def forget(self, queue: QueueKey, *, caller: Caller) -> None:
+        await self._calls.ask(self._home(queue), methods.DELETE_STATE, queue, caller=caller)
 
-    async def starts(self, group_id: str | None = None) -> dict[QueueKey, int]:
+    async def starts(self, group_id: str | None = None, *, caller: Caller) -> dict[QueueKey, int]:
         """The stored start offset of each queue of a group, or of all queues."""
         topic = self._state.topics.get(STATE_TOPIC)
         found: dict[QueueKey, int] = {}
         for index in range(topic.partitions if topic is not None else 0):
-            rows = await self._start_offsets(index, group_id)
+            rows = await self._start_offsets(index, group_id, caller)
             found.update((queue, start) for queue, start in rows if queue.partition != WHOLE_TOPIC)
         return found
 
@@ -75,7 +75,8 @@ class QueueStateClient:
         """The stored start offset of a queue; None if there is none."""
         if STATE_TOPIC not in self._state.topics:
             return None
-        return dict(await self._start_offsets(self.local.index_of(queue), queue.group_id)).get(queue)
+        rows = await self._start_offsets(self.local.index_of(queue), queue.group_id, BROKER)
+        return dict(rows).get(queue)
 
     async def first_partitions(self, queue: QueueKey) -> int:
         """How many partitions the topic had when the group began on it: now, unless a number is stored.
@@ -85,19 +86,22 @@ class QueueStateClient:
         whole = queue._replace(partition=WHOLE_TOPIC)
         if (count := await self.start_of(whole)) is not None:
             return count
-        known = [one.partition for one in await self.starts(queue.group_id) if one.topic_id == queue.topic_id]
+        starts = await self.starts(queue.group_id, caller=BROKER)
+        known = [one.partition for one in starts if one.topic_id == queue.topic_id]
         if (count := await self.start_of(whole)) is not None:
             return count
         topic = self._state.topic_by_id(queue.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {queue.topic_id}")
         count = max(known) + 1 if known else topic.partitions
-        await self.reset(whole, count)
+        await self.reset(whole, count, caller=BROKER)
         return count
 
-    async def _start_offsets(self, index: int, group_id: str | None) -> list[tuple[QueueKey, int]]:
+    async def _start_offsets(
+        self, index: int, group_id: str | None, caller: Caller
+    ) -> list[tuple[QueueKey, int]]:
         request = ListStartOffsets(index, group_id)
-        found = await self._calls.ask(self._leader(index), methods.LIST_START_OFFSETS, request, caller=BROKER)
+        found = await self._calls.ask(self._leader(index), methods.LIST_START_OFFSETS, request, caller=caller)
         return found.rows
 
     def _home(self, queue: QueueKey) -> LeaderOf:

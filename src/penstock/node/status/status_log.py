@@ -23,9 +23,11 @@ from typing import Protocol
 from penstock.batch import Record, build_batch
 from penstock.cluster import Topic
 from penstock.errors import PenstockError
+from penstock.node.calls import BROKER
 from penstock.node.clock import Clock
 from penstock.node.status.connection_events import CONNECTION, Crowds
 from penstock.node.status.events import DROPPED, SUMMARY, Told, encode
+from penstock.types import Caller
 
 log = logging.getLogger("penstock.status")
 
@@ -61,10 +63,10 @@ class Carrier(Protocol):
     """Sends batches to a topic: the RecordForwarder of the node."""
 
     async def topic(
-        self, name: str, *, partitions: int = ..., configs: Mapping[str, str] | None = ...
+        self, name: str, *, caller: Caller, partitions: int = ..., configs: Mapping[str, str] | None = ...
     ) -> Topic: ...
 
-    async def append(self, topic: Topic, index: int, batch: bytes) -> int: ...
+    async def append(self, topic: Topic, index: int, batch: bytes, *, caller: Caller) -> int: ...
 
 
 class StatusLog:
@@ -170,8 +172,8 @@ class StatusLog:
     async def _write(self, carrier: Carrier, batch: list[Told]) -> None:
         rows = self._rows(batch)
         if rows:
-            topic = await carrier.topic(self._topic, partitions=1, configs=TOPIC_CONFIGS)
-            await carrier.append(topic, 0, build_batch(rows))
+            topic = await carrier.topic(self._topic, caller=BROKER, partitions=1, configs=TOPIC_CONFIGS)
+            await carrier.append(topic, 0, build_batch(rows), caller=BROKER)
 
     def _rows(self, batch: list[Told]) -> list[Record]:
         """Each record's own time is the event's."""

@@ -220,7 +220,7 @@ class DeadLetters:
 
     async def _dead_letter_topics(self, caller: Caller, queue: str) -> list[Topic]:
         """The topics of a queue's dead letters that exist."""
-        descriptions = await self._node.queues.overview.descriptions(queue)
+        descriptions = await self._node.queues.overview.descriptions(queue, caller=caller)
         if not descriptions:
             raise Problem(404, "unknown_queue", f"there is no queue {queue!r}", "queue")
         config = self._node.group_config(queue)
@@ -229,7 +229,7 @@ class DeadLetters:
 
     async def _handled(self) -> set[tuple[str, int]]:
         """Partitions of which some letters were sent back."""
-        descriptions = await self._node.queues.overview.descriptions(HANDLED_QUEUE)
+        descriptions = await self._node.queues.overview.descriptions(HANDLED_QUEUE, caller=BROKER)
         return {(description.topic, description.partition) for description in descriptions}
 
     async def _peek(
@@ -301,7 +301,9 @@ class DeadLetters:
         topic = self._topic(caller, place.topic, place.partition)
         async with self._beginning:
             if (place.topic, place.partition) not in await self._handled():
-                await self._node.queues.overview.reset(HANDLED_QUEUE, topic, place.partition, 0)
+                await self._node.queues.overview.reset(
+                    HANDLED_QUEUE, topic, place.partition, 0, caller=BROKER
+                )
         try:
             request = AcceptRequest(HANDLED_QUEUE, GroupId(topic.topic_id, place.partition), place.offset)
             await self._node.queues.router.accept(request, caller=BROKER)

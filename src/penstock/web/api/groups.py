@@ -39,7 +39,7 @@ from penstock.kafka.wire.messages.offset_fetch import (
 )
 from penstock.node import Node
 from penstock.node.calls import CoordinatorOf
-from penstock.types import Operation, TopicPartition
+from penstock.types import Caller, Operation, TopicPartition
 from penstock.web.api.problems import check, refused, wrong
 from penstock.web.api.routing import Call, NoParams
 from penstock.web.api.topics import TopicName, find_topic
@@ -172,7 +172,7 @@ class Groups:
         group = call.params.group
         found = await self.described(call.client, group)
         if found is None:
-            raise await self._unknown(group)
+            raise await self._unknown(call.caller, group)
         offsets = await self._offsets(call.client, group)
         return GroupFacts(
             group=group,
@@ -202,10 +202,10 @@ class Groups:
         check(found.error_code, found.error_message)
         return found
 
-    async def _unknown(self, group: str) -> Exception:
+    async def _unknown(self, caller: Caller, group: str) -> Exception:
         message = f"there is no group {group!r}; GET /v1/groups lists them"
         with suppress(PenstockError):
-            if await self._node.queues.overview.descriptions(group):
+            if await self._node.queues.overview.descriptions(group, caller=caller):
                 message = f"{group!r} is a queue: GET /v1/queues/{quote(group, safe='')} describes it"
         return refused(ErrorCode.GROUP_ID_NOT_FOUND, message, "group")
 
@@ -215,7 +215,7 @@ class Groups:
             return False
         rows = await self._listed(client, client.coordinator_of(group))
         is_share = any(row.group == group and row.type == SHARE for row in rows or ())
-        return is_share and not await self._node.queues.overview.descriptions(group)
+        return is_share and not await self._node.queues.overview.descriptions(group, caller=client.caller)
 
     async def _offsets(self, client: InnerClient, group: str) -> list[CommittedFacts]:
         wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
@@ -245,7 +245,7 @@ class Groups:
         group = call.params.group
         is_consumers = await self.described(call.client, group) is not None
         if not is_consumers and not await self._is_share_group_without_queue(call.client, group):
-            raise await self._unknown(group)
+            raise await self._unknown(call.caller, group)
         code = await self.delete(call.client, group)
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"group {group!r} has members: end its consumers first", "group")
@@ -323,7 +323,7 @@ class Groups:
             if row.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
                 raise _has_members(group)
             if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-                raise await self._unknown(group)
+                raise await self._unknown(client.caller, group)
             check(row.error_code, None, "group")
 
 

@@ -162,7 +162,7 @@ class QueueJobs:
         """Partitions, and the names of their topics."""
         names = topics
         if names is None:
-            descriptions = await self._node.queues.overview.descriptions(queue)
+            descriptions = await self._node.queues.overview.descriptions(queue, caller=caller)
             names = list(dict.fromkeys(description.topic for description in descriptions))
             if not names:
                 raise unknown_queue(queue, f"there is no queue {queue!r} yet: create it, or name `topics`")
@@ -242,7 +242,7 @@ class QueueJobs:
     ) -> list[RefusedReceipt]:
         """Receipts that differ only in their offset."""
         if like.queue != queue:
-            facts = ErrorFacts(code="wrong_queue", message=await self._wrong_queue(queue, like.queue))
+            facts = ErrorFacts(code="wrong_queue", message=await self._wrong_queue(caller, queue, like.queue))
             return [RefusedReceipt(receipt=text, error=facts) for text, _ in rows.values()]
         settlements = [settlement for _, settlement in rows.values()]
         try:
@@ -258,11 +258,11 @@ class QueueJobs:
             for offset, error in sorted(refused.items())
         ]
 
-    async def _wrong_queue(self, queue: str, actual: str) -> str:
+    async def _wrong_queue(self, caller: Caller, queue: str, actual: str) -> str:
         message = f"this receipt is of queue {actual!r}, not of {queue!r}"
         return (
             message
-            if await self._node.queues.overview.descriptions(queue)
+            if await self._node.queues.overview.descriptions(queue, caller=caller)
             else f"{message}, which does not exist"
         )
 

@@ -84,11 +84,11 @@ class QueueSettings:
         if not changes:
             raise Problem(400, "invalid_body", "nothing to change: expected at least one setting")
         check_known("configs", (name for name, value in changes.items() if value is None), GROUP_CONFIGS)
-        before = await self._queues.facts(queue)
+        before = await self._queues.facts(call.caller, queue)
         check_dead_letter_topic(changes, {row.topic for row in before.partitions})
         await self._change(call.client, queue, changes)
         await self._applied(call.caller, queue, changes)
-        return await self._queues.facts(queue)
+        return await self._queues.facts(call.caller, queue)
 
     async def _change(self, client: InnerClient, queue: str, changes: Mapping[str, str | None]) -> None:
         """All of them or none."""

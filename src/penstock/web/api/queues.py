@@ -77,25 +77,27 @@ class Queues:
 
     async def list_queues(self, call: Call[NoParams, None]) -> QueueList:
         found: dict[str, list[QueueDescription]] = {}
-        for description in await self._node.queues.overview.descriptions():
+        for description in await self._node.queues.overview.descriptions(caller=call.caller):
             found.setdefault(description.group_id, []).append(description)
         found.pop(HANDLED_QUEUE, None)
         visible = self._node.resources.visible(call.caller, ResourceType.GROUP, found)
         return QueueList(queues=[_summary(name, found[name]) for name in sorted(visible)])
 
     async def describe_queue(self, call: Call[QueueParams, None]) -> QueueFacts:
-        return await self.facts(call.params.queue)
+        return await self.facts(call.caller, call.params.queue)
 
-    async def facts(self, queue: str) -> QueueFacts:
-        descriptions = await self._descriptions(queue, opened=True)
+    async def facts(self, caller: Caller, queue: str) -> QueueFacts:
+        descriptions = await self._descriptions(caller, queue, opened=True)
         return QueueFacts(
             queue=queue,
             settings=_settings(self._node.group_config(queue)),
             partitions=[_partition(description) for description in descriptions],
         )
 
-    async def _descriptions(self, queue: str, *, opened: bool = False) -> list[QueueDescription]:
-        found = await self._node.queues.overview.descriptions(queue, opened=opened)
+    async def _descriptions(
+        self, caller: Caller, queue: str, *, opened: bool = False
+    ) -> list[QueueDescription]:
+        found = await self._node.queues.overview.descriptions(queue, caller=caller, opened=opened)
         if not found:
             raise unknown_queue(queue)
         return found
@@ -106,7 +108,7 @@ class Queues:
         params = call.params
         _check_place(params)
         messages: list[Peeked] = []
-        for description in await self._descriptions(params.queue):
+        for description in await self._descriptions(call.caller, params.queue):
             if not _is_selected(params, description):
                 continue
             first = params.offset if isinstance(params.offset, int) else 0
@@ -135,7 +137,9 @@ class Queues:
     async def list_scheduled(self, call: Call[ScheduledParams, None]) -> ScheduledList:
         params = call.params
         _check_place(params)
-        descriptions = [one for one in await self._descriptions(params.queue) if _is_selected(params, one)]
+        descriptions = [
+            one for one in await self._descriptions(call.caller, params.queue) if _is_selected(params, one)
+        ]
         limit = asyncio.Semaphore(AT_ONCE)
         messages: list[ScheduledMessage] = []
 
@@ -172,7 +176,7 @@ class Queues:
             raise wrong("queue", f"{HANDLED_QUEUE} is the broker's own")
         if (known := self._existing(call.caller, name)) is not None and known.internal:
             raise wrong("topic" if wanted.topic else "queue", f"{name} is internal: a queue cannot be on it")
-        existing = await self._node.queues.overview.descriptions(wanted.queue)
+        existing = await self._node.queues.overview.descriptions(wanted.queue, caller=call.caller)
         if any(description.topic == name for description in existing):
             raise Problem(
                 409, "queue_exists", f"there is a queue {wanted.queue!r} on {name} already", "queue"
@@ -188,9 +192,9 @@ class Queues:
         starts = dict.fromkeys(range(topic.partitions), 0)
         if wanted.start == "latest":
             starts = await get_offsets(call.client, name, range(topic.partitions), LATEST)
-        await self._begin(wanted.queue, topic, starts)
+        await self._begin(call.caller, wanted.queue, topic, starts)
         self._node.events.tell("queue.created", group=wanted.queue, topic=name, partitions=len(starts))
-        return await self.facts(wanted.queue)
+        return await self.facts(call.caller, wanted.queue)
 
     async def _check_name(self, client: InnerClient, queue: str) -> None:
         """Refuses the name of a group of another kind before anything is created. If the coordinator does not answer
@@ -261,19 +265,19 @@ class Queues:
         )
         check(answer.responses[0].error_code, answer.responses[0].error_message, "configs")
 
-    async def _begin(self, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
+    async def _begin(self, caller: Caller, queue: str, topic: Topic, starts: Mapping[int, int]) -> None:
         """All messages before these offsets are done in the queue, and none after them."""
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def begin(partition: int, start: int) -> None:
             async with limit:
-                await self._node.queues.overview.reset(queue, topic, partition, start)
+                await self._node.queues.overview.reset(queue, topic, partition, start, caller=caller)
 
         await asyncio.gather(*(begin(partition, start) for partition, start in starts.items()))
 
     async def purge_queue(self, call: Call[QueueParams, Purge]) -> PurgeDone:
         queue, wanted = call.params.queue, call.body.topics
-        descriptions = await self._descriptions(queue, opened=True)
+        descriptions = await self._descriptions(call.caller, queue, opened=True)
         known = {description.topic for description in descriptions}
         for missing in sorted(set(wanted or ()) - known):
             raise unknown_queue(queue, f"queue {queue!r} is not on topic {missing}", "topics")
@@ -282,7 +286,7 @@ class Queues:
             rows = [description for description in descriptions if description.topic == name]
             ends = await get_offsets(call.client, name, [row.partition for row in rows], LATEST)
             topic = self._node.resources.topic(call.caller, name, Operation.READ)
-            await self._begin(queue, topic, ends)
+            await self._begin(call.caller, queue, topic, ends)
             self._node.events.tell(
                 "queue.reset", group=queue, topic=name, partitions=len(ends), reason="it was purged"
             )
@@ -296,12 +300,12 @@ class Queues:
 
     async def delete_queue(self, call: Call[QueueParams, None]) -> None:
         queue = call.params.queue
-        await self._descriptions(queue)
+        await self._descriptions(call.caller, queue)
         code = await self._groups.delete(call.client, queue)
         if code == ErrorCode.NON_EMPTY_GROUP:
             raise refused(code, f"queue {queue!r} has members or workers: end its consumers first", "queue")
         try:
-            await self._node.queues.overview.forget(queue)
+            await self._node.queues.overview.forget(queue, caller=call.caller)
         except KafkaError as busy:
             if busy.code == ErrorCode.NON_EMPTY_GROUP:
                 raise refused(busy.code, busy.message, "queue") from None
