@@ -14,6 +14,7 @@ from random import Random
 from penstock.cluster import encode_record
 from penstock.config import Address, ClusterSettings, GroupSettings
 from penstock.errors import PenstockError
+from penstock.node.calls import BROKER
 from penstock.node.metadata.cluster_view import METADATA_GROUP
 from penstock.raft import Role
 from penstock.sim.checks import Watched, Witness
@@ -167,7 +168,7 @@ class ClusterWorld:
             if not asked and all(host.ready for host in self.hosts[: self.founders]):
                 asked = True
                 host = self.hosts[0]
-                host.do(partial(host.node.controller.create_topic, TOPIC))
+                host.do(partial(host.node.controller.create_topic, TOPIC, caller=BROKER))
             self._until(self.scheduler.time + 0.25)
 
     def _gather(self, consumer_group: SimConsumerGroup) -> None:

@@ -5,6 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.cluster import reassign
+from penstock.node.calls import BROKER
 from penstock.raft import Role
 from penstock.sim.entries import old_segments
 from penstock.sim.fault_injector import Fault, FaultInjector
@@ -190,7 +191,7 @@ class ClusterFaults(FaultInjector[Host]):
         self._note("decommission", host.name)
         self._world.retired.append(host)
         other = self._random.choice([one for one in ready if one is not host])
-        other.do(partial(other.node.controller.decommission, int(host.node_id)))
+        other.do(partial(other.node.controller.decommission, int(host.node_id), caller=BROKER))
 
     def _delete_records(self) -> None:
         for host in self._running():
