@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import DiskFull, ErrorCode, KafkaError, NotExecuted, Unanswered
-from penstock.node.calls import BROKER, CONTROLLER, AtNode, Calls, Changes, Directory, Target, methods, retry
+from penstock.node.calls import (
+    BROKER,
+    CONTROLLER,
+    AtNode,
+    Calls,
+    Changes,
+    CoordinatorOf,
+    Directory,
+    Target,
+    methods,
+    retry,
+)
 from penstock.node.calls.messages.controller import CreateTopic
 from penstock.node.calls.remote import RemoteCalls
 from penstock.types import Caller, NodeId
@@ -168,12 +179,33 @@ async def test_the_last_response_is_returned_when_the_time_is_over(monkeypatch: 
     assert await bench.ask(code_of=int) == ErrorCode.NOT_COORDINATOR
 
 
-async def test_giving_up_says_what_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("node 3 does not lead", r"^node 3 does not lead \(waited 10 s for the controller\)$"),
+        ("the controller is 3", r"^the controller is 3 \(waited 10 s\)$"),
+    ],
+)
+async def test_giving_up_names_the_target_once(
+    message: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.0)
-    bench = Bench(MOVED)
-    with pytest.raises(KafkaError, match=r"the controller is 3 \(waited 10 s for the controller\)") as caught:
+    bench = Bench(KafkaError(ErrorCode.NOT_CONTROLLER, message))
+    with pytest.raises(KafkaError, match=told) as caught:
         await bench.ask()
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+
+@pytest.mark.usefixtures("_no_delays")
+async def test_an_unknown_topic_is_final_only_if_the_controller_says_so() -> None:
+    unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic")
+    controller = Bench(unknown, "done")
+    with pytest.raises(KafkaError, match=r"^there is no topic$"):
+        await controller.ask()
+    assert controller.remote.asked == [OTHER]
+    coordinator = Bench(unknown, "done")
+    assert await coordinator.ask(CoordinatorOf("shop")) == "done"
+    assert coordinator.remote.asked == [OTHER, OTHER]
 
 
 async def test_giving_up_keeps_whether_the_request_may_have_been_executed(

@@ -8,16 +8,38 @@ from penstock.cluster import ClusterState
 from penstock.cluster.membership import decommission_node
 from penstock.errors import ErrorCode, KafkaError, NotExecuted, Unanswered
 from penstock.node.calls import retry
-from penstock.node.calls.retry import RETRYABLE, Changes, Retry, may_repeat
+from penstock.node.calls.retry import Changes, Retry, is_retryable, may_repeat
 from penstock.types import NodeId
 
 MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 WRONG = ErrorCode.INVALID_REQUEST
+TRANSIENT = {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+}
+UNKNOWN_TOPIC = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+
+
+def test_all_other_codes_are_final() -> None:
+    assert {code for code in ErrorCode if is_retryable(code)} == TRANSIENT | UNKNOWN_TOPIC
+
+
+def test_an_unknown_topic_is_final_from_a_place_that_knows_all_topics() -> None:
+    assert {code for code in ErrorCode if is_retryable(code, knows_topics=True)} == TRANSIENT
+    for code in UNKNOWN_TOPIC:
+        assert may_repeat(NotExecuted(code), repeatable=False)
+        assert not may_repeat(NotExecuted(code), repeatable=True, knows_topics=True)
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_request_that_was_not_executed_is_always_sent_again(repeatable: bool) -> None:
-    for code in RETRYABLE:
+    for code in TRANSIENT:
         assert may_repeat(NotExecuted(code), repeatable=repeatable)
         assert may_repeat(Unanswered(code, "", may_be_done=False), repeatable=repeatable)
 
@@ -26,7 +48,7 @@ def test_a_request_that_was_not_executed_is_always_sent_again(repeatable: bool) 
 def test_a_request_that_may_have_been_executed_is_sent_again_only_if_it_may_be_repeated(
     repeatable: bool,
 ) -> None:
-    for code in RETRYABLE:
+    for code in TRANSIENT:
         assert may_repeat(KafkaError(code), repeatable=repeatable) is repeatable
         assert may_repeat(Unanswered(code, "", may_be_done=True), repeatable=repeatable) is repeatable
 

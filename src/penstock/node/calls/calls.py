@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import CorruptLog, ErrorCode, KafkaError, NotExecuted, StorageError, Unanswered
 from penstock.node.calls.methods import Method
 from penstock.node.calls.retry import RETRY_SECONDS, Changes, Retry, is_retryable, may_repeat
-from penstock.node.calls.targets import AtNode, Directory, Target, absent_code
+from penstock.node.calls.targets import CONTROLLER, AtNode, Directory, Target, absent_code
 from penstock.node.parts import Part, TopicChanges
 from penstock.types import Caller, NodeId
 
@@ -76,17 +76,15 @@ class Calls(Part):
             try:
                 node = self._directory.find(target)
                 response = await self._ask_node(node, target, method, request, caller, wait_ms)
-                if code_of is None or not method.repeatable or not is_retryable(code_of(response)):
+                if code_of is None or not method.repeatable or retry.is_over or isinstance(target, AtNode):
                     return response
-                if retry.is_over or isinstance(target, AtNode):
+                if not is_retryable(code_of(response), knows_topics=target == CONTROLLER):
                     return response
             except KafkaError as problem:
-                is_deleted = node == NO_NODE and not isinstance(problem, NotExecuted)
-                if (
-                    is_deleted
-                    or isinstance(target, AtNode)
-                    or not may_repeat(problem, repeatable=method.repeatable)
-                ):
+                # The controller decides which topics exist, and the directory knows which were deleted.
+                knows_topics = target == CONTROLLER or node == NO_NODE
+                may = may_repeat(problem, repeatable=method.repeatable, knows_topics=knows_topics)
+                if isinstance(target, AtNode) or not may:
                     raise
                 if retry.is_over:
                     raise self._given_up(target, problem) from problem
@@ -149,7 +147,9 @@ class Calls(Part):
             return True
 
     def _given_up(self, target: Target, problem: KafkaError) -> KafkaError:
-        message = f"{problem.message} (waited {RETRY_SECONDS:.0f} s for {self._directory.describe(target)})"
+        described = self._directory.describe(target)
+        waited_for = "" if described in problem.message else f" for {described}"
+        message = f"{problem.message} (waited {RETRY_SECONDS:.0f} s{waited_for})"
         if isinstance(problem, Unanswered):
             return Unanswered(problem.code, message, may_be_done=problem.may_be_done)
         return type(problem)(problem.code, message)

@@ -23,10 +23,8 @@ RETRY_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.02
 LONGEST_DELAY_SECONDS = 0.2
 
-RETRYABLE = frozenset(
+TRANSIENT = frozenset(
     {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -37,18 +35,21 @@ RETRYABLE = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Errors that pass when an election is over, when the node has loaded its state, or when it has applied the metadata
-that the asking node has applied already (an unknown topic)."""
+"""Errors that pass when an election is over, or when the node has loaded its state."""
+
+UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Errors that pass when the node has applied the metadata that the asking node has applied already."""
 
 
-def is_retryable(code: int) -> bool:
-    """Whether the same request may get another answer a moment later."""
-    return code in RETRYABLE
+def is_retryable(code: int, *, knows_topics: bool = False) -> bool:
+    """Whether the same request may get another answer a moment later; any other error is final. `knows_topics`: the
+    answer comes from a place that knows all topics, so that an unknown topic is final."""
+    return code in TRANSIENT or (code in UNKNOWN_TOPIC and not knows_topics)
 
 
-def may_repeat(problem: KafkaError, *, repeatable: bool) -> bool:
+def may_repeat(problem: KafkaError, *, repeatable: bool, knows_topics: bool = False) -> bool:
     """Whether a request that failed like this is to be sent again; `repeatable`: it may be executed twice."""
-    if not is_retryable(problem.code):
+    if not is_retryable(problem.code, knows_topics=knows_topics):
         return False
     if isinstance(problem, NotExecuted):
         return True
