@@ -173,15 +173,6 @@ def test_past_so_many_deferred_messages_reading_stops_until_one_is_due() -> None
     assert offer(one, [0, 1, 2, 3], times=times) == [3]
 
 
-def test_a_due_message_that_could_not_be_read_is_due_again() -> None:
-    one = subscriber()
-    offer(one, [0], times={0: Times(50, None)})
-    one.pop_due(50)
-    one.put_back(55, ORDERS, 0)
-    assert one.credit_left == 100
-    assert one.pop_due(55) == (ORDERS, 0)
-
-
 def test_a_due_message_that_has_expired_meanwhile_is_done() -> None:
     one = subscriber()
     offer(one, [0], times={0: Times(50, 60)})

@@ -91,7 +91,7 @@ class ProgressTable:
         self.reported[partition] = progress
 
     def progress(self, partition: GroupId) -> Progress | None:
-        """Of all consumers, including queues that have not started there (5). None: it has no consumers."""
+        """The progress of all consumers, also of queues that have not started there (5). None: it has no consumers."""
         queues = self.started.get(partition.topic_id, {}).values()
         not_started = sum(partition.partition not in indexes for indexes in queues)
         known = self.reported.get(partition)

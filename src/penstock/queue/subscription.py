@@ -255,7 +255,7 @@ class Subscriber:
 
     def pop_due(self, now_ms: int) -> tuple[TopicPartition, int] | None:
         """The deferred message that has been due longest, if there is credit for it. The caller reads it again and then
-        calls `send_due`, `skip` or `put_back`."""
+        calls `send_due` or `skip`."""
         while self._deferred and self._deferred[0] >> (OFFSET_BITS + PARTITION_BITS) <= now_ms:
             if not self.credit_left:
                 return None
@@ -283,13 +283,6 @@ class Subscriber:
         if partition is not None and offset in partition.fetching:
             self._forget(partition, offset)
             self._finish(partition, offset, offset + 1)
-
-    def put_back(self, now_ms: int, key: TopicPartition, offset: int) -> None:
-        """It could not be read now: it is due again at once."""
-        partition = self._partitions.get(key)
-        if partition is not None and offset in partition.fetching:
-            self._forget(partition, offset)
-            self._defer(partition, offset, now_ms)
 
     # --- acks
 
