@@ -73,7 +73,7 @@ class Replica(NamedTuple):
     incarnation: int
 
     def in_life(self, life: int) -> "Replica":
-        """Of a node: the replica that it is in this life. Life 0 is the node itself."""
+        """The replica that a node is in this life. Life 0 is the node itself."""
         moved = self.incarnation + (life << LIFE_SHIFT)
         return Replica(self.node, moved % (1 << INCARNATION_BITS)) if life else self
 

@@ -128,7 +128,7 @@ def test_a_picture_of_a_node_that_knows_less_can_be_shown(asked: Node, plain_cli
 def test_looks_into_a_pipe_are_parted_by_a_blank_line(
     asked: Node, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_status, "_pictures", lambda *anything: iter([HEALTHY, HEALTHY]))
+    monkeypatch.setattr(cluster_status, "_snapshots", lambda *anything: iter([HEALTHY, HEALTHY]))
     shown = succeeded(plain_cli("cluster", "status", "--watch", "--http", asked.address)).stdout
     assert re.match(r"\d\d:\d\d:\d\d\ncluster c", shown)
     assert len(re.findall(r"\n\n\d\d:\d\d:\d\d\ncluster c", shown)) == 1

@@ -36,10 +36,10 @@ def move(partition: int) -> MoveStatus:
 )
 def test_the_reason_is_the_one_that_holds(role: str, moves: int, said: str) -> None:
     one = msgspec.structs.replace(LEAVING, metadata_role=role)
-    picture = msgspec.structs.replace(
+    snapshot = msgspec.structs.replace(
         HEALTHY, nodes=(*HEALTHY.nodes, one), moves=tuple(move(number) for number in range(moves))
     )
-    assert last_wait(picture, one) == said
+    assert last_wait(snapshot, one) == said
 
 
 def test_status_names_the_moves_that_an_empty_node_waits_for(asked: Node, plain_cli: Cli) -> None:

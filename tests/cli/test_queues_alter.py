@@ -69,7 +69,7 @@ def test_a_queue_cannot_have_its_own_topic_for_dead_letters(queues: Cli, queue: 
 def test_a_setting_that_there_is_not_cannot_be_unset(queues: Cli, queue: str) -> None:
     refused = queues("alter", queue, "--unset", "lease")
     assert refused.exit_code == 1
-    assert "unknown config lease; there are penstock.dead.letter.enable," in refused.stderr
+    assert "unknown config lease; expected one of penstock.dead.letter.enable," in refused.stderr
 
 
 # --- what is wrong is said in the words of the command line

@@ -58,7 +58,7 @@ def test_the_http_port_can_be_switched_off(off: str) -> None:
 def test_a_stronger_layer_decides_between_memory_and_a_folder() -> None:
     assert load_node_config(toml_text="memory = true", flags={"data_dir": "/d"}).memory is False
     assert load_node_config(toml_text='data_dir = "/d"', flags={"memory": True}).memory is True
-    with pytest.raises(ConfigError, match="choose one"):
+    with pytest.raises(ConfigError, match="remove one of them"):
         load_node_config(flags={"data_dir": "/d", "memory": True})
 
 

@@ -21,14 +21,14 @@ def replicas(api: ClusterApi, partition: int) -> set[int]:
     """Of the topic, with those that are on their way."""
     return next(
         set(one.replicas)
-        for one in api.picture().partitions
+        for one in api.snapshot().partitions
         if (one.topic, one.partition) == (TOPIC, partition)
     )
 
 
 def begun(api: ClusterApi) -> list[int]:
     """Partitions whose leader knows how far the newcomer is behind: it has one."""
-    return [move.partition for move in api.picture().moves if move.bytes_behind is not None]
+    return [move.partition for move in api.snapshot().moves if move.bytes_behind is not None]
 
 
 def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tm
             assert reassign(client, TOPIC, [1, 2], partition=0) == ErrorCode.NONE
             eventually(lambda: replicas(api, 0) == {1, 2}, "what was asked for instead")
             api.decommission(4, on=True)
-            eventually(lambda: {node.node_id for node in api.picture().nodes} == STAYING, "node 4 is out")
+            eventually(lambda: {node.node_id for node in api.snapshot().nodes} == STAYING, "node 4 is out")
             assert replicas(api, 1) == STAYING
             assert reassign(client, TOPIC, [1, 2, 3], partition=0) == ErrorCode.NONE
             eventually(lambda: replicas(api, 0) == STAYING, "three copies again")

@@ -160,7 +160,7 @@ def test_a_queue_that_is_one_too_many_leaves_no_topic() -> None:
     ("name", "told"),
     [
         ("share.delivery.count.limits", "did you mean share.delivery.count.limit?"),
-        ("lease", "there are penstock.dead.letter.enable,"),
+        ("lease", "expected one of penstock.dead.letter.enable,"),
     ],
 )
 def test_a_setting_that_there_is_not_cannot_be_unset(

@@ -60,7 +60,7 @@ def _rebalance(api: ClusterApi, watch: "Watch") -> None:
     while True:
         step = api.rebalance(dry_run=False)
         left = len(step.moves_left) + step.under_way + len(step.leads_left)
-        watch.tell(left, f"{step.under_way} under way, {_behind(api.picture())}", lambda: _blocking(api))
+        watch.tell(left, f"{step.under_way} under way, {_behind(api.snapshot())}", lambda: _blocking(api))
         if step.done:
             return
         watch.pause(
@@ -123,8 +123,8 @@ def decommission(api: ClusterApi, node: int, cancel: bool, no_wait: bool) -> Non
 def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
     was_leaving = False
     while True:
-        picture = api.picture(avoid=node)
-        found = next((one for one in picture.nodes if one.node_id == node), None)
+        snapshot = api.snapshot(avoid=node)
+        found = next((one for one in snapshot.nodes if one.node_id == node), None)
         if found is None:
             return
         if was_leaving and not found.decommissioning:
@@ -133,7 +133,7 @@ def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
             )
         was_leaving = found.decommissioning  # the node that was asked may apply it a moment later
         left = sum(map(len, found.hosts.values()))
-        doing = _behind(picture) if left else last_wait(picture, found)
+        doing = _behind(snapshot) if left else last_wait(snapshot, found)
         watch.tell(left + 1, doing, lambda: _blocking(api))
         watch.pause(
             f"interrupted: the cluster goes on emptying node {node}; "
@@ -141,12 +141,12 @@ def _empty(api: ClusterApi, node: int, watch: "Watch") -> None:
         )
 
 
-def _behind(picture: ClusterStatus) -> str:
+def _behind(snapshot: ClusterStatus) -> str:
     """How many bytes the current moves still have to copy."""
-    if not picture.moves:
+    if not snapshot.moves:
         return "nothing is being copied"
-    known = [move.bytes_behind for move in picture.moves if move.bytes_behind is not None]
-    return f"{counted(len(picture.moves), 'partition')} on the way, {_size(sum(known))} behind"
+    known = [move.bytes_behind for move in snapshot.moves if move.bytes_behind is not None]
+    return f"{counted(len(snapshot.moves), 'partition')} on the way, {_size(sum(known))} behind"
 
 
 def _size(count: float) -> str:
@@ -159,13 +159,13 @@ def _size(count: float) -> str:
 
 def _blocking(api: ClusterApi) -> str:
     """The most likely reason why nothing happens."""
-    picture = api.picture()
-    missing = [str(node.node_id) for node in picture.nodes if node.fenced or node.state != "alive"]
+    snapshot = api.snapshot()
+    missing = [str(node.node_id) for node in snapshot.nodes if node.fenced or node.state != "alive"]
     if missing:
         return f"node {', '.join(missing)} is down: start it, or wait until the cluster replaces it"
-    if picture.leaderless:
-        return f"{picture.leaderless[0]} has no leader: a majority of its replicas must be there"
-    waits = f"{named_moves(picture)} under way; " if picture.moves else ""
+    if snapshot.leaderless:
+        return f"{snapshot.leaderless[0]} has no leader: a majority of its replicas must be there"
+    waits = f"{named_moves(snapshot)} under way; " if snapshot.moves else ""
     return f"{waits}the nodes' logs may say why; `penstock cluster status --trouble` shows what is left"
 
 

@@ -63,14 +63,14 @@ def status(
     chosen = Chosen(topic=topic, trouble=trouble, internal=internal)
     with stop_on_signals() as stop:
         out = console()
-        for number, picture in enumerate(_pictures(api, stop, interval if watch else None)):
+        for number, snapshot in enumerate(_snapshots(api, stop, interval if watch else None)):
             if as_json:
-                click.echo(_as_json(chosen.of(picture), lines=watch))
+                click.echo(_as_json(chosen.of(snapshot), lines=watch))
                 continue
             if watch:
                 _clear(out, is_first=number == 0)
-            _show(out, picture, chosen)
-    if check and not picture.healthy:
+            _show(out, snapshot, chosen)
+    if check and not snapshot.healthy:
         raise click.exceptions.Exit(EXIT_UNHEALTHY)
 
 
@@ -81,16 +81,16 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     trouble: bool
     internal: bool
 
-    def of(self, picture: ClusterStatus) -> ClusterStatus:
+    def of(self, snapshot: ClusterStatus) -> ClusterStatus:
         if self.topic is None and not self.trouble:
-            return picture  # in JSON, internal topics are there unless something else was asked for
-        return msgspec.structs.replace(picture, partitions=tuple(self.rows(picture)))
+            return snapshot  # in JSON, internal topics are there unless something else was asked for
+        return msgspec.structs.replace(snapshot, partitions=tuple(self.rows(snapshot)))
 
-    def rows(self, picture: ClusterStatus) -> list[PartitionStatus]:
-        known = {one.topic for one in picture.partitions}
+    def rows(self, snapshot: ClusterStatus) -> list[PartitionStatus]:
+        known = {one.topic for one in snapshot.partitions}
         if self.topic is not None and self.topic not in known:
             raise Problem(f"there is no topic {self.topic!r}", "`penstock topics list` shows what there is")
-        return [one for one in picture.partitions if self._wants(one)]
+        return [one for one in snapshot.partitions if self._wants(one)]
 
     def _wants(self, one: PartitionStatus) -> bool:
         if self.topic is not None:
@@ -105,10 +105,10 @@ def _has_problems(one: PartitionStatus) -> bool:
     return wrong or bool(one.adding or one.removing or one.offline or one.damaged)
 
 
-def _pictures(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
+def _snapshots(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[ClusterStatus]:
     """One, or with an interval one after the other until the person interrupts it. Failures after the first one are
     printed and tried again: a cluster is watched when things go wrong."""
-    yield api.picture()
+    yield api.snapshot()
     while interval is not None and not stop:
         again_at = time.monotonic() + interval
         while not stop and time.monotonic() < again_at:
@@ -116,13 +116,13 @@ def _pictures(api: ClusterApi, stop: Stop, interval: float | None) -> Iterator[C
         if stop:
             return
         try:
-            yield api.picture()
+            yield api.snapshot()
         except Problem as trouble:
             note(f"{time.strftime('%H:%M:%S')} {trouble.message}")
 
 
-def _as_json(picture: ClusterStatus, *, lines: bool) -> str:
-    text = msgspec.json.encode(picture)
+def _as_json(snapshot: ClusterStatus, *, lines: bool) -> str:
+    text = msgspec.json.encode(snapshot)
     return (text if lines else msgspec.json.format(text, indent=2)).decode()
 
 
@@ -133,49 +133,49 @@ def _clear(out: Console, *, is_first: bool) -> None:
         out.print(("" if is_first else "\n") + time.strftime("%H:%M:%S"))
 
 
-def _show(out: Console, picture: ClusterStatus, chosen: Chosen) -> None:
-    rows = chosen.rows(picture)
-    out.print(_headline(picture))
-    out.print(_nodes(picture, wide=out.width >= WIDE_COLUMNS))
+def _show(out: Console, snapshot: ClusterStatus, chosen: Chosen) -> None:
+    rows = chosen.rows(snapshot)
+    out.print(_headline(snapshot))
+    out.print(_nodes(snapshot, wide=out.width >= WIDE_COLUMNS))
     if rows:
         out.print("")
         out.print(_partitions(rows))
-    for line in _remainder(picture, chosen):
+    for line in _remainder(snapshot, chosen):
         out.print(line, markup=False)
 
 
-def _remainder(picture: ClusterStatus, chosen: Chosen) -> Iterator[str]:
+def _remainder(snapshot: ClusterStatus, chosen: Chosen) -> Iterator[str]:
     """Lines about single replicas and nodes."""
     lines = [
         f"{one.topic}-{one.partition} is {what} on node {one.node_id}: {one.reason}"
-        for what, troubles in (("offline", picture.offline), ("damaged", picture.damaged))
+        for what, troubles in (("offline", snapshot.offline), ("damaged", snapshot.damaged))
         for one in troubles
         if chosen.topic in (None, one.topic)
     ]
     lines += [
-        f"node {node.node_id} holds nothing any more: {last_wait(picture, node)}"
-        for node in picture.nodes
+        f"node {node.node_id} holds nothing any more: {last_wait(snapshot, node)}"
+        for node in snapshot.nodes
         if node.decommissioning and not node.hosts
     ]
-    if picture.unanswered:
-        lines.append(f"no lag from node {', '.join(map(str, picture.unanswered))}: no answer")
-    if picture.troubles:
-        lines.append(f"not healthy: {'; '.join(picture.troubles)}")
+    if snapshot.unanswered:
+        lines.append(f"no lag from node {', '.join(map(str, snapshot.unanswered))}: no answer")
+    if snapshot.troubles:
+        lines.append(f"not healthy: {'; '.join(snapshot.troubles)}")
     yield from ["", *lines] if lines else []
 
 
-def last_wait(picture: ClusterStatus, node: NodeStatus) -> str:
+def last_wait(snapshot: ClusterStatus, node: NodeStatus) -> str:
     """Why a node that is leaving, and holds nothing any more, is still in the cluster. No node is removed while
     partitions move: a move that was redirected half way may have reached the node."""
-    if picture.moves:
-        return f"waiting for the end of {named_moves(picture)}"
+    if snapshot.moves:
+        return f"waiting for the end of {named_moves(snapshot)}"
     if node.metadata_role == "voter":
         return "waiting for its place in the metadata group"
     return "waiting for the controller to remove it"
 
 
-def named_moves(picture: ClusterStatus) -> str:
-    moves = picture.moves
+def named_moves(snapshot: ClusterStatus) -> str:
+    moves = snapshot.moves
     names = [
         f"{move.topic}-{move.partition} ({_listed(move.replicas)} to {_listed(move.target)})"
         for move in moves[:MOVES_NAMED]
@@ -188,28 +188,28 @@ def _listed(nodes: tuple[int, ...]) -> str:
     return ",".join(map(str, nodes))
 
 
-def _headline(picture: ClusterStatus) -> str:
-    parts = [f"cluster {picture.cluster_id}"]
-    parts += ["one node, alone"] if picture.alone else []
+def _headline(snapshot: ClusterStatus) -> str:
+    parts = [f"cluster {snapshot.cluster_id}"]
+    parts += ["one node, alone"] if snapshot.alone else []
     parts += [
-        f"controller {picture.controller}" if picture.controller is not None else "[red]no controller[/red]"
+        f"controller {snapshot.controller}" if snapshot.controller is not None else "[red]no controller[/red]"
     ]
-    parts += [counted(len(picture.partitions), "partition")]
-    if picture.leaderless:
-        parts += [f"[red]{len(picture.leaderless)} without a leader[/red]"]
-    if picture.under_replicated:
-        parts += [f"[yellow]{len(picture.under_replicated)} under-replicated[/yellow]"]
-    if picture.offline:
-        parts += [f"[red]{counted(len(picture.offline), 'replica')} offline[/red]"]
-    if picture.damaged:
-        parts += [f"[red]{counted(len(picture.damaged), 'replica')} damaged[/red]"]
-    if picture.moves:
-        parts += [f"{len(picture.moves)} moving"]
-    parts += ["[green]healthy[/green]"] if picture.healthy else []
+    parts += [counted(len(snapshot.partitions), "partition")]
+    if snapshot.leaderless:
+        parts += [f"[red]{len(snapshot.leaderless)} without a leader[/red]"]
+    if snapshot.under_replicated:
+        parts += [f"[yellow]{len(snapshot.under_replicated)} under-replicated[/yellow]"]
+    if snapshot.offline:
+        parts += [f"[red]{counted(len(snapshot.offline), 'replica')} offline[/red]"]
+    if snapshot.damaged:
+        parts += [f"[red]{counted(len(snapshot.damaged), 'replica')} damaged[/red]"]
+    if snapshot.moves:
+        parts += [f"{len(snapshot.moves)} moving"]
+    parts += ["[green]healthy[/green]"] if snapshot.healthy else []
     return "   ".join(parts) + "\n"
 
 
-def _nodes(picture: ClusterStatus, *, wide: bool) -> Table:
+def _nodes(snapshot: ClusterStatus, *, wide: bool) -> Table:
     """Narrow terminals do not get the addresses that only other nodes and monitoring use."""
     columns: dict[str, Callable[[NodeStatus], object]] = {
         "node": lambda node: node.node_id,
@@ -220,24 +220,24 @@ def _nodes(picture: ClusterStatus, *, wide: bool) -> Table:
         "rack": lambda node: node.rack,
         "leads": lambda node: sum(map(len, node.leads.values())),
         "replicas": lambda node: sum(map(len, node.hosts.values())),
-        "": lambda node: _remarks(node, picture),
+        "": lambda node: _remarks(node, snapshot),
     }
     if not wide:
         del columns["http"], columns["cluster"]
-    if not any(node.rack for node in picture.nodes):
+    if not any(node.rack for node in snapshot.nodes):
         del columns["rack"]
-    rows = [[cell(node) for cell in columns.values()] for node in picture.nodes]
+    rows = [[cell(node) for cell in columns.values()] for node in snapshot.nodes]
     return table(*columns, rows=rows, numbers=("node", "leads", "replicas"))
 
 
-def _remarks(node: NodeStatus, picture: ClusterStatus) -> str:
+def _remarks(node: NodeStatus, snapshot: ClusterStatus) -> str:
     remarks = {
         "controller": node.controller,
         "[red]not in the cluster[/red]": not node.registered,
         "[red]fenced[/red]": node.fenced,
         "[yellow]leaving[/yellow]": node.decommissioning,
         "[yellow]not connected[/yellow]": not node.connected,
-        "[yellow]behind as a metadata voter[/yellow]": node.node_id in picture.metadata.behind,
+        "[yellow]behind as a metadata voter[/yellow]": node.node_id in snapshot.metadata.behind,
     }
     return ", ".join(remark for remark, holds in remarks.items() if holds)
 

@@ -114,19 +114,19 @@ class HttpApi:
 class ClusterApi(HttpApi):
     """The operations on the cluster."""
 
-    def picture(self, *, avoid: int | None = None) -> ClusterStatus:
+    def snapshot(self, *, avoid: int | None = None) -> ClusterStatus:
         """The cluster as a node sees it. `avoid` is a node that is about to leave and may not know it."""
-        picture = self.ask("GET", "/v1/cluster", ClusterStatus)
+        snapshot = self.ask("GET", "/v1/cluster", ClusterStatus)
         others = [
             f"http://{node.http}"
-            for node in picture.nodes
+            for node in snapshot.nodes
             if node.http and node.state == "alive" and node.node_id != avoid and _is_reachable(node.http)
         ]
-        if picture.node_id == avoid and others:
+        if snapshot.node_id == avoid and others:
             self._urls = others
-            return self.picture()
+            return self.snapshot()
         self._urls = [*self._urls[:1], *(url for url in others if url != self._urls[0])]
-        return picture
+        return snapshot
 
     def rebalance(self, *, dry_run: bool) -> RebalanceStep:
         return self.ask("POST", "/v1/cluster/rebalance", RebalanceStep, {"dry_run": dry_run}, repeatable=True)

@@ -163,7 +163,7 @@ def archive(
         "batches": done.totals.batches,
         "seconds": round(done.totals.duration_s, 1),
     }
-    merged = f"; merging made these {done.files_merged_away:,} fewer" if done.files_merged_away else ""
+    merged = f"; merging reduced the number of files by {done.files_merged_away:,}" if done.files_merged_away else ""
     _finish(as_json, result, f"archived {done.rows:,} records in {done.files_added:,} files{merged}")
 
 

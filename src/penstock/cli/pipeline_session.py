@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAST_LINES = 5
-"""Of the JVM's own words, when it does not start."""
+"""How many lines of the JVM's output are shown when it does not start."""
 
 QUIET = {
     "spark.ui.enabled": "false",

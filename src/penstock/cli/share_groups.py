@@ -17,7 +17,7 @@ from penstock.kafka.wire.messages.list_groups import ListGroupsRequest, ListGrou
 
 SHARE = "share"
 TYPES_SINCE_VERSION = 5
-"""Of ListGroups. A broker that cannot tell types has no share groups."""
+"""The first version of ListGroups that tells types. A broker without it has no share groups."""
 PLAIN = "plaintext"
 
 

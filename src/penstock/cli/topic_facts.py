@@ -78,7 +78,7 @@ def _partition(partition: Any, start: int, end: int) -> dict[str, Any]:
 
 
 def config_names(connection: Connection, admin: AdminClient, topic: str) -> list[str]:
-    """Of all settings that the broker knows."""
+    """The names of all settings that the broker knows."""
     return list(_configs(connection, admin, topic, everything=True))
 
 

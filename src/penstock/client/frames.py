@@ -64,7 +64,7 @@ class ErrorFrame(msgspec.Struct, frozen=True):
     code: str
     message: str = ""
     refused: OffsetRanges = []
-    """Of a settle frame: the ranges, as they were sent, that were refused. The others are durable."""
+    """The ranges of a settle frame, as they were sent, that were refused. The others are durable."""
 
 
 class Working(msgspec.Struct, frozen=True):

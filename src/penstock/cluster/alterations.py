@@ -126,7 +126,7 @@ def replace_group_configs(
 
 def _check_group_id(group_id: str, limits: Limits) -> None:
     if not group_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the group's name is empty")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name: expected a group's name")
     if len(group_id.encode()) > limits.max_group_id_bytes:
         message = f"the group's name is above limits.max_group_id_bytes ({limits.max_group_id_bytes})"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)

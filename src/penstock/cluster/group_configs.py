@@ -6,7 +6,7 @@ from penstock.config import ShareGroupConfig
 from penstock.config.group import resolve_group
 
 DEFAULTS = ShareGroupConfig()
-"""Of groups without configs of their own."""
+"""The configs of groups that have none of their own."""
 
 
 class GroupConfigs:

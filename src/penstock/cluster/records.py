@@ -41,10 +41,10 @@ from penstock.errors import UnknownFormat
 Assignments = list[list[int]]
 
 UNKNOWN_INCARNATION = 0
-"""Of a replica that was placed before its node ever registered. Real incarnations are random, and never 0."""
+"""The incarnation of a replica that was placed before its node ever registered. Real ones are random, and never 0."""
 
 NO_INDEX = -1
-"""Of a PartitionMoved that only puts the replicas in another order: the group's configuration has not changed."""
+"""The index in a PartitionMoved that only reorders the replicas: the group's configuration has not changed."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):

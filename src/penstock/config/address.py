@@ -25,9 +25,7 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it. Names other than localhost are not looked up: no loopback."""
-        from ipaddress import (
-            ip_address,
-        )  # most processes never ask, and it costs start time
+        from ipaddress import ip_address  # most processes never ask, and it costs start time
 
         try:
             return ip_address(self.host).is_loopback

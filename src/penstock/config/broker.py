@@ -219,7 +219,7 @@ def _facts(config: NodeConfig) -> dict[str, str]:
 
 
 def _http_url(config: NodeConfig) -> str:
-    """A port that is open on all addresses is reached where clients reach the node."""
+    """The URL of the HTTP port. If it listens on all addresses, its host is the one that clients are given."""
     if config.http is None:
         return ""
     host = config.advertised.host if config.http.host in ("", "0.0.0.0", "::") else config.http.host

@@ -16,7 +16,7 @@ MEBIBYTE = 1024 * 1024
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """One config: its rule, its default as text, and why it is refused if it is."""
+    """One config: its rule, its default as text, and `refused`, the reason if Penstock accepts only the default."""
 
     name: str
     kind: Kind
@@ -27,10 +27,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     """Settable but not listed, as Kafka treats its own internal configs."""
     dynamic: bool = True
-    """Whether a running broker takes a new value.
-
-    Every topic config is dynamic, most broker configs are not.
-    """
+    """Whether a running broker takes a new value. Every topic config is dynamic, most broker configs are not."""
 
 
 _NO_REMOTE_STORAGE = (

@@ -41,7 +41,7 @@ class ShareGroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How far back `by_duration` begins; 0 with the others."""
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     delivery_count_limit: int = 5
-    """0: without limit."""
+    """0: no limit."""
     max_record_locks: int = 100_000
     """Per partition."""
     key_ordered: bool = False
@@ -233,7 +233,7 @@ def group_definition(name: str) -> Definition:
 
 
 def parse_group_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """A group's own configs, each known and valid, and consistent. KafkaError(INVALID_CONFIG) names what is not."""
+    """A group's own configs, each known and valid, and consistent. KafkaError(INVALID_CONFIG) says what is not."""
     checked: dict[str, str] = {}
     for name, value in overrides.items():
         definition = group_definition(name)
@@ -266,10 +266,10 @@ def _check_together(config: ShareGroupConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise invalid_config(
             f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) is not below share.session.timeout.ms "
-            f"({config.session_timeout_ms}): members would be removed before their next heartbeat"
+            f"({config.session_timeout_ms}): members would be removed before their next heartbeat; lower it"
         )
     if config.retry_backoff_ms > config.retry_backoff_max_ms:
         raise invalid_config(
             f"penstock.retry.backoff.ms ({config.retry_backoff_ms}) is above penstock.retry.backoff.max.ms "
-            f"({config.retry_backoff_max_ms})"
+            f"({config.retry_backoff_max_ms}); expected at most the maximum"
         )

@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a config's value comes from; of a topic's and a broker's known sources the lower one wins."""
+    """Where a config's value comes from. If a topic's or broker's config has several, the lowest number wins."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1

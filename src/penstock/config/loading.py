@@ -145,7 +145,7 @@ def _of_this_node(
         raise ConfigError("node_id", None, f"--node-id N, one of those in {name}: {listed}")
     node_id = convert_field(chosen.origin, chosen.value, int)
     if node_id not in nodes:
-        raise ConfigError(chosen.origin, node_id, f"a node of {name}, which has {listed}")
+        raise ConfigError(chosen.origin, node_id, f"the id of a node in {name}, which has {listed}")
     return {**_seeds_of(nodes, others, name), **nodes[node_id]}
 
 
@@ -195,7 +195,7 @@ def _settle_storage(settings: dict[str, _Setting]) -> None:
         return
     if memory.layer == data_dir.layer:
         raise ConfigError(
-            data_dir.origin, data_dir.value, f"no folder when {memory.origin} is set: choose one"
+            data_dir.origin, data_dir.value, f"no folder, because {memory.origin} is set: remove one of them"
         )
     if data_dir.layer > memory.layer:
         settings["memory"] = memory._replace(value=False)

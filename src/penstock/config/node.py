@@ -39,7 +39,7 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 50
     """Fixed once the offsets topic exists: it decides which partition a group's offsets are in."""
     state_topic_partitions: Annotated[int, Meta(ge=1, le=1000)] = 8
-    """The same for the topic that stores the state of queues."""
+    """The number of partitions of the topic that stores the state of queues; fixed once it exists."""
 
     @property
     def offsets_retention_ms(self) -> int:
@@ -58,13 +58,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_id: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 1
     data_dir: str = "penstock-data"
     memory: bool = False
-    """Keep everything in memory: nothing is written, nothing survives, and data_dir is not used."""
+    """Keep everything in memory: nothing is written to disk, all is lost at a stop, and data_dir is not used."""
     kafka: Address = Address("127.0.0.1", 9092)
     advertise: Address | None = None
-    """The address that the node gives to clients, if it is not the one that it listens on.
-
-    Port 0: the bound one.
-    """
+    """The address that the node gives to clients, if it is not the one that it listens on. Port 0: the bound one."""
     http: Address | None = Address("127.0.0.1", 8080)
     cluster: Address | None = None
     """The inter-node port. None: this node is alone."""

@@ -96,16 +96,16 @@ class Offsets:
         errors: dict[TopicPartition, ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         coming = sum(partition not in group.offsets for partition in group.offsets_in_flight)
-        room = self._shared.limits.max_group_offsets - len(group.offsets) - coming
+        remaining = self._shared.limits.max_group_offsets - len(group.offsets) - coming
         expire_ms = now_ms + request.retention_ms if request.retention_ms >= 0 else -1
         for each in request.offsets:
             partition = TopicPartition(each.topic, each.partition)
             known = (
                 partition in group.offsets or partition in group.offsets_in_flight or partition in accepted
             )
-            errors[partition] = self._check_offset(each, known or room > 0)
+            errors[partition] = self._check_offset(each, known or remaining > 0)
             if errors[partition] is ErrorCode.NONE:
-                room -= not known
+                remaining -= not known
                 accepted[partition] = CommittedOffset(
                     offset=each.offset,
                     leader_epoch=each.leader_epoch,

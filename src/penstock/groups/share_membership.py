@@ -44,7 +44,7 @@ SHARE = "share"
 
 
 FIRST_EPOCH = 1
-"""Of a group that exists: 0 means that the log has no record of it."""
+"""The first epoch of a group that exists: 0 means that the log has no record of it."""
 
 
 class ShareMembership:

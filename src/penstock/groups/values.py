@@ -119,9 +119,9 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     expire_timestamp_ms: int = -1
     """When it expires, if the client said so (OffsetCommit v2 to v4 can); -1: the retention of the group decides."""
     topic_id: UUID | None = None
-    """Of the topic that it was committed for. None: stored by a version that did not keep the id."""
+    """The topic that it was committed for. None: stored by a version that did not keep the id."""
     topics_version: int = NO_VERSION
-    """Of the metadata by which it was accepted; see `topics.py`."""
+    """The version of the metadata by which it was accepted; see `topics.py`."""
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,8 +133,8 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     topic_id: UUID | None = None
-    """Of the topic that it was read from, if the committing client knows that, else of the topic that had the name when
-    the request came. None: the topic that has the name when the commit is decided."""
+    """The topic that it was read from, if the committing client knows that, else the topic that had the name when the
+    request came. None: the topic that has the name when the commit is decided."""
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ class Removed(NamedTuple):
     controls: int = 0
     """Control entries before that segment."""
     term: int = NO_TERM
-    """Of the last entry before that segment; -1 with a base_offset: not known."""
+    """The term of the last entry before that segment; -1 with a base_offset: not known."""
     config: bytes = b""
     """The last payload of the caller's own before that segment."""
 

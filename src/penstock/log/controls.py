@@ -34,7 +34,7 @@ class Controls:
         """Short: one per term or change of members."""
         self.terms: list[int] = []
         self.payloads: list[bytes | None] = []
-        """Of the caller's own entries; None where a term begins."""
+        """The content of the caller's own entries; None where a term begins."""
 
     def __len__(self) -> int:
         return len(self.offsets)

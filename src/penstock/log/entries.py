@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     end: int
     is_control: bool
     payload: bytes | None
-    """Of a control entry of the caller's own (kind 1)."""
+    """The content of a control entry of the caller's own (kind 1); None for any other entry."""
 
 
 class Received(NamedTuple):

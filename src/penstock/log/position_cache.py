@@ -7,7 +7,7 @@ both memory and the cost of a `put`, and keeps the last CAPACITY to 2 * CAPACITY
 from penstock.log.segment import Segment
 
 CAPACITY = 256
-"""Of one generation: the appends of a busy second between two flushes, and one position per reader."""
+"""Positions in one generation: the appends of a busy second between two flushes, and one position per reader."""
 
 
 class PositionCache:

@@ -30,11 +30,11 @@ class Prefix(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Facts about the entries before a log's first one. Another replica sends it, so its fields are checked."""
 
     offset: int
-    """Of the first entry."""
+    """The offset of the log's first entry."""
     index: int
-    """Of the first entry: Raft's index."""
+    """Raft's index of the log's first entry."""
     term: int
-    """Of the last entry of the prefix; -1: there was none."""
+    """The term of the last entry of the prefix; -1: there was none."""
     start_offset: int
     """The first offset that readers of the sender may see, not before `offset`. This replica follows once its log
     reaches it."""

@@ -8,8 +8,8 @@ from penstock.config import TopicConfig
 from penstock.log.segment import Segment
 
 ACKED_MEMORY_SEGMENT_BYTES = 1024 * 1024
-"""Of a topic in memory that deletes acked messages: a segment is removed when all of it is acked, so this is about how
-much a partition keeps beyond its unacked messages. Each segment costs about a kilobyte of bookkeeping: a thousandth."""
+"""Segment size of a topic in memory that deletes acked messages. A segment is removed when all of it is acked: so a
+partition keeps about this much beyond its unacked messages. A segment's bookkeeping takes a thousandth of that."""
 
 
 def set_limits(segment: Segment, config: TopicConfig, folder: str) -> None:

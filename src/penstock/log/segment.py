@@ -23,7 +23,7 @@ from penstock.log.snapshot import Snapshot
 EXTENT = Struct(">qi11xi")
 """base_offset, batch_length and last_offset_delta of a batch's header: all that a search needs."""
 MAX_OFFSET_SPAN = 2**31 - 1
-"""Of one segment: the index has 4 bytes for an offset."""
+"""The most offsets in one segment: the index has 4 bytes for an offset."""
 UNLIMITED = 2**63
 PROBE_SIZE = 4096
 """Read at once when headers are wanted: a page. Small batches come many to a probe."""

@@ -43,7 +43,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Control entries before those in `controls`."""
     last_term: int
     gone_term: int
-    """Of the last entry before the first segment at that time."""
+    """The term of the last entry before the first segment at that time."""
     terms: list[tuple[int, int]]
     controls: list[int]
     """Offsets of the control entries in all segments at that time, in this one up to `position`."""
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The last payload of the caller's own before the first segment at that time."""
     gaps_below: int = 0
     first_base: int = 0
-    """Of the first segment at that time."""
+    """The base offset of the first segment at that time."""
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(self)

@@ -25,7 +25,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, start: int, l
 
 
 def greatest_timestamp(segments: Sequence[Segment], start: int, limit: int) -> int:
-    """Of all batches with offsets in [start, limit); -1 if none has a timestamp."""
+    """The greatest timestamp of all batches with offsets in [start, limit); -1 if none has a timestamp."""
     greatest = -1
     for segment in segments:
         if segment.base_offset >= limit:

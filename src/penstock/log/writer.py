@@ -135,7 +135,7 @@ class LogWriter:
         self._entered(segment, len(entry))
 
     def _roll(self) -> Segment:
-        """The active segment has no room: begins the next one. Two segments cannot begin at one offset, so an active
+        """The active segment is full: begins the next one. Two segments cannot begin at one offset, so an active
         one that holds only control entries takes more than its limit."""
         active = self._files.segments.active
         return active if active is not None and not active.has_records else self._files.start_segment()

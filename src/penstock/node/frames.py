@@ -16,7 +16,7 @@ LENGTH_SIZE = 4
 SCRATCH_SIZE = 256 * 1024
 
 FIRST_BUFFER = 64 * 1024
-"""Of a frame from a client."""
+"""The size of the first buffer for a frame from a client."""
 
 WHOLE_UP_TO = 2 * 1024 * 1024
 """Frames up to this size get their whole buffer once they have filled the first one: doubling moves each byte about

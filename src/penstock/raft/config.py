@@ -141,7 +141,7 @@ class ConfigHistory:
         return newest is not None and newest.joint
 
     def voters(self) -> list[Replica]:
-        """Of both halves of the newest, each once."""
+        """The voters of both halves of the newest configuration, each once."""
         newest = self.newest
         return [] if newest is None else list(dict.fromkeys(newest.voters + newest.outgoing))
 

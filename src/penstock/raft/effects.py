@@ -72,7 +72,7 @@ class AppendEntries(msgspec.Struct, frozen=True):
 
     data: bytes
     headers: list[BatchHeader]
-    """Of the entries in `data`, in order: read once, here, and checked by the log."""
+    """The headers of the entries in `data`, in order: read once, here, and checked by the log."""
 
 
 class AppendControl(msgspec.Struct, frozen=True):

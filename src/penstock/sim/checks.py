@@ -59,7 +59,7 @@ class Watched(Protocol):
         ...
 
 
-class Sight(NamedTuple):
+class ReplicaView(NamedTuple):
     """The state of a replica when the witness looked last."""
 
     term: int
@@ -72,7 +72,7 @@ class Sight(NamedTuple):
     cleaned_offset: int
     """Up to where the replica itself has compacted its log."""
     matches: tuple[int, ...]
-    """Of a leader: how far its peers have flushed, as far as it knows."""
+    """How far a leader's peers have flushed, as far as it knows; empty for other roles."""
 
 
 def is_majority(config: GroupConfig, replicas: Sequence[Replica]) -> bool:
@@ -96,7 +96,7 @@ class Witness:
         """In which term each entry of the truth was committed."""
         self.leaders: dict[int, Replica] = {}
         self._votes: dict[tuple[Replica, int], Replica] = {}
-        self._seen: dict[Replica, Sight] = {}
+        self._seen: dict[Replica, ReplicaView] = {}
         self._configs: dict[Replica, GroupConfig | None] = {}
         self._leading: dict[Replica, Watched] = {}
         self._beliefs: dict[tuple[Replica, Replica], tuple[int, int]] = {}
@@ -130,7 +130,7 @@ class Witness:
 
     def look(self, one: Watched) -> None:
         core, log = one.core, one.log
-        sight = Sight(
+        view = ReplicaView(
             core.term,
             core.role,
             core.commit_index,
@@ -142,119 +142,119 @@ class Witness:
             _matches(core),
         )
         before = self._seen.get(one.me)
-        if before == sight:
+        if before == view:
             return
-        self._seen[one.me] = sight
-        self._check_bounds(one, sight)
-        self._check_history(one, before, sight)
-        if sight.role is Role.LEADER:
-            self._check_leader(one, before, sight)
+        self._seen[one.me] = view
+        self._check_bounds(one, view)
+        self._check_history(one, before, view)
+        if view.role is Role.LEADER:
+            self._check_leader(one, before, view)
             self._check_beliefs(one)
         else:
             self._leading.pop(one.me, None)
-        if before is None or sight.commit_index != before.commit_index:
+        if before is None or view.commit_index != before.commit_index:
             known = before.commit_index if before is not None else 0
-            self._check_commit(one, max(known, sight.first_index), sight)
-        self._check_term_at_commit(one, sight)
-        self._check_start(one, before, sight)
-        if before is not None and sight.cleaned_offset > before.cleaned_offset:
-            self._check_compaction(one, sight)
+            self._check_commit(one, max(known, view.first_index), view)
+        self._check_term_at_commit(one, view)
+        self._check_start(one, before, view)
+        if before is not None and view.cleaned_offset > before.cleaned_offset:
+            self._check_compaction(one, view)
         self._configs[one.me] = core.config
 
-    def _check_bounds(self, one: Watched, sight: Sight) -> None:
-        if not sight.first_index <= sight.commit_index <= sight.end_index:
+    def _check_bounds(self, one: Watched, view: ReplicaView) -> None:
+        if not view.first_index <= view.commit_index <= view.end_index:
             self._broken(
                 "start <= watermark <= end",
-                f"{one.name} has committed {sight.commit_index} of {sight.first_index} to {sight.end_index}",
+                f"{one.name} has committed {view.commit_index} of {view.first_index} to {view.end_index}",
             )
-        watermark = one.log.entries.offset_at(sight.commit_index)
+        watermark = one.log.entries.offset_at(view.commit_index)
         # After a start a replica knows only that its deleted prefix was committed, until its leader tells it more.
-        lowest = sight.start_offset if one.core.term_confirmed else 0
-        if not lowest <= watermark <= one.log.end_offset or sight.start_offset > one.log.end_offset:
+        lowest = view.start_offset if one.core.term_confirmed else 0
+        if not lowest <= watermark <= one.log.end_offset or view.start_offset > one.log.end_offset:
             self._broken(
                 "start <= watermark <= end",
-                f"{one.name} starts at {sight.start_offset}, ends at {one.log.end_offset}, and shows {watermark}",
+                f"{one.name} starts at {view.start_offset}, ends at {one.log.end_offset}, and shows {watermark}",
             )
 
-    def _check_start(self, one: Watched, before: Sight | None, sight: Sight) -> None:
+    def _check_start(self, one: Watched, before: ReplicaView | None, view: ReplicaView) -> None:
         if one.me == self.rotten:
             # A damaged replica may lead, and the others follow its start.
-            if sight.role is Role.LEADER:
-                self._chosen_start = max(self._chosen_start, sight.start_offset)
+            if view.role is Role.LEADER:
+                self._chosen_start = max(self._chosen_start, view.start_offset)
             return
-        if before is not None and sight.start_offset < before.start_offset:
+        if before is not None and view.start_offset < before.start_offset:
             self._broken(
                 "the start of a log never goes back",
-                f"{one.name} started at {before.start_offset}, now at {sight.start_offset}",
+                f"{one.name} started at {before.start_offset}, now at {view.start_offset}",
             )
-        if sight.start_offset > self._chosen_start:
-            if sight.role is not Role.LEADER and self.leaders_choose_start:
+        if view.start_offset > self._chosen_start:
+            if view.role is not Role.LEADER and self.leaders_choose_start:
                 self._broken(
                     "where a log starts its leader decides",
-                    f"{one.name} starts at {sight.start_offset}, and no leader later than {self._chosen_start}",
+                    f"{one.name} starts at {view.start_offset}, and no leader later than {self._chosen_start}",
                 )
-            self._chosen_start = sight.start_offset
-        if sight.role is Role.LEADER and before is not None and sight.start_offset > before.start_offset:
-            self.on_start_moved(one, before.start_offset, sight.start_offset)
-        if one.log.entries.offset_at(sight.first_index) > sight.start_offset:
+            self._chosen_start = view.start_offset
+        if view.role is Role.LEADER and before is not None and view.start_offset > before.start_offset:
+            self.on_start_moved(one, before.start_offset, view.start_offset)
+        if one.log.entries.offset_at(view.first_index) > view.start_offset:
             self._broken(
                 "nothing is gone from the start on",
-                f"{one.name} starts at {sight.start_offset} and has nothing before index {sight.first_index}",
+                f"{one.name} starts at {view.start_offset} and has nothing before index {view.first_index}",
             )
 
-    def _check_compaction(self, one: Watched, sight: Sight) -> None:
+    def _check_compaction(self, one: Watched, view: ReplicaView) -> None:
         """A pass has ended."""
-        committed = one.log.entries.offset_at(sight.commit_index)
-        if sight.cleaned_offset > committed:
+        committed = one.log.entries.offset_at(view.commit_index)
+        if view.cleaned_offset > committed:
             self._broken(
                 "only what is committed is compacted",
-                f"{one.name} has compacted up to {sight.cleaned_offset}, and {committed} is committed",
+                f"{one.name} has compacted up to {view.cleaned_offset}, and {committed} is committed",
             )
-        self._compare(one, sight.first_index, min(sight.commit_index, self.end_index), "", whole=True)
+        self._compare(one, view.first_index, min(view.commit_index, self.end_index), "", whole=True)
 
-    def _check_history(self, one: Watched, before: Sight | None, sight: Sight) -> None:
+    def _check_history(self, one: Watched, before: ReplicaView | None, view: ReplicaView) -> None:
         if before is None:
             return
-        if sight.term < before.term:
-            self._broken("terms never go back", f"{one.name} went from {before.term} to {sight.term}")
-        if sight.commit_index < before.commit_index:
+        if view.term < before.term:
+            self._broken("terms never go back", f"{one.name} went from {before.term} to {view.term}")
+        if view.commit_index < before.commit_index:
             self._broken(
                 "a commit never goes back",
-                f"{one.name} had committed {before.commit_index} and now {sight.commit_index}",
+                f"{one.name} had committed {before.commit_index} and now {view.commit_index}",
             )
-        if sight.end_index < before.commit_index:
+        if view.end_index < before.commit_index:
             self._broken(
                 "nothing is truncated below the commit",
-                f"{one.name} ends at {sight.end_index}, and {before.commit_index} was committed",
+                f"{one.name} ends at {view.end_index}, and {before.commit_index} was committed",
             )
 
-    def _check_leader(self, one: Watched, before: Sight | None, sight: Sight) -> None:
-        if self.leaders.setdefault(sight.term, one.me) != one.me:
+    def _check_leader(self, one: Watched, before: ReplicaView | None, view: ReplicaView) -> None:
+        if self.leaders.setdefault(view.term, one.me) != one.me:
             self._broken(
-                "a term has one leader", f"{self.leaders[sight.term]} and {one.me} lead in term {sight.term}"
+                "a term has one leader", f"{self.leaders[view.term]} and {one.me} lead in term {view.term}"
             )
         self._leading[one.me] = one
-        if before is None or before.role is not Role.LEADER or before.term != sight.term:
+        if before is None or before.role is not Role.LEADER or before.term != view.term:
             # Votes may arrive so late that others lead in later terms by then: only earlier commits count.
-            number = bisect_left(self._terms, sight.term)
+            number = bisect_left(self._terms, view.term)
             end_index = self._ends[number - 1] if number else 0
-            if sight.end_index < end_index:
+            if view.end_index < end_index:
                 self._broken(
                     "a leader has all that was committed",
-                    f"{one.name} leads in {sight.term} with {sight.end_index} of {end_index}",
+                    f"{one.name} leads in {view.term} with {view.end_index} of {end_index}",
                 )
-            self._compare(one, sight.first_index, end_index, "a leader has all that was committed")
+            self._compare(one, view.first_index, end_index, "a leader has all that was committed")
             self.check_leases()
             self.on_elected(one)
         elif one.core.configs.newest_index > before.end_index:
-            self._check_change(one, sight)
+            self._check_change(one, view)
 
-    def _check_change(self, one: Watched, sight: Sight) -> None:
-        if one.log.entries.term_before(sight.commit_index) != sight.term:
+    def _check_change(self, one: Watched, view: ReplicaView) -> None:
+        if one.log.entries.term_before(view.commit_index) != view.term:
             self._broken(
                 "no change of members before the term is confirmed",
-                f"{one.name} changes them in {sight.term}, and its commit ends in "
-                f"{one.log.entries.term_before(sight.commit_index)}",
+                f"{one.name} changes them in {view.term}, and its commit ends in "
+                f"{one.log.entries.term_before(view.commit_index)}",
             )
 
     def _check_beliefs(self, one: Watched) -> None:
@@ -309,30 +309,30 @@ class Witness:
 
     # --- commits
 
-    def _check_commit(self, one: Watched, known: int, sight: Sight) -> None:
-        self._compare(one, known, min(sight.commit_index, self.end_index), "what is committed never changes")
-        if sight.commit_index <= self.end_index:
+    def _check_commit(self, one: Watched, known: int, view: ReplicaView) -> None:
+        self._compare(one, known, min(view.commit_index, self.end_index), "what is committed never changes")
+        if view.commit_index <= self.end_index:
             return
         # A replica that is a majority by itself may be elected, commit and resign for lack of space in one event.
-        if self.leaders.get(sight.term) != one.me and not self._decides_alone(one):
+        if self.leaders.get(view.term) != one.me and not self._decides_alone(one):
             self._broken(
                 "only a leader commits first",
-                f"{one.name} has committed {sight.commit_index}, and the group {self.end_index}",
+                f"{one.name} has committed {view.commit_index}, and the group {self.end_index}",
             )
-        start = max(self.end_index, sight.first_index)
+        start = max(self.end_index, view.first_index)
         if start != self.end_index:
             self._broken("a commit is whole", f"{one.name} lacks {self.end_index} to {start}")
-        if one.log.entries.term_before(sight.commit_index) != sight.term and not self._decides_alone(one):
+        if one.log.entries.term_before(view.commit_index) != view.term and not self._decides_alone(one):
             self._broken(
                 "a commit ends in its leader's own term",
-                f"{one.name} commits {sight.commit_index} of term {one.log.entries.term_before(sight.commit_index)} "
-                f"in {sight.term}",
+                f"{one.name} commits {view.commit_index} of term {one.log.entries.term_before(view.commit_index)} "
+                f"in {view.term}",
             )
-        for entry in entries_of(one.log, start, sight.commit_index):
+        for entry in entries_of(one.log, start, view.commit_index):
             self._check_majority(one, entry)
             self.truth.append(entry)
             self._ends.append(entry.end)
-            self._terms.append(sight.term)
+            self._terms.append(view.term)
             if not entry.control:
                 self.batches[entry.offset] = entry
             if self.committed_keys is not None:
@@ -356,18 +356,18 @@ class Witness:
                 f"which only {[str(one) for one in holders]} of {[str(one) for one in voters]} have on disk",
             )
 
-    def _check_term_at_commit(self, one: Watched, sight: Sight) -> None:
-        number = bisect_left(self._ends, sight.commit_index)
-        if number < len(self._ends) and self._ends[number] == sight.commit_index:
-            term = one.log.entries.term_before(sight.commit_index)
+    def _check_term_at_commit(self, one: Watched, view: ReplicaView) -> None:
+        number = bisect_left(self._ends, view.commit_index)
+        if number < len(self._ends) and self._ends[number] == view.commit_index:
+            term = one.log.entries.term_before(view.commit_index)
             if term != self.truth[number].term:
                 self._broken(
                     "what is committed never changes",
-                    f"{one.name} has term {term} at {sight.commit_index}, committed was {self.truth[number].term}",
+                    f"{one.name} has term {term} at {view.commit_index}, committed was {self.truth[number].term}",
                 )
 
     def entries_between(self, start: int, end: int) -> list[Entry]:
-        """Of the truth."""
+        """The committed entries from index `start` to `end`."""
         return self.truth[bisect_right(self._ends, start) : bisect_right(self._ends, end)]
 
     def _compare(self, one: Watched, start: int, end: int, promise: str, *, whole: bool = False) -> None:

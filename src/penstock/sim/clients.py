@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from penstock.sim.checks import Witness
 
 Answer = Callable[[str, int], None]
-"""What became of a batch: "ok" and its offset; "refused" and who leads, if that is known; "unknown", which promises
+"""The outcome of a batch: "ok" and its offset; "refused" and the leader, if it is known; or "unknown", which promises
 nothing."""
 
 
 class Place(Protocol):
-    """One replica, or one node, as clients reach it. Whatever is asked of it happens in its process."""
+    """One replica, or one node, as clients reach it. Its process executes the requests."""
 
     @property
     def process(self) -> Process: ...

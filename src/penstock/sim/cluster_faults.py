@@ -123,7 +123,7 @@ class ClusterFaults(FaultInjector[Host]):
             self._world.wipe(host)
 
     def _rot(self) -> None:
-        """Of a byte in a segment that is sealed and committed. A scrub, a follower or a client may find it."""
+        """Changes a byte in a segment that is sealed and committed. A scrub, a follower or a client may find it."""
         host = self._replaceable()
         partitions = (
             [one for one in host.node.partitions.online() if one.is_replicated] if host is not None else []

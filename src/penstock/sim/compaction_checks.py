@@ -27,7 +27,7 @@ class CommittedKeys:
 
     def __init__(self) -> None:
         self._records: dict[int, list[Record]] = {}
-        """Of each batch, by its first offset."""
+        """The records of each batch, by its first offset."""
         self._batches: dict[int, Entry] = {}
         self._by_key: dict[bytes, list[Record]] = {}
         """All records of a key, in order."""

@@ -148,10 +148,10 @@ class SimFile:
         self._check_open()
         self._disk.operation("write", self.path)
         size = self.size
-        room = self._disk.room()
-        if max(position + len(data) - size, 0) > room:
+        free = self._disk.free_bytes()
+        if max(position + len(data) - size, 0) > free:
             # As the system does it: what fits is written, then the caller is told and cuts it off again.
-            self.inode.write(position, data[: max(0, size + room - position)])
+            self.inode.write(position, data[: max(0, size + free - position)])
             self.inode.truncate(size)
             raise DiskFull(f"{what} {self.path}: No space left on device")
         self.inode.write(position, data)
@@ -292,7 +292,7 @@ class SimDisk:
     def used(self) -> int:
         return sum(len(inode.visible) for _, inode in self._root.inodes())
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         return 2**62 if self.capacity is None else max(0, self.capacity - self.used())
 
     def after_power_cut(self, seed: int) -> "SimDisk":
@@ -339,7 +339,7 @@ class SimDisk:
             if not create or not isinstance(folder, SimFolder):
                 raise FileNotFoundError(path)
             self.operation("create", path)
-            if self.room() <= 0:
+            if self.free_bytes() <= 0:
                 raise DiskFull(f"open {path}: No space left on device")
             entry = SimInode()
             folder.change((name, entry))
@@ -403,9 +403,6 @@ class SimDisk:
             raise DataFolderInUse(f"{path} is locked by another process")
         self._locks.add(path)
         return SimLock(self._locks, path)
-
-    def free_bytes(self) -> int:
-        return self.room()
 
     def sync_all(self) -> None:
         """Everything; a file that was told to fail fails the whole."""

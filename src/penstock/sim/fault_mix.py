@@ -31,7 +31,7 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     stuck_flush: float
     """How often a flush takes many times as long."""
     jitter_spread: float
-    """Of election timeouts. Small values make candidates campaign at the same time."""
+    """How far election timeouts differ. Small values make candidates campaign at the same time."""
     clock_drift: float
     # aimed crashes
     crash_at_flush: float

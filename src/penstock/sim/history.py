@@ -37,7 +37,7 @@ class Write:
 
 
 class History:
-    """Of one partition."""
+    """The writes to one partition, and what clients were told about them."""
 
     def __init__(self) -> None:
         self.writes: list[Write] = []

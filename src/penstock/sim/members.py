@@ -150,7 +150,7 @@ class GroupMember:
         self._ask(self._random.choice(self._world.hosts), find, found)
 
     def _join(self, coordinator: Host) -> None:
-        wish = JoinRequest(
+        request = JoinRequest(
             group_id=self._ledger.group_id,
             member_id=self._member_id,
             new_member_id=f"{self._name}-{self._lives}-{self._request}",
@@ -170,10 +170,10 @@ class GroupMember:
             else:
                 self._refused(result.error)
 
-        self._ask(coordinator, lambda node: node.groups.join(wish), joined, timeout_s=JOIN_TIMEOUT_S)
+        self._ask(coordinator, lambda node: node.groups.join(request), joined, timeout_s=JOIN_TIMEOUT_S)
 
     def _sync(self, coordinator: Host, joined: JoinResult) -> None:
-        wish = SyncRequest(
+        request = SyncRequest(
             group_id=self._ledger.group_id,
             generation=self.generation,
             member_id=self._member_id,
@@ -184,7 +184,7 @@ class GroupMember:
 
         def told(result: SyncResult) -> None:
             if result.error is ErrorCode.NONE:
-                self._ledger.assigned(owner, wish.generation, result.assignment)
+                self._ledger.assigned(owner, request.generation, result.assignment)
 
         def synced(result: SyncResult) -> None:
             if result.error is ErrorCode.NONE:
@@ -192,8 +192,8 @@ class GroupMember:
             else:
                 self._refused(result.error)
 
-        self._ask(coordinator, lambda node: node.groups.sync(wish), synced, told, timeout_s=JOIN_TIMEOUT_S)
-        if wish.assignments:
+        self._ask(coordinator, lambda node: node.groups.sync(request), synced, told, timeout_s=JOIN_TIMEOUT_S)
+        if request.assignments:
             self._world.faults.isolate_writer(coordinator, share=ISOLATED_SYNCS)
 
     def _assign(self, members: list[str]) -> dict[str, bytes]:
@@ -228,7 +228,7 @@ class GroupMember:
         for partition in chosen:
             self._positions[partition] += self._random.choice((1, 1, 5))
         offsets = {partition: self._positions[partition] for partition in chosen}
-        wish = CommitRequest(
+        request = CommitRequest(
             group_id=self._ledger.group_id,
             generation=self.generation,
             member_id=self._member_id,
@@ -250,7 +250,7 @@ class GroupMember:
                 if code is not ErrorCode.NONE:
                     self._refused(code)
 
-        self._ask(coordinator, lambda node: node.groups.commit(wish), committed, told)
+        self._ask(coordinator, lambda node: node.groups.commit(request), committed, told)
         self._world.faults.isolate_writer(coordinator, share=ISOLATED_COMMITS)
 
     def _beat(self, coordinator: Host) -> None:

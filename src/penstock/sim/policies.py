@@ -13,7 +13,7 @@ UNLIMITED = -1
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one seed. `segment_ms` is by the records' own time."""
+    """Retention and compaction settings of one seed. `segment_ms` is by the records' own time."""
 
     compact: bool = False
     segment_ms: int = 1000

@@ -34,12 +34,12 @@ class Written(WriterCommitMessage):
     records: int
     """As many as rows, except where one record holds many rows."""
     bytes: int
-    """Of the record batches, compressed."""
+    """The size of the record batches, compressed."""
     rows_by_topic: dict[str, int] = field(default_factory=dict)
     query_id: str | None = None
     batch_id: int | None = None
     partition_id: int = -1
-    """Of the task, not of a topic."""
+    """The task's partition of the DataFrame, not a topic's."""
     attempt: int = 0
 
 

@@ -33,7 +33,7 @@ TARGET_ROWS: Final = 8_000
 """Enough to yield: measured, batches of 10,000 rows give twice the rate of 1,000, and 100,000 nothing more."""
 MOST_ROWS: Final = 20_000
 TARGET_BYTES: Final = 16 << 20
-"""Of keys and values: large records make batches of fewer rows."""
+"""Bytes of keys and values that are enough to yield: large records make batches of fewer rows."""
 
 
 class StrangeRecord(PenstockError):

@@ -13,7 +13,7 @@ from penstock.spark.planner import Planner
 from penstock.types import TopicPartition
 
 MOST_SAMPLE_BYTES: Final = 256 << 20
-"""Of one partition: this is read while the query is planned."""
+"""The most bytes that are read of one partition: this happens while the query is planned."""
 
 
 def value_schema(options: SourceOptions) -> StructType | None:

@@ -58,7 +58,7 @@ class _Sender:
         """By epoch, the last used at the end."""
 
     def window(self) -> _Window:
-        """Of the session that is accepted."""
+        """The window of the session that is accepted."""
         window = self.windows.pop(self.epoch, None) or _Window()
         self.windows[self.epoch] = window
         if len(self.windows) > SESSIONS_PER_SENDER:

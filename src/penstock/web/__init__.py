@@ -1,4 +1,4 @@
-"""The HTTP port: health, readiness, metrics, the cluster, and the web API (`api`)."""
+"""The HTTP port: health, readiness, metrics, the web API (`api`), and WebSockets for push and workers."""
 
 from penstock.web.port import WebPort
 

@@ -70,7 +70,7 @@ class Worker:
         self._held = 0
         """Jobs that it leases, and those that are being settled: they free their credit when that is durable."""
         self._settling = 0
-        """Of these, the jobs that are being settled."""
+        """The jobs among them that are being settled."""
         self._is_awake = True
         """Whether it has sent anything since the last delivery. If not, its process may hang: its jobs must not be
         delivered to it again and again, until they have reached the delivery limit."""

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config import Limits
 from penstock.node.peers.handshake import NEWEST_VERSION, PREAMBLE_SIZE, Refused
-from penstock.node.peers.hello import NOBODY, RefusalCode, decode_hello
+from penstock.node.peers.hello import ANY_NODE, RefusalCode, decode_hello
 from penstock.types import NodeId, Replica
 
 from .town import KEY, KIND, Cable, Town, hello, unused_address
@@ -101,8 +101,8 @@ async def test_nodes_that_probe_each_other_at_once_end_with_one_connection(
         (3, 5, 5, "second"),  # the connection that the smaller id dialled is the one to keep
         (7, 7, 5, "second"),
         (7, 5, 5, "first"),
-        (3, 3, NOBODY, "first"),  # it only wants to know who is there
-        (3, 5, NOBODY, "first"),
+        (3, 3, ANY_NODE, "first"),  # it only wants to know who is there
+        (3, 5, ANY_NODE, "first"),
         (3, 3, 4, "first"),  # it looks for somebody else
     ],
 )

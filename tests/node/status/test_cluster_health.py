@@ -19,7 +19,7 @@ def trio() -> Iterator[Trio]:
 
 
 def picture(trio: Trio, node: int) -> ClusterStatus:
-    return trio.run(trio.node(node).status.picture())
+    return trio.run(trio.node(node).status.snapshot())
 
 
 def settled(trio: Trio, node: int, *, healthy: bool) -> ClusterStatus:

@@ -1,4 +1,4 @@
-"""The cluster in one picture: what is drawn from metadata, gossip, leaders and progress."""
+"""The status report of a cluster, rendered from metadata, gossip, leaders and progress."""
 
 import msgspec
 
@@ -10,15 +10,15 @@ from penstock.node.status.cluster_status import (
     MAX_VOTER_LAG,
     NodeIdentity,
     NodeStatus,
+    NodeView,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
     ReplicaTrouble,
-    Sight,
-    draw_moves,
-    draw_nodes,
-    draw_partitions,
-    draw_troubles,
+    render_moves,
+    render_nodes,
+    render_partitions,
+    render_troubles,
     voters_behind,
 )
 from penstock.types import GroupId, NodeId, Replica
@@ -45,11 +45,11 @@ class Scene:
         self.leaders.learn(group("orders", partition), Leadership(leader, 7, in_sync))
 
     @property
-    def sight(self) -> Sight:
-        return Sight(self.members, frozenset(self.connected), self.progress, self.offline, self.damaged)
+    def seen(self) -> NodeView:
+        return NodeView(self.members, frozenset(self.connected), self.progress, self.offline, self.damaged)
 
     def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
-        return list(draw_partitions(self.state, self.view(), self.sight, topic))
+        return list(render_partitions(self.state, self.view(), self.seen, topic))
 
     def view(self) -> ClusterView:
         return ClusterView(
@@ -57,11 +57,11 @@ class Scene:
         )  # fmt: skip
 
     def nodes(self) -> dict[int, NodeStatus]:
-        drawn = draw_nodes(self.state, identity(1), self.sight, QUORUM, self.partitions())
-        return {node.node_id: node for node in drawn}
+        rendered = render_nodes(self.state, identity(1), self.seen, QUORUM, self.partitions())
+        return {node.node_id: node for node in rendered}
 
     def troubles(self, quorum: QuorumStatus = QUORUM) -> list[str]:
-        return list(draw_troubles(list(self.nodes().values()), self.partitions(), quorum, self.sight))
+        return list(render_troubles(list(self.nodes().values()), self.partitions(), quorum, self.seen))
 
 
 def identity(node: int) -> NodeIdentity:
@@ -223,10 +223,10 @@ def test_a_node_is_alive_to_itself_and_unseen_where_gossip_never_met_it() -> Non
 
 
 def test_a_node_that_is_alone_is_a_cluster_of_one() -> None:
-    sight = Sight({}, frozenset(), {})
+    seen = NodeView({}, frozenset(), {})
     quorum = QuorumStatus(leader=1, term=0, voters=(1,), learners=(), end_offset=0)
     alone = identity(1)._replace(cluster=None)
-    [only] = draw_nodes(ClusterState(node_id=1), alone, sight, quorum, [])
+    [only] = render_nodes(ClusterState(node_id=1), alone, seen, quorum, [])
     assert (only.node_id, only.state, only.controller, only.metadata_role) == (1, "alive", True, "voter")
     assert only.registered
 
@@ -242,9 +242,9 @@ def test_a_node_that_was_taken_out_is_seen_as_such_by_itself() -> None:
 def test_a_move_tells_how_much_is_to_be_copied_to_those_that_come() -> None:
     scene = Scene()
     _move(scene.state, 0, (1, 2, 4))
-    assert [move.bytes_behind for move in draw_moves(scene.state, scene.sight)] == [None]
+    assert [move.bytes_behind for move in render_moves(scene.state, scene.seen)] == [None]
     scene.progress[group("orders", 0)] = (behind(1, 0), behind(2, 1), behind(4, 50, learner=True))
-    [move] = draw_moves(scene.state, scene.sight)
+    [move] = render_moves(scene.state, scene.seen)
     assert (move.replicas, move.target, move.adding, move.removing) == ((1, 2, 3), (1, 2, 4), (4,), (3,))
     assert move.bytes_behind == 500
 
@@ -252,8 +252,8 @@ def test_a_move_tells_how_much_is_to_be_copied_to_those_that_come() -> None:
 def test_an_incarnation_is_text_because_json_numbers_are_too_short_for_it() -> None:
     state = cluster_of(1)
     apply(state, [registration(2, incarnation=2**62 + 1)])
-    drawn = draw_nodes(state, identity(1), Sight({}, frozenset(), {}), QUORUM, [])
-    assert drawn[1].incarnation == "4000000000000001"
+    rendered = render_nodes(state, identity(1), NodeView({}, frozenset(), {}), QUORUM, [])
+    assert rendered[1].incarnation == "4000000000000001"
 
 
 def _move(state: ClusterState, partition: int, target: tuple[int, ...]) -> None:

@@ -65,7 +65,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_of(reports: Sequence[Report], before: Usage | None, after: Usage | None) -> Cost:
-    """Of processes that worked together: the last one to finish ends the time."""
+    """The cost of processes that worked together: the last one to finish ends the time."""
     return Cost(
         messages=sum(report.messages for report in reports),
         bytes=sum(report.bytes for report in reports),

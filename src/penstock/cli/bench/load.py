@@ -59,9 +59,9 @@ class PushLoad(Work, frozen=True, kw_only=True):
     """One process' subscribers. They stay connected through all phases."""
 
     url: str
-    """Of the broker's HTTP port."""
+    """The URL of the broker's HTTP port."""
     names: list[str]
-    """Of the subscriptions, one for each subscriber."""
+    """The names of the subscriptions, one for each subscriber."""
     credit: int = 1000
 
 

@@ -83,7 +83,7 @@ class Subscriber:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._unconfirmed: dict[int, int] = {}
-        """Of each partition the last offset that was acked, until the broker says that this is durable."""
+        """The last offset that was acked in each partition, until the broker says that this is durable."""
 
     async def follow(self, count: Count) -> None:
         """One phase: until it has everything and all its acks are durable."""

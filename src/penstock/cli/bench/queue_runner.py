@@ -40,7 +40,7 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int = 10
 
     def of_sender(self) -> Shape:
-        """Of the part at a steady rate."""
+        """The load that the sender makes in the part at a steady rate."""
         return Shape(
             size_bytes=self.size_bytes,
             partitions=self.partitions,
@@ -72,7 +72,7 @@ class QueueBench:
         )
 
     def throughput(self, step: Step) -> tuple[Cost, Cost]:
-        """Of filling the queue, and of working it off."""
+        """The cost of filling the queue, and of working it off."""
         shape = self._shape
         with ExitStack() as stack:
             consumers = self._consumers(stack, self._consumer)

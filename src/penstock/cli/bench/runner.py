@@ -26,7 +26,7 @@ from penstock.cli.output import console
 from penstock.cli.problem import Problem
 
 WARM_UP_SECONDS = 1
-"""Of a latency run: connections are made and, on a JVM, code is compiled. Not counted."""
+"""The start of a latency run: connections are made and, on a JVM, code is compiled. Not counted."""
 WORKER = "penstock.cli.bench.worker"
 NO_HTTP = ("--http", "none")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -256,7 +256,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: bool = False
     rate_per_second: int = 1000
     seconds: int = 10
-    """Of a latency run."""
+    """The length of a latency run."""
     settings: dict[str, str] = {}
 
     @property

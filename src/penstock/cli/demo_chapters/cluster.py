@@ -16,7 +16,7 @@ TOPIC = "shipments"
 NODES = 3
 PARTITIONS = 6
 SHARE = 0.25
-"""Of the demo's messages: every one is written three times here."""
+"""The share of the demo's messages that this chapter sends: every one is written three times here."""
 METADATA_S = 5.0
 
 Leaders = dict[int, int]

@@ -130,7 +130,7 @@ def _committed_in(answer: OffsetFetchResponse, group: str) -> Iterable[tuple[Top
 
 
 def _rows(answer: OffsetFetchResponse) -> Iterable[_Row]:
-    """Of both formats: one group's topics (before version 8), or groups with topics."""
+    """The rows of both formats: one group's topics (before version 8), or groups with topics."""
     for old in answer.topics:
         for part in old.partitions:
             yield _Row(TopicPartition(old.name, part.partition_index), part.committed_offset, part.error_code)

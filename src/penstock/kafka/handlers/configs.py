@@ -66,7 +66,7 @@ def _entries(
         return resources.topic_configs(context.topic(name).configs, names)
     if resource.resource_type == GROUP:
         if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group's name is empty")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "resource_name: expected a group's name")
         return describe_group(resources.group_configs(context.caller, name, context.api.on_group), names)
     node_id = _node_id(context, resource.resource_type, name)
     broker = context.cluster().broker
@@ -95,12 +95,12 @@ def _node_id(context: RequestContext, resource_type: int, name: str) -> int | No
     """The node that a broker resource names; None for all of them. Only the node itself knows its configs."""
     node_id, own_id = _known_node_id(context, resource_type, name), context.node.node_id
     if node_id is not None and node_id != own_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {name!r}: expected {own_id}, the node asked")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {name!r}: ask that node; this is {own_id}")
     return node_id
 
 
 def _known_node_id(context: RequestContext, resource_type: int, name: str) -> int | None:
-    """Any node of the cluster."""
+    """The node of the cluster that a broker resource names; None for all of them."""
     if resource_type != BROKER:
         message = (
             f"resource type {resource_type}: expected {TOPIC} (topic), {BROKER} (broker) or {GROUP} (group)"
@@ -226,7 +226,8 @@ def _config_change(config: incremental.AlterableConfig) -> ConfigChange:
     try:
         operation = AlterOperation(config.config_operation)
     except ValueError:
-        message = f"{config.name}: operation {config.config_operation} is unknown, expected 0 to 3"
+        expected = "0 (set), 1 (delete), 2 (append) or 3 (subtract)"
+        message = f"{config.name}: operation {config.config_operation}, expected {expected}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None
     return ConfigChange(name=config.name, operation=operation, value=config.value)
 

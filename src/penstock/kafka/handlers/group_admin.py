@@ -65,7 +65,8 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     if group is None:
         if context.api_version >= NOT_FOUND_SINCE_VERSION:
             is_share = context.node.queues.share_groups.is_known(group_id)
-            message = f"{group_id!r} is a share group" if is_share else f"there is no group {group_id!r}"
+            described = f"{group_id!r} is a share group: use ShareGroupDescribe"
+            message = described if is_share else f"there is no group {group_id!r}"
             code = ErrorCode.GROUP_ID_NOT_FOUND
             return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=code, error_message=message)
         return DescribedGroup(group_id=group_id, group_state=DEAD)

@@ -90,7 +90,7 @@ def _committed(
 def _to_commit(
     topics: Iterable[OffsetCommitRequestTopic], known: Mapping[int, Topic]
 ) -> Iterable[OffsetToCommit]:
-    """Offsets of partitions that exist. The coordinator does not know which do."""
+    """The offsets of partitions that exist. The others get an error here: the coordinator does not know partitions."""
     for index, topic in enumerate(topics):
         found = known.get(index)
         for row in topic.partitions:

@@ -54,7 +54,7 @@ async def find_coordinator(
 async def _find(context: RequestContext, key: str, key_type: int) -> Coordinator:
     try:
         if key_type != GROUP_KEY:
-            message = f"key type {key_type}: only groups ({GROUP_KEY}) have coordinators on this broker"
+            message = f"key_type {key_type}: expected {GROUP_KEY} (group); only groups have coordinators here"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         context.check_group(key)
         await context.node.groups.cores.ensure_topic()

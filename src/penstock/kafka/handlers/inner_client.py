@@ -159,7 +159,7 @@ class KafkaCalls:
         header = decode_request_header(frame)
         api = self._api(header.api_key, header.api_version)
         if not api.controller:
-            message = f"API {header.api_key} is not the controller's"
+            message = f"API {header.api_key} is forwarded, but is not one that only the controller serves"
             raise NotExecuted(ErrorCode.UNSUPPORTED_VERSION, message)
         response = await self._run(api, header.api_version, decode_request(header, frame), caller)
         pieces = encode_response(header.api_key, header.api_version, header.correlation_id, response)

@@ -16,7 +16,7 @@ from penstock.node.calls.retry import may_repeat
 from penstock.types import TopicPartition
 
 LATEST, EARLIEST = -1, -2
-"""Instead of a time."""
+"""These ask for the ends of a log instead of the offset of a time."""
 NOT_FOUND = -1
 """The offset of a time after the last record."""
 CONSUMER = -1

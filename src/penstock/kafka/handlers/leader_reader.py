@@ -36,7 +36,7 @@ class LeaderReader:
         answer = await self._client.ask(ApiKey.FETCH, request, FetchResponse, to=leader, wait_ms=wait_ms)
         found = answer.responses[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(found.error_code), f"{key} cannot be read now")
+            raise KafkaError(ErrorCode(found.error_code), f"the leader of {key} refused to read it")
         records = found.records or b""
         return b"".join(records) if isinstance(records, list | tuple) else bytes(records)
 
@@ -59,5 +59,6 @@ class LeaderReader:
         )
         found = answer.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(found.error_code), f"{topic}-{partition} cannot be read now")
+            message = f"the leader of {topic}-{partition} refused to tell the end of term {term}"
+            raise KafkaError(ErrorCode(found.error_code), message)
         return found.end_offset

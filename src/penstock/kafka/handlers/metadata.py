@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: which topics there are and who leads their partitions."""
+"""Metadata and DescribeTopicPartitions: the topics there are and the leaders of their partitions."""
 
 import asyncio
 

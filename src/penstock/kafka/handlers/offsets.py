@@ -74,7 +74,8 @@ def _locate(partition: Partition, timestamp: int, limit: Offset) -> tuple[int, i
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
         return UNKNOWN, UNKNOWN, UNKNOWN
     if timestamp < EARLIEST_PENDING:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+        message = f"timestamp {timestamp}: expected ms since 1970, or {EARLIEST_PENDING} to {LATEST}"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
     if timestamp == MAX_TIMESTAMP:
         found = partition.log.max_timestamp(limit)
     else:

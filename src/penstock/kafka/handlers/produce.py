@@ -37,6 +37,7 @@ LOWEST_VERSION = 3
 """Older versions carry record formats 0 and 1, which are gone since Kafka 4."""
 ZSTD = 4
 ZSTD_SINCE_VERSION = 7
+NO_TRANSACTIONS = "this broker has no transactions: leave transactional.id out"
 RECORDS_PER_BYTE_MAX = 1000
 """No codec packs records more densely (a record has seven bytes at least); a larger count is wrong and would make
 offsets jump."""
@@ -208,7 +209,7 @@ def _with_hints(context: RequestContext, response: ProduceResponse) -> ProduceRe
 
 def _refusal(request: ProduceRequest) -> KafkaError:
     if request.transactional_id is not None:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)
     return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: expected 0, 1 or -1 (all)")
 
 
@@ -221,25 +222,27 @@ def _checked(
             ErrorCode.UNSUPPORTED_VERSION, f"Produce v{api_version}: expected v{LOWEST_VERSION} or newer"
         )
     if not data.records:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{partition.name}: no record batch")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{partition.name}: expected one record batch, found none")
     batch = memoryview(data.records)
     header = check_produced(batch)
     size, attributes = LENGTH_OVERHEAD + header.batch_length, header.attributes
     if size != len(batch):
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"{partition.name}: expected one record batch, found more bytes"
+            ErrorCode.INVALID_RECORD, f"{partition.name}: expected one record batch, found bytes after it"
         )
     if size > partition.config.max_message_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{partition.name}: batch of {size} bytes, max.message.bytes={partition.config.max_message_bytes}",
+            f"{partition.name}: a batch of {size} bytes, expected at most "
+            f"max.message.bytes={partition.config.max_message_bytes}",
         )
     if header.record_count > size * RECORDS_PER_BYTE_MAX:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"{partition.name}: {header.record_count} records in {size} bytes"
+            ErrorCode.INVALID_RECORD,
+            f"{partition.name}: {size} bytes cannot hold {header.record_count} records",
         )
     if attributes & TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this broker")
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, NO_TRANSACTIONS)
     if attributes & CODEC_MASK == ZSTD and api_version < ZSTD_SINCE_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_SINCE_VERSION} or newer"
@@ -266,7 +269,7 @@ async def _await_commits(
 
 
 def _time_out(waiting: _Waiting, timeout_ms: int) -> None:
-    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms")
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms; it may be later")
     for _, committed in waiting:
         if not committed.done():
             committed.set_exception(late)
@@ -283,7 +286,7 @@ def _fail_unanswered(response: ProduceResponse) -> None:
 async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     if request.transactional_id is not None:
         return InitProducerIdResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION,  # clients take it as final; transactions are not offered yet
+            error_code=ErrorCode.UNSUPPORTED_VERSION,  # clients take it as final; there are no transactions yet
             producer_id=-1,
             producer_epoch=-1,
         )

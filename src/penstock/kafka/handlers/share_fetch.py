@@ -32,7 +32,7 @@ log = logging.getLogger("penstock.kafka")
 
 RECORD_LIMIT_MODE = 1
 MAX_RECORDS = 100_000
-"""At most this many are leased at once, whatever the consumer asks for."""
+"""At most this many records are leased at once, whatever the consumer asks for."""
 MAX_WAIT_MS = 300_000
 LAST_KIND = 4
 """Gap, accept, release, reject, renew."""
@@ -78,7 +78,7 @@ async def share_acknowledge(
     try:
         group_id, member_id = _names(context, request.group_id, request.member_id)
         if request.share_session_epoch == OPENING_EPOCH:
-            message = "share session epoch 0: acknowledgements belong to a session that was opened before"
+            message = "share_session_epoch 0: expected that of an open session; ShareFetch opens one"
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, message)
         session = node.queues.manager.sessions.find(group_id, member_id, request.share_session_epoch)
     except KafkaError as mistake:

@@ -18,9 +18,9 @@ CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 INFLATION_MAX = 16
 """A batch may decompress to this many times max.message.bytes. Text compresses ten to one."""
 INFLATED_BYTES_PER_REQUEST = 64 * 1024 * 1024
-"""... and all batches of one request together: about half a second of work."""
+"""All batches of one request may decompress to this together: about half a second of work."""
 MESSAGE_IDS_PER_REQUEST = 100_000
-"""They cost two to four microseconds each. Clients put at most some 10,000 messages into a batch."""
+"""Message ids cost two to four microseconds each. Clients put at most some 10,000 messages into a batch."""
 
 
 class TopicRules(msgspec.Struct):
@@ -64,7 +64,7 @@ class TopicRules(msgspec.Struct):
         _, payload, columns = scan_batch(batch, header=header, max_bytes=self.inflatable(config))
         self.bytes_left -= len(payload)
         if NULL_KEY in columns.nulls or NULL_KEY | NULL_VALUE in columns.nulls:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on every record")
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic needs a key on each record")
 
     def _recompress(
         self, batch: memoryview, header: BatchHeader, config: TopicConfig
@@ -75,7 +75,7 @@ class TopicRules(msgspec.Struct):
         if len(rebuilt) > config.max_message_bytes:
             message = (
                 f"the batch has {len(rebuilt)} bytes with compression.type={config.compression_type}, "
-                f"max.message.bytes={config.max_message_bytes}"
+                f"expected at most max.message.bytes={config.max_message_bytes}"
             )
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
         return memoryview(rebuilt), changed
@@ -94,11 +94,11 @@ def _wrong_timestamp(header: BatchHeader, config: TopicConfig, now_ms: int) -> K
     newest, oldest = header.max_timestamp, header.base_timestamp
     message = (
         f"timestamp {oldest} is more than message.timestamp.before.max.ms="
-        f"{config.message_timestamp_before_max_ms} behind {now_ms}"
+        f"{config.message_timestamp_before_max_ms} behind the broker's clock ({now_ms})"
     )
     if newest - now_ms > config.message_timestamp_after_max_ms:
         message = (
             f"timestamp {newest} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} ahead of {now_ms}"
+            f"{config.message_timestamp_after_max_ms} ahead of the broker's clock ({now_ms})"
         )
     return KafkaError(ErrorCode.INVALID_TIMESTAMP, message)

@@ -86,12 +86,12 @@ class _Change:
 
 
 def _twice(names: Iterable[str]) -> set[str]:
-    """Names that a request has more than once: which of them counts would be a guess."""
+    """Names that a request has more than once; they are refused, because which of them counts would be a guess."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 
 def _duplicate(name: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in the request more than once")
 
 
 # --- CreateTopics
@@ -256,7 +256,7 @@ async def _delete_before(
         )
         if not (partition.config.cleanup_delete or partition.config.cleanup_acked):
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy without delete keeps its records"
+                ErrorCode.POLICY_VIOLATION, f"{topic}: its cleanup.policy has neither delete nor acked"
             )
         low_watermark = partition.delete_records(Offset(wanted.offset))
         async with asyncio.timeout(max(timeout_ms, 1) / 1000):

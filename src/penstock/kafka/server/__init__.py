@@ -1,4 +1,4 @@
-"""The Kafka listener: sockets, frames, order of responses. Handlers decide what a request means."""
+"""The Kafka listener: sockets, frames, and the order of responses. `kafka.handlers` answers the requests."""
 
 from penstock.kafka.server.listener import KafkaListener
 

@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
             self.peer = f"{name[0]}:{name[1]}"
             self._caller = Caller(host=name[0])
         if not self._listener.admit(self):
-            self.close(f"over the limit of {self._listener.limits.max_connections} connections")
+            self.close(f"over limits.max_connections={self._listener.max_connections}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.forget(self)
         self._lost = True
         for callback in self._when_closed:
-            self._listener.loop.call_soon(callback)  # one that fails keeps no other from being called
+            self._listener.loop.call_soon(callback)  # the others are called even if one fails
         self._when_closed.clear()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
     def _set_client_id(self, client_id: str | None) -> None:
         longest = self._listener.limits.max_client_id_bytes
         if client_id is not None and len(client_id) > longest:
-            raise ProtocolViolation(f"client id of {len(client_id)} characters: expected {longest} at most")
+            raise ProtocolViolation(f"client_id of {len(client_id)} characters: expected {longest} at most")
         self._client_id = client_id
         self._caller = Caller(ANONYMOUS_PRINCIPAL, self._caller.host, client_id or "")
 
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
                 header = slot.header
                 answer = encode_response(header.api_key, header.api_version, header.correlation_id, answer)
             self._done(slot, answer)
-        except Exception as problem:  # noqa: BLE001 - sorted out in there
+        except Exception as problem:  # noqa: BLE001 - `_fail` sorts it out
             self._fail(slot, problem)
 
     def _fail(self, slot: _Slot, problem: Exception) -> None:
@@ -303,13 +303,13 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"API {header.api_key} v{header.api_version}: {problem}")
         else:
             log.error(
-                "a bug in the answer to API %s v%s of %s",
+                "API %s v%s of %s: the broker has a bug; the request fails and its connection is closed",
                 header.api_key,
                 header.api_version,
                 self.peer,
                 exc_info=problem,
             )
-            self.close("the broker failed to answer (see the traceback above)")
+            self.close("the broker has a bug (the traceback is above)")
 
     def _done(self, slot: _Slot, answer: Buffers | None) -> None:
         self._listener.metrics.request_done(slot.header.api_key, time.perf_counter() - slot.started, False)

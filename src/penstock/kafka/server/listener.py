@@ -37,7 +37,7 @@ class KafkaListener:
         self.node = node
         self.limits: Limits = node.config.limits
         self.metrics = node.metrics
-        self._max_connections = min(self.limits.max_connections, _files_for_connections())
+        self.max_connections = min(self.limits.max_connections, _files_for_connections())
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
@@ -48,10 +48,10 @@ class KafkaListener:
 
     async def start(self, listening: socket.socket) -> None:
         """Serves the given socket until `stop`."""
-        if self._max_connections < self.limits.max_connections:
+        if self.max_connections < self.limits.max_connections:
             log.info(
-                "at most %d connections: the system allows this process that many files (raise it with `ulimit -n`)",
-                self._max_connections,
+                "at most %d connections: the system does not allow this process more files (raise `ulimit -n`)",
+                self.max_connections,
             )
         self._server = await self.loop.create_server(
             lambda: Connection(self), sock=listening, backlog=BACKLOG
@@ -81,7 +81,7 @@ class KafkaListener:
     # --- connections
 
     def admit(self, connection: Connection) -> bool:
-        if len(self._connections) >= self._max_connections:
+        if len(self._connections) >= self.max_connections:
             why = "too many connections"
             self.node.events.tell("connection.refused", client=connection.peer, protocol="kafka", reason=why)
             return False
@@ -109,7 +109,7 @@ class KafkaListener:
         holding: list[tuple[int, Connection]] = []
         for connection in list(self._connections):
             if connection.last_active < idle_before and not connection.busy:
-                connection.close(f"idle for {self.limits.idle_timeout_ms} ms")
+                connection.close(f"idle for limits.idle_timeout_ms={self.limits.idle_timeout_ms}")
             elif 0 < connection.stuck_since < stuck_before:
                 connection.reset(f"has not read its responses for {self.limits.slow_drain_timeout_ms} ms")
             elif held := connection.held_bytes:
@@ -122,7 +122,7 @@ class KafkaListener:
         if total <= self.limits.max_client_memory_bytes:
             return
         for held, connection in sorted(holding, key=lambda pair: pair[0], reverse=True):
-            connection.reset(f"holds {held} bytes while all clients together hold {total}")
+            connection.reset(f"holds {held} of {total} bytes, over limits.max_client_memory_bytes")
             total -= held
             if total <= self.limits.max_client_memory_bytes:
                 return
@@ -140,7 +140,7 @@ class KafkaListener:
             if header.api_key == ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions(header)
             raise ProtocolViolation(
-                f"API {header.api_key} version {version} is not offered (see ApiVersions)"
+                f"API {header.api_key} version {version}: expected one that ApiVersions lists"
             )
         if not self.node.ready and not self.node.is_alone and header.api_key != ApiKey.API_VERSIONS:
             # This node has not read its metadata: clients would believe that there are no topics. Other nodes may know.

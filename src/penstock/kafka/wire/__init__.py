@@ -1,7 +1,7 @@
 """Kafka's wire format: frames to messages and back, every version, both ends. No I/O, no clock.
 
-schema.py says what messages are; messages/ holds them, one file per API, generated; codec.py reads and writes
-frames; decoder.py and encoder.py compile the code that does it.
+schema.py has the types of messages and fields; messages/ has the messages, one generated file per API; codec.py reads
+and writes frames; decoder.py and encoder.py compile the code that does it.
 """
 
 from penstock.kafka.wire.apis import ApiKey, is_flexible, request_class, response_class, schema_range

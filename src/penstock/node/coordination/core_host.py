@@ -29,7 +29,7 @@ LOAD_AT_ONCE_BYTES = 128 * 1024
 RECORDS_PER_TURN = 100
 """How many records of a larger one are replayed in one turn of the loop: about a millisecond's work."""
 BATCH_BYTES = 256 * 1024
-"""Of keys and values that are appended in one batch: far below what a partition accepts at once."""
+"""The most bytes of keys and values in one batch: far below what a partition accepts at once."""
 
 
 class DurableCore(Protocol):
@@ -99,7 +99,7 @@ class CoreHost(Generic[C]):
         self._writes: deque[_Write] = deque()
         """All that are not reported, oldest first."""
         self._unwritten: list[_Write] = []
-        """Of these, the ones that are appended at the end of this turn of the loop."""
+        """The writes among them that are appended at the end of this turn of the loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
 
@@ -305,13 +305,13 @@ class _Write:
 def _batches(writes: Iterable[_Write]) -> Iterator[list[_Write]]:
     """Groups writes into batches of about BATCH_BYTES; a larger write is a batch of its own."""
     batch: list[_Write] = []
-    room = BATCH_BYTES
+    remaining = BATCH_BYTES
     for write in writes:
         size = sum(len(key) + len(value or b"") for key, value in write.records)
-        if batch and size > room:
+        if batch and size > remaining:
             yield batch
-            batch, room = [], BATCH_BYTES
+            batch, remaining = [], BATCH_BYTES
         batch.append(write)
-        room -= size
+        remaining -= size
     if batch:
         yield batch

@@ -20,7 +20,7 @@ from penstock.errors import ProtocolViolation
 from penstock.node.frames import FrameReader
 from penstock.node.peers.frames import FACTS, FIRST_BUFFER, HEAD, KIND_SIZE, PING, REFUSAL
 from penstock.node.peers.handshake import Handshake, Refused
-from penstock.node.peers.hello import HELLO_MAX_BYTES, NOBODY, PeerHello, decode_hello, decode_refusal
+from penstock.node.peers.hello import ANY_NODE, HELLO_MAX_BYTES, PeerHello, decode_hello, decode_refusal
 from penstock.node.peers.seal import TAG_SIZE, Seal
 from penstock.node.peers.transport import FIRST_FREE_KIND, Body, Buffer, TransportEvents
 
@@ -76,7 +76,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     """Owned by the event loop and by one PeerNetwork."""
 
     def __init__(
-        self, owner: ConnectionOwner, *, dialled: Address | None = None, expects: int = NOBODY
+        self, owner: ConnectionOwner, *, dialled: Address | None = None, expects: int = ANY_NODE
     ) -> None:
         self._owner = owner
         self.dialled = dialled

@@ -28,8 +28,8 @@ from collections.abc import Callable
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.node.peers.frames import HEAD, INTRODUCTION, KIND_SIZE, LENGTH_SIZE, REFUSAL
 from penstock.node.peers.hello import (
+    ANY_NODE,
     HELLO_MAX_BYTES,
-    NOBODY,
     Introduction,
     PeerHello,
     Refusal,
@@ -79,7 +79,7 @@ class Handshake:
         key: bytes | None,
         nonce: bytes,
         judge: Judge,
-        expects: int = NOBODY,
+        expects: int = ANY_NODE,
         versions: tuple[int, int] = (OLDEST_VERSION, NEWEST_VERSION),
     ) -> None:
         self._dials = dials

@@ -18,8 +18,8 @@ HELLO_MAX_BYTES = 16 * 1024
 """A hello is a few hundred bytes; with the longest names and a hundred seeds it is still below this. This
 limits the memory that a connection costs before its node is known."""
 
-NOBODY = -1
-"""In place of a node id."""
+ANY_NODE = -1
+"""In place of a node id: whichever node answers."""
 
 _SHOWN_CHARACTERS = 400
 
@@ -39,7 +39,7 @@ class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
     """Drawn at each start of the process: two connections of one run are one node that dialled twice, two runs at
     once are two processes that claim one identity."""
     gossip_epoch: _Number = 0
-    """Of the same run, in gossip's packets; 0 from a node of a version that does not send it."""
+    """The epoch of the same run in gossip's packets; 0 from a node of a version that does not send it."""
     cluster_id: _Text | None = None
     """None: not in a cluster yet."""
     founders: tuple[Replica, ...] = ()
@@ -52,7 +52,7 @@ class PeerHello(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[Address, ...] = ()
     """The list that the node was started with."""
     version: _Text = ""
-    """Of the software; shown to people only."""
+    """The version of the software; shown to people only."""
 
     @property
     def replica(self) -> Replica:
@@ -97,9 +97,9 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
     dialler learns which node it reached."""
 
     hello: PeerHello
-    expects: int = NOBODY
-    """The node that the dialler wants to reach; NOBODY if it does not know. If another node answers, the dialler only
-    learns which one: a connection that the two have already stays as it was."""
+    expects: int = ANY_NODE
+    """The node that the dialler wants to reach; ANY_NODE if it does not matter. If another node answers, the
+    dialler only learns which one: a connection that the two have already stays as it was."""
     refusal: Refusal | None = None
 
 

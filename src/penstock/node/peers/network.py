@@ -30,7 +30,7 @@ from penstock.node.peers.connection import PeerConnection, Traffic
 from penstock.node.peers.dialling import Dialler
 from penstock.node.peers.frames import FACTS, PING, REFUSAL
 from penstock.node.peers.handshake import NONCE_SIZE, Handshake, Refused
-from penstock.node.peers.hello import NOBODY, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
+from penstock.node.peers.hello import ANY_NODE, QUIET, Introduction, PeerHello, Refusal, RefusalCode, encode
 from penstock.node.peers.limited_log import LimitedLog
 from penstock.node.peers.transport import FIRST_FREE_KIND, LAST_KIND, Body, TransportEvents
 from penstock.types import NodeId
@@ -194,7 +194,7 @@ class PeerNetwork:
         return self._me.node > node
 
     def new_connection(self, dialled: Address, expects: NodeId | None) -> PeerConnection:
-        return PeerConnection(self, dialled=dialled, expects=NOBODY if expects is None else expects)
+        return PeerConnection(self, dialled=dialled, expects=ANY_NODE if expects is None else expects)
 
     # --- for connections
 

@@ -50,8 +50,8 @@ class QueueOverview:
     async def descriptions(
         self, group_id: str | None = None, *, caller: Caller, opened: bool = False
     ) -> list[QueueDescription]:
-        """Of one group, or of all. `opened`: complete also for queues that have not been used since their leader was
-        elected. KafkaError if the stored state cannot be read now."""
+        """The queues of one group, or of all. `opened`: complete also for queues that have not been used since their
+        leader was elected. KafkaError if the stored state cannot be read now."""
         starts = await self._store.starts(group_id, caller=caller)
         asked = [self._description(queue, start, opened, caller) for queue, start in starts.items()]
         found = await asyncio.gather(*asked)

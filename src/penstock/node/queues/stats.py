@@ -107,7 +107,7 @@ class QueueStats:
         """How many drivers add to it now."""
         self.delivered = 0
         self.redelivered = 0
-        """Of these: not the first delivery."""
+        """Deliveries that were not the first of their message; `delivered` counts them too."""
         self.expired = 0
         """Messages whose lease expired."""
         self.returned = 0

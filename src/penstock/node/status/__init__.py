@@ -1,1 +1,1 @@
-"""The state of the cluster in one report, and the status log."""
+"""The status report of the cluster, and the status log: events of the broker as records of a topic."""

@@ -70,7 +70,7 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     removing: tuple[int, ...]
     under_replicated: bool
     lag: int | None
-    """Of the replica that is farthest behind; None where it is not known."""
+    """The lag of the replica that is farthest behind; None where it is not known."""
     offline: tuple[int, ...] = ()
     """Nodes whose replica takes no part although they are alive; `offline` of the whole report says why."""
     damaged: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ class MoveStatus(msgspec.Struct, frozen=True, kw_only=True):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     bytes_behind: int | None
-    """Of all new replicas together; None where it is not known."""
+    """The bytes that all new replicas together still lack; None where it is not known."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,9 +158,9 @@ class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
     leaders: int
     replicas: int
     under_replicated: int
-    """Of those that this node leads: the sum over all nodes counts each once."""
+    """Partitions that this node leads and that are under-replicated: the sum over all nodes counts each once."""
     leaderless: int
-    """Of those that this node holds a replica of."""
+    """Partitions without a leader of which this node holds a replica."""
     elections: int
     is_controller: bool
     replication_lag_max: int
@@ -169,8 +169,8 @@ class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
     """According to gossip; this node is one of them."""
 
 
-class Sight(NamedTuple):
-    """Information besides the metadata and the leaders."""
+class NodeView(NamedTuple):
+    """How one node sees the others, besides metadata and leaders: from gossip, connections and their answers."""
 
     members: Mapping[Replica, str]
     connected: frozenset[int]
@@ -191,24 +191,24 @@ class NodeIdentity(NamedTuple):
     version: str
 
 
-# --- drawing: from facts to the picture
+# --- rendering: from facts to the report
 
 
-def draw_partitions(
-    state: ClusterState, view: ClusterView, sight: Sight, only: str | None = None
+def render_partitions(
+    state: ClusterState, view: ClusterView, seen: NodeView, only: str | None = None
 ) -> Iterator[PartitionStatus]:
     """All partitions by topic and number, or those of one topic."""
-    absent = {replica.node for replica, word in sight.members.items() if word in ("dead", "left")}
-    absent -= {replica.node for replica, word in sight.members.items() if word not in ("dead", "left")}
-    offline, damaged = _places(sight.offline), _places(sight.damaged)
+    absent = {replica.node for replica, word in seen.members.items() if word in ("dead", "left")}
+    absent -= {replica.node for replica, word in seen.members.items() if word not in ("dead", "left")}
+    offline, damaged = _places(seen.offline), _places(seen.damaged)
     for topic, group, _ in state.groups():
         if only is None or topic.name == only:
             place = topic.name, group.partition
-            drawn = _partition(topic, group, view, absent, sight.progress.get(group, ()))
+            status = _partition(topic, group, view, absent, seen.progress.get(group, ()))
             if place in offline or place in damaged:
                 nodes = offline.get(place, ()), damaged.get(place, ())
-                drawn = msgspec.structs.replace(drawn, offline=nodes[0], damaged=nodes[1])
-            yield drawn
+                status = msgspec.structs.replace(status, offline=nodes[0], damaged=nodes[1])
+            yield status
 
 
 def _places(troubles: Iterable[ReplicaTrouble]) -> dict[tuple[str, int], tuple[int, ...]]:
@@ -247,14 +247,14 @@ def _partition(
     )
 
 
-def draw_moves(state: ClusterState, sight: Sight) -> Iterator[MoveStatus]:
+def render_moves(state: ClusterState, seen: NodeView) -> Iterator[MoveStatus]:
     for topic, group, assignment in state.groups():
         if assignment.target is None:
             continue
         # A replica that is being recreated is on the same node as the old one, so it is found among the replicas that
         # do not vote yet.
         coming = [
-            one for one in sight.progress.get(group, ()) if one.learner or one.node_id in assignment.adding
+            one for one in seen.progress.get(group, ()) if one.learner or one.node_id in assignment.adding
         ]
         yield MoveStatus(
             topic=topic.name,
@@ -280,11 +280,11 @@ def voters_behind(
     return tuple(voter for voter in voters if voter != leader and voter not in keeping_up)
 
 
-def draw_troubles(
+def render_troubles(
     nodes: Sequence[NodeStatus],
     partitions: Sequence[PartitionStatus],
     quorum: QuorumStatus,
-    sight: Sight,
+    seen: NodeView,
 ) -> Iterator[str]:
     """The problems, most urgent first."""
     if quorum.leader is None:
@@ -301,10 +301,10 @@ def draw_troubles(
     weak = sum(one.under_replicated and one.leader is not None for one in partitions)
     if weak:
         yield f"under-replicated partitions: {weak}"
-    if sight.offline:
-        yield f"offline replicas: {len(sight.offline)}"
-    if sight.damaged:
-        yield f"damaged replicas: {len(sight.damaged)}"
+    if seen.offline:
+        yield f"offline replicas: {len(seen.offline)}"
+    if seen.damaged:
+        yield f"damaged replicas: {len(seen.damaged)}"
 
 
 def _absence(node: NodeStatus) -> str:
@@ -313,10 +313,10 @@ def _absence(node: NodeStatus) -> str:
     return " and ".join([node.state] * gone + ["fenced"] * node.fenced)
 
 
-def draw_nodes(
+def render_nodes(
     state: ClusterState,
     me: NodeIdentity,
-    sight: Sight,
+    seen: NodeView,
     quorum: QuorumStatus,
     partitions: Sequence[PartitionStatus],
 ) -> list[NodeStatus]:
@@ -330,7 +330,7 @@ def draw_nodes(
     known = {node_id: _registered_identity(info) for node_id, info in state.nodes.items()}
     known.setdefault(me.replica.node, me)
     return [
-        _node(known[node_id], state.nodes.get(node_id), me, sight, quorum, hosts, leads)
+        _node(known[node_id], state.nodes.get(node_id), me, seen, quorum, hosts, leads)
         for node_id in sorted(known)
     ]
 
@@ -339,7 +339,7 @@ def _node(
     one: NodeIdentity,
     info: NodeInfo | None,
     me: NodeIdentity,
-    sight: Sight,
+    seen: NodeView,
     quorum: QuorumStatus,
     hosts: Mapping[int, dict[str, list[int]]],
     leads: Mapping[int, dict[str, list[int]]],
@@ -349,11 +349,11 @@ def _node(
     return NodeStatus(
         node_id=node_id,
         incarnation=f"{one.replica.incarnation:016x}",
-        state=ALIVE if one.replica == me.replica else sight.members.get(one.replica, UNSEEN),
+        state=ALIVE if one.replica == me.replica else seen.members.get(one.replica, UNSEEN),
         registered=info is not None or one.cluster is None,
         fenced=info is not None and info.fenced,
         decommissioning=info is not None and info.decommissioning,
-        connected=node_id == me.replica.node or node_id in sight.connected,
+        connected=node_id == me.replica.node or node_id in seen.connected,
         controller=node_id == quorum.leader,
         metadata_role=role,
         kafka=one.kafka,

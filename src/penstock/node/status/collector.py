@@ -20,15 +20,15 @@ from penstock.node.status.cluster_status import (
     ClusterStatus,
     NodeIdentity,
     NodeStatus,
+    NodeView,
     PartitionStatus,
     QuorumStatus,
     ReplicaStatus,
     ReplicaTrouble,
-    Sight,
-    draw_moves,
-    draw_nodes,
-    draw_partitions,
-    draw_troubles,
+    render_moves,
+    render_nodes,
+    render_partitions,
+    render_troubles,
     voters_behind,
 )
 from penstock.types import Caller, GroupId, Replica, Term, TopicPartition
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 200_000
 """In one answer: as many partitions as a cluster may have."""
 MAX_REASON_CHARACTERS = 400
-"""Of the text about a problem of a replica: whole sentences, but not megabytes."""
+"""The longest text about a problem of a replica: whole sentences, but not megabytes."""
 
 Progress = Mapping[GroupId, tuple[ReplicaStatus, ...]]
 
@@ -91,16 +91,16 @@ class StatusCollector:
         node.calls.serve(methods.LIST_LED_PARTITIONS, self._list_led_partitions)
         node.calls.serve(methods.LIST_DAMAGED_REPLICAS, self._list_damaged_replicas)
 
-    async def picture(self) -> ClusterStatus:
+    async def snapshot(self) -> ClusterStatus:
         """The whole report, with the lags of partitions that other nodes lead and the problems of their replicas: two
         calls to each node."""
         node = self._node
-        sight, unanswered = await self._look_around()
+        seen, unanswered = await self._ask_nodes()
         state = node.metadata.state
-        partitions = list(draw_partitions(state, node.view, sight))
-        quorum = self._quorum(sight)
-        nodes = draw_nodes(state, self._identity(), sight, quorum, partitions)
-        troubles = tuple(draw_troubles(nodes, partitions, quorum, sight))
+        partitions = list(render_partitions(state, node.view, seen))
+        quorum = self._quorum(seen)
+        nodes = render_nodes(state, self._identity(), seen, quorum, partitions)
+        troubles = tuple(render_troubles(nodes, partitions, quorum, seen))
         leaderless = tuple(_name(one) for one in partitions if one.leader is None)
         weak = tuple(_name(one) for one in partitions if one.under_replicated and one.leader is not None)
         return ClusterStatus(
@@ -113,25 +113,25 @@ class StatusCollector:
             partitions=tuple(partitions),
             under_replicated=weak,
             leaderless=leaderless,
-            moves=tuple(draw_moves(state, sight)),
+            moves=tuple(render_moves(state, seen)),
             metadata=quorum,
             unanswered=unanswered,
-            offline=sight.offline,
-            damaged=sight.damaged,
+            offline=seen.offline,
+            damaged=seen.damaged,
             troubles=troubles,
         )
 
     async def partitions(self, topic: str | None = None) -> list[PartitionStatus]:
-        """With lags; of one topic or of all."""
-        sight, _ = await self._look_around(topic)
-        return list(draw_partitions(self._node.metadata.state, self._node.view, sight, topic))
+        """The partitions of one topic or of all, with lags."""
+        seen, _ = await self._ask_nodes(topic)
+        return list(render_partitions(self._node.metadata.state, self._node.view, seen, topic))
 
     def nodes(self) -> list[NodeStatus]:
-        """Without asking another node."""
-        sight = self._sight({})
+        """All nodes, without asking another one."""
+        seen = self._node_view({})
         state = self._node.metadata.state
-        partitions = list(draw_partitions(state, self._node.view, sight))
-        return draw_nodes(state, self._identity(), sight, self._quorum(sight), partitions)
+        partitions = list(render_partitions(state, self._node.view, seen))
+        return render_nodes(state, self._identity(), seen, self._quorum(seen), partitions)
 
     def figures(self) -> ClusterFigures:
         node = self._node
@@ -158,7 +158,7 @@ class StatusCollector:
 
     # --- the sources
 
-    async def _look_around(self, topic: str | None = None) -> tuple[Sight, tuple[int, ...]]:
+    async def _ask_nodes(self, topic: str | None = None) -> tuple[NodeView, tuple[int, ...]]:
         """The answers of all nodes, and which nodes did not answer."""
         asked = sorted(self._leading_elsewhere(topic))
         others = sorted(self._connected())
@@ -178,7 +178,7 @@ class StatusCollector:
             for trouble in _troubles(node, replicas)
         ]
         silent = tuple(node for node in asked if isinstance(led[node], KafkaError))
-        return self._sight(told, troubles), silent
+        return self._node_view(told, troubles), silent
 
     def _leading_elsewhere(self, topic: str | None = None) -> set[int]:
         """Nodes that know lags which this one does not know."""
@@ -217,13 +217,13 @@ class StatusCollector:
     def _own_led(self) -> list[Partition]:
         return [own for own in self._own() if self._node.metadata.is_controller]
 
-    def _sight(
+    def _node_view(
         self, elsewhere: Progress, troubles_elsewhere: Iterable[tuple[ReplicaTrouble, bool]] = ()
-    ) -> Sight:
+    ) -> NodeView:
         here = dict(_rows(map(_row, [*self._led(), *self._own_led()])))
         troubles = [*_troubles(self._node.node_id, self._troubles_here()), *troubles_elsewhere]
         troubles.sort(key=lambda row: (row[0].topic, row[0].partition, row[0].node_id))
-        return Sight(
+        return NodeView(
             self._members(),
             self._connected(),
             {**elsewhere, **here},
@@ -254,14 +254,14 @@ class StatusCollector:
             version=version("penstock"),
         )
 
-    def _quorum(self, sight: Sight) -> QuorumStatus:
+    def _quorum(self, seen: NodeView) -> QuorumStatus:
         partition = self._node.metadata.partition
         config = partition.replica.group_config
         known = self._node.leaders.get(METADATA_GROUP)
         controller = self._node.view.controller_id
         leader = controller if controller >= 0 else None
         voters = tuple(sorted(voter.node for voter in config.voters)) if config else ()
-        progress = sight.progress.get(METADATA_GROUP, ())
+        progress = seen.progress.get(METADATA_GROUP, ())
         patience_ms = self._node.config.replication.election_timeout_ms
         return QuorumStatus(
             leader=leader,

@@ -81,7 +81,7 @@ class SubscriptionRouter:
         return self._page(request.after)
 
     def _describe(self, caller: Caller, request: DescribeSubscription) -> SubscriptionPage:
-        description = self._picture(request.name)
+        description = self._description_of(request.name)
         return SubscriptionPage([] if description is None else [description], True)
 
     def _page(self, after: str) -> SubscriptionPage:
@@ -90,12 +90,12 @@ class SubscriptionRouter:
         for name in sorted(name for name in self._store.names() if name > after):
             if positions_left <= 0:
                 return SubscriptionPage(descriptions, False)
-            if (description := self._picture(name)) is not None:
+            if (description := self._description_of(name)) is not None:
                 descriptions.append(description)
                 positions_left -= sum(1 + len(position.done) for position in description.positions) + 1
         return SubscriptionPage(descriptions, True)
 
-    def _picture(self, name: str) -> SubscriptionDescription | None:
+    def _description_of(self, name: str) -> SubscriptionDescription | None:
         stored = self._store.stored(name)
         session = self._session(name)
         if not stored:
@@ -116,7 +116,7 @@ class SubscriptionRouter:
         )
 
     def figures(self) -> PushFigures:
-        """Of this node only."""
+        """The figures of this node only."""
         return self.live.figures() if self.live is not None else NO_PUSH
 
     def _session(self, name: str) -> SubscriberSession | None:

@@ -67,13 +67,13 @@ def _fit_struct(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
 
 
 def pick(found: Any, wanted: pa.Field, path: str) -> tuple[int, Convert]:
-    """Which of `found`'s fields (a struct type or a schema) is the one called `wanted`, and how it is converted."""
+    """The number of the field of `found` (a struct type or a schema) that has `wanted`'s name, and its conversion."""
     name = path_of(path, wanted.name)
-    topic_partitions = found.get_all_field_indices(wanted.name)
-    if len(topic_partitions) != 1:
-        what = f"{len(topic_partitions)} columns of that name" if topic_partitions else "no such column"
+    indices = found.get_all_field_indices(wanted.name)
+    if len(indices) != 1:
+        what = f"{len(indices)} columns of that name" if indices else "no such column"
         raise BadValue(f"column {shown(name)!r}: expected {shown(wanted.type)}, found {what}")
-    return topic_partitions[0], fit(found.field(topic_partitions[0]).type, wanted.type, name)
+    return indices[0], fit(found.field(indices[0]).type, wanted.type, name)
 
 
 def _fit_list(found: pa.DataType, wanted: pa.DataType, path: str) -> Convert:
@@ -115,7 +115,7 @@ def _undictionary(path: str) -> Convert:
         if any(test(values.type) for test in _TEXTS + _BYTES) and not pa.types.is_fixed_size_binary(
             values.type
         ):
-            # A thousand indices may all mean the same megabyte.
+            # A thousand indices may all point to the same megabyte.
             _check_bytes(_lengths(values).take(array.indices), path)
         return array.dictionary_decode()
 
@@ -133,7 +133,7 @@ def _views(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def _tame(array: pa.Array) -> pa.Array:
-    """Views with nothing behind the nulls: Arrow 26 does not check these, yet follows them when it casts."""
+    """The array with empty views at its nulls: Arrow 26 does not check those views, yet follows them when it casts."""
     if not array.null_count:
         return array
     views = _views(array).copy()
@@ -175,7 +175,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
 
 
 def _safe_leaf(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a checked cast from one to the other never changes what a value means."""
+    """Whether a checked cast from one type to the other keeps the meaning of every value."""
     types = pa.types
     if types.is_integer(wanted) or types.is_floating(wanted):
         return _safe_number(found, wanted)

@@ -36,7 +36,7 @@ _WIDER: dict[pa.DataType, DataType] = {
 
 
 def infer_arrow(sample: Sequence[bytes]) -> StructType:
-    """All records of the sample must agree; their columns may be in any order."""
+    """The schema that all records of the sample have. They must agree; their columns may be in any order."""
     first: StructType | None = None
     for at, value in enumerate(sample):
         try:
@@ -71,7 +71,7 @@ def _schema_of(value: bytes) -> StructType:
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """Everything is nullable: that one writer never writes nulls binds no other."""
+    """The type with every field nullable: other writers may write nulls even if those of the sample do not."""
     types = pa.types
     if types.is_dictionary(kind):
         return spark_type(kind.value_type)

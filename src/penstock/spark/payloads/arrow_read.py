@@ -1,7 +1,7 @@
-"""Arrow IPC values to rows: the buffers of a record are used where they lie, and copied once where they are joined.
+"""Arrow IPC values to rows: the buffers of a record are used in place, and copied once when records are joined.
 
-A value is scanned (ipc_scan) and its sizes believed only within limits; then Arrow reads it, `validate(full=True)`
-checks every offset, index and text in it, and only then is it touched.
+A value is scanned first, and its sizes must be within limits (ipc_scan). Then Arrow reads it, and `validate(full=True)`
+checks every offset, index and text in it. Only then is its content used.
 """
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ class ArrowDecoder(ManyRowsDecoder):
 
 
 def _check_nulls(schema: pa.Schema, rows: int, unpacked: int) -> None:
-    """Columns of type null cost the writer nothing; what they will cost the reader counts too."""
+    """Counts the memory that columns of type null will take here, although they take no bytes in the value."""
     free = sum(pa.types.is_null(kind) for kind in schema.types) * rows * NULL_VALUE_BYTES
     if unpacked + free > MAX_UNPACKED_BYTES:
         raise BadValue(
@@ -71,5 +71,5 @@ def _check_nulls(schema: pa.Schema, rows: int, unpacked: int) -> None:
 
 
 def aligned(value: pa.Buffer) -> pa.Buffer:
-    """Arrow wants its buffers on multiples of 8 bytes; records lie where they happen to. Copies if it must."""
+    """The value at an address that is a multiple of 8, as Arrow's buffers must be; a copy if it is at another one."""
     return value if value.address % 8 == 0 else pa.py_buffer(value.to_pybytes())

@@ -1,4 +1,4 @@
-"""Rows to Arrow IPC streams: slices of the columns, written as they lie, without a look at any single row."""
+"""Rows to Arrow IPC streams: slices of the columns, written as they are in memory, without reading single rows."""
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -16,7 +16,7 @@ class ArrowEncoder(Encoder):
         check_supported(schema, "arrow", no_refusal)
 
     def encode(self, values: pa.StructArray) -> pa.BinaryArray:
-        """One row per record: correct, and wasteful. `pack` is what this format is for."""
+        """One row per record: correct, but it wastes space. `pack` puts many rows into a record."""
         valid = values.is_valid().to_pylist()
         streams = [_stream(_batch(values.slice(i, 1))) if valid[i] else None for i in range(len(values))]
         return pa.array(streams, pa.binary())
@@ -35,7 +35,7 @@ class ArrowEncoder(Encoder):
 
 
 def _batch(values: pa.StructArray) -> pa.RecordBatch:
-    # flatten() hands down the struct's own nulls; from_struct_array would forget them.
+    # flatten() applies the struct's own nulls to its fields; from_struct_array would ignore them.
     return pa.RecordBatch.from_arrays(values.flatten(), schema=pa.schema(list(values.type)))
 
 

@@ -60,7 +60,7 @@ def _writer_schema(schema: StructType, options: PayloadOptions) -> tuple[Shape, 
 
 
 def _bare(kind: DataType) -> str:
-    """A type without nullability: that is what simpleString leaves out."""
+    """The type as text without nullability, which simpleString leaves out."""
     return kind.simpleString()
 
 

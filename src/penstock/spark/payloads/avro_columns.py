@@ -1,4 +1,4 @@
-"""Between the Python rows of fastavro and the Arrow columns of Spark, a whole column at a time."""
+"""Converts between the Python rows of fastavro and the Arrow columns of Spark, a whole column at a time."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .avro_schema import Shape
 
 
 def columns_of(rows: list[dict[str, Any]], shape: Shape, wanted: pa.StructType) -> pa.StructArray:
-    """Rows as fastavro reads them; pa.ArrowException if a number does not fit its type."""
+    """Arrow columns from rows as fastavro reads them; pa.ArrowException if a number does not fit its type."""
     assert isinstance(shape.spark, StructType)
     parts = [
         _finished(pa.array([row[name] for row in rows], child.parsed), child, field.type)
@@ -65,5 +65,5 @@ def _raw(array: pa.Array, shape: Shape) -> pa.Array:
 
 
 def _from_zero(array: pa.Array) -> pa.Array:
-    """Without an offset into its buffers, which from_arrays could not take together with a mask."""
+    """The array without an offset into its buffers: from_arrays accepts no mask for an array with an offset."""
     return array if array.offset == 0 else pa.concat_arrays([array, array.slice(0, 0)])

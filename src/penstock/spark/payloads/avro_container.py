@@ -133,7 +133,7 @@ def _blocks(source: BytesIO, header: Header, reader: DatumReader) -> Iterator[li
 
 
 def _rows(source: BytesIO, count: int, reader: DatumReader, size: int) -> list[dict[str, Any]]:
-    # Every record takes a byte at least, so a count that lies runs out of data.
+    # Every record takes a byte at least, so a count that is too high runs out of data.
     rows = [reader.read(source) for _ in range(count)]
     if source.tell() != size:
         raise BadValue(f"{size - source.tell()} bytes follow the last record of a block")
@@ -141,7 +141,7 @@ def _rows(source: BytesIO, count: int, reader: DatumReader, size: int) -> list[d
 
 
 def _unpacked(data: bytes, codec: str, limit: int) -> bytes:
-    """At most `room` bytes; BadValue if there are more."""
+    """The decompressed data, at most `limit` bytes; BadValue if there are more."""
     try:
         unpacked = _UNPACKERS[codec](data, limit)
     except (zlib.error, cramjam.DecompressionError, pa.ArrowException, OSError, ValueError) as error:

@@ -142,7 +142,7 @@ class AvroDecoder(Decoder):
     def _built(
         self, rows: list[dict[str, Any]], start: int, unfit: list[tuple[int, str]]
     ) -> list[pa.StructArray]:
-        """Columns of all rows; around rows whose numbers do not fit, of smaller and smaller parts."""
+        """Columns of all rows. If some numbers do not fit, the rows are cut into parts until their rows are found."""
         try:
             return [self._columns(rows)]
         except BadValue as error:

@@ -1,4 +1,4 @@
-"""Avro schemas as Spark's types, and what is refused because data could abuse it.
+"""Avro schemas as Spark's types. Schemas that hostile data could abuse are refused.
 
 Avro to Spark, as Spark's SchemaConverters has it: a union with null is its other branch; int|long is bigint and
 float|double is double; other unions are refused. enum and uuid are strings, fixed is binary. The reader's result is
@@ -31,16 +31,16 @@ class Shape:
 
     spark: types.DataType
     avro: Any
-    parsed: pa.DataType  # Arrow's type for what fastavro gives
+    parsed: pa.DataType  # Arrow's type for the values that fastavro returns
     min_bytes: int
-    unit: str = ""  # of a timestamp: ms, us or ns
+    unit: str = ""  # the unit of a timestamp: ms, us or ns
     children: tuple["Shape", ...] = ()
     nodes: int = 1
 
 
 @dataclass(kw_only=True, slots=True)
 class _Names:
-    """Named types by full name; None while a type is being read, so that recursion shows."""
+    """Named types by full name; None while a type is being read, so that recursion is noticed."""
 
     known: dict[str, Shape | None] = field(default_factory=dict)
 
@@ -166,7 +166,7 @@ def _record(schema: Mapping[str, Any], path: str, space: str, names: _Names, dep
 
 
 def _full_name(schema: Mapping[str, Any], path: str, space: str, names: _Names) -> tuple[str, str]:
-    """(full name, namespace), entered as a type that is being read."""
+    """The full name and namespace of a named type, which is noted as one that is being read."""
     name = schema.get("name")
     if not isinstance(name, str) or not name:
         raise _wrong(path, "a named type without a name")

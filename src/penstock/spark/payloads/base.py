@@ -1,13 +1,12 @@
 """The interface of every payload format, and how a block of records is decoded so that row and record always match.
 
-A format decodes a whole block of values at once (`BlockDecoder._block`). That answer counts only if every record in it
-is good: it is all or nothing, and it is the format's duty to prove that row i is record i. If a block is refused, it
-is cut into eight and each part is tried again, until parts are small enough to look at record by record
-(`BlockDecoder._record`). One bad record among 10,000 thus costs little more than a second pass over the block and some
-200 records read slowly, not 10,000.
+A format decodes a whole block of values at once (`BlockDecoder._block`). It accepts the block only if every record in
+it is good, and must then prove that row i is record i. A block that is refused is cut into eight parts, and each part
+is tried again, until parts are small enough to be read record by record (`BlockDecoder._record`). One bad record among
+10,000 thus costs little more than a second pass over the block and some 200 records that are read slowly.
 
-Whether a record is good must not depend on its neighbours: whatever `_block` accepts, `_record` accepts with the same
-result. `_record` may accept more.
+Whether a record is good must not depend on its neighbours: a record that `_block` accepts, `_record` accepts with the
+same result. `_record` may accept more.
 """
 
 from abc import abstractmethod
@@ -28,13 +27,13 @@ MAX_BLOCK_BYTES = 32 << 20
 
 
 class BlockDecoder(Decoder):
-    """One row per record: a block at once where all is well, record by record around what is bad."""
+    """One row per record: decodes a whole block at once, and record by record around a bad one."""
 
     few_records = FEW_RECORDS
 
     @abstractmethod
     def _block(self, values: pa.BinaryArray) -> pa.StructArray | None:
-        """All of `values` (none is null), or None if any of them needs a closer look."""
+        """The rows of `values` (none is null), or None if any of them must be read by `_record`."""
 
     @abstractmethod
     def _record(self, value: bytes) -> dict[str, Any]:

@@ -6,11 +6,11 @@ empty field is null, a quoted empty one is an empty string. One line break after
 Arrow's CSV reader reads a block of values that are joined with newlines. Why row i is then record i:
 
 1. No value in the block holds a line break, so no value can give two rows.
-2. A quote that is not closed makes a row swallow the lines after it, so there are fewer rows than values. An empty
-   line is added at the end, so that the last value has something to swallow too.
+2. A quote that is not closed makes a row include the lines after it, so there are fewer rows than values. An empty
+   line is added at the end, so that this holds for the last value too.
 
-Where all values with line breaks are well formed, these are replaced while the block is read, so that 1 holds. Other
-values with line breaks are read one at a time, by the same reader with the same sentinel.
+If all values with line breaks are well formed, the line breaks are replaced while the block is read, so that 1 holds.
+Other values with line breaks are read one at a time, by the same reader with the same empty line.
 """
 
 import re
@@ -69,7 +69,7 @@ class CsvReader:
         return table.slice(0, len(values)) if table.num_rows == len(values) + 1 else None
 
     def texts(self, value: bytes, columns: int) -> list[str | None]:
-        """The fields of one value as they are written; BadValue if there are not as many as that."""
+        """The fields of one value as they are written; BadValue if their number is wrong."""
         names = [str(i) for i in range(columns)]
         try:
             table = self.read(pa.array([without_line_end(value)]), names, dict.fromkeys(names, pa.string()))
@@ -126,7 +126,7 @@ class CsvDecoder(BlockDecoder):
         return self._read_broken(values) if broken else self._read(values)
 
     def _read_broken(self, values: pa.BinaryArray) -> pa.StructArray | None:
-        """A block with line breaks inside quotes: stand-ins take their places while it is read."""
+        """A block with line breaks inside quotes: other characters replace them while it is read."""
         with_breaks = values.filter(pc.match_substring_regex(values, LINE_BREAKS))
         if (
             _any(values, STAND_INS)
@@ -152,7 +152,7 @@ class CsvDecoder(BlockDecoder):
         return rows if broken_promise(rows, self.arrow_type) is None else None
 
     def _one_by_one(self, values: pa.BinaryArray, start: int, bad: list[tuple[int, str]]) -> pa.StructArray:
-        """The same reader on every value alone, so that both agree on what is good."""
+        """Reads every value alone with the same reader, so that block and record agree which values are good."""
         pieces = []
         for at in range(len(values)):
             rows = self._block(values.slice(at, 1))
@@ -184,7 +184,7 @@ class CsvDecoder(BlockDecoder):
 
 
 def _fits(text: str, kind: pa.DataType) -> bool:
-    """For the reason only: which field was it?"""
+    """Whether one field fits its column's type; only called to find the field for a reason."""
     if pa.types.is_boolean(kind):
         return any(text in spellings for spellings in BOOLEANS.values())
     array = pa.array([text])
@@ -238,5 +238,5 @@ def _overflowed(column: pa.Array) -> bool:
 
 
 def _says_infinity(values: pa.BinaryArray) -> bool:
-    """Whether infinity was written as such. Asked for one value; a block with infinities is read one by one."""
+    """Whether infinity was written as such. Called for one value; a block with infinities is read one by one."""
     return len(values) == 1 and b"inf" in values[0].as_py().lower()

@@ -38,7 +38,7 @@ def clip(text: str, limit: int = MAX_REASON_CHARS) -> str:
 
 
 def shown(value: object) -> str:
-    """A short picture of a value for a reason."""
+    """The beginning of a value, for the text of an error."""
     if isinstance(value, bytes):
         return clip(repr(value[:MAX_SHOWN_CHARS]), MAX_SHOWN_CHARS)
     return clip(str(value)[: 2 * MAX_SHOWN_CHARS], MAX_SHOWN_CHARS)

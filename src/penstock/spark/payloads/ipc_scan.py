@@ -24,7 +24,7 @@ SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 MAX_UNPACKED_BYTES = 256 << 20
 # A value of many tiny messages costs time for each.
 MAX_MESSAGES = 10_000
-# Rows that need no bytes at all (columns of type null) are only believed up to here.
+# The most rows that may need no bytes at all (columns of type null).
 MAX_FREE_ROWS = 1 << 16
 
 _U16, _I32, _U32, _I64, _PAIR = (struct.Struct(f) for f in ("<H", "<i", "<I", "<q", "<qq"))
@@ -84,7 +84,7 @@ def _get(kind: struct.Struct, data: memoryview, at: int) -> int:
 
 
 def scan(value: memoryview) -> Claim:
-    """Add up what the value claims; BadValue if it cannot be, or is more than one record may be."""
+    """Adds up the sizes that the value declares; BadValue if they are impossible, or too large for one record."""
     try:
         return _scan(value)
     except (struct.error, IndexError):
@@ -112,7 +112,7 @@ def _scan(value: memoryview) -> Claim:
 
 
 def _ended(claim: Claim, at: int, size: int) -> Claim:
-    """After a stream's end marker nothing may follow (a second stream would be lost); in a file, the footer does."""
+    """Refuses bytes after a stream's end marker (a second stream would be lost); in a file the footer follows it."""
     if at == claim.start + 8:
         raise BadValue("malformed Arrow IPC: the stream ends before its schema")
     if at != size and not claim.start:
@@ -137,7 +137,7 @@ def _check_size(unpacked: int, rows: int) -> None:
 
 
 def _message(metadata: memoryview, rest: memoryview, number: int) -> tuple[int, int, int]:
-    """(unpacked bytes, rows, length of the body)."""
+    """The unpacked bytes, rows and length of the body that a message declares."""
     message = _Table(metadata, _get(_U32, metadata, 0))
     body_length = message.int64(3)
     if body_length % 8 or not 0 <= body_length <= len(rest):

@@ -1,9 +1,9 @@
 """The schema of a sample of JSON objects: the union of their fields, each of the narrowest type that holds all.
 
 As Spark does: whole numbers are bigint, others double, and a mixture is double; numbers that a bigint cannot hold are
-double; whatever else disagrees is string, which takes any JSON value as its text. A field that was only ever null is a
-string. Dates and times stay strings: that a text looks like one is no proof. Fields keep the order in which they were
-first seen.
+double; fields that differ in any other way are strings, which take any JSON value as its text. A field that was always
+null is a string. Dates and times stay strings: a text that looks like one may be something else. Fields keep the order
+in which they were first seen.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from .interfaces import BadValue, PayloadError, clip
-from .json_record import Number, RecordReader, picture
+from .json_record import Number, RecordReader, found_value
 
 # A hostile or odd sample (ids as keys) would make a schema of millions of fields.
 MAX_FIELDS = 10_000
@@ -36,7 +36,7 @@ def infer_json(sample: Sequence[bytes]) -> StructType:
         try:
             found = reader.parse(value)
             if type(found) is not dict:
-                raise BadValue(f"expected a JSON object, found {picture(found)}")
+                raise BadValue(f"expected a JSON object, found {found_value(found)}")
             merged = _merge(merged, _type_of(found))
         except (BadValue, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -70,7 +70,7 @@ def _type_of(value: Any) -> DataType:
 
 
 def _usable(name: str) -> bool:
-    """A key that is half a surrogate pair is no column name."""
+    """Whether a key can be a column name: one with half of a surrogate pair cannot."""
     return name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name)
 
 
@@ -108,7 +108,7 @@ def _merge_structs(one: StructType, two: StructType) -> StructType:
 
 
 def _settled(kind: DataType) -> DataType:
-    """Without null types and structs without fields, which Spark cannot read back."""
+    """The type without null types and without structs that have no fields: Spark cannot read these back."""
     if isinstance(kind, NullType):
         return StringType()
     if isinstance(kind, ArrayType):

@@ -14,8 +14,8 @@ The reader is not made for hostile input, so these never reach it:
 * Nesting is recursion, and deep enough it overflows the stack; MAX_OPENINGS bounds it.
 * Invalid UTF-8 would pass unseen.
 
-What it accepts and Spark's from_json would not, or not so, is sent to the careful reader (json_record): numbers that
-are not finite. Records that it refuses go there too, for a second check or a reason.
+Numbers that are not finite are sent to the careful reader (json_record), because Spark's from_json treats them
+differently. Records that Arrow's reader refuses go there too, for a second check or a reason.
 """
 
 import binascii
@@ -90,7 +90,7 @@ class JsonDecoder(BlockDecoder):
 
 
 class _NotFiniteError(Exception):
-    """NaN or infinity: the careful reader decides."""
+    """A block holds NaN or infinity: the careful reader decides about its records."""
 
 
 def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray | None:
@@ -109,7 +109,7 @@ def _all_objects(values: pa.BinaryArray) -> bool:
 
 
 def _looks_safe(values: pa.BinaryArray) -> bool:
-    """The guards against strays and against depth."""
+    """Whether the values have no stray `null` or `Inf` and are not nested too deeply for Arrow's reader."""
     if pc.any(pc.match_substring_regex(values, STRAYS)).as_py():
         return False
     long = values.filter(pc.greater(pc.binary_length(values), DEEP_BYTES))
@@ -145,7 +145,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """From the type that was read to the type that Spark compares, nullability and metadata included."""
+    """Converts from the type that was read to the type that Spark compares, with its nullability and metadata."""
     if pa.types.is_struct(kind):
         parts = [_finished(array.field(i), f.type) for i, f in enumerate(kind)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_mask(array))
@@ -172,7 +172,7 @@ def _mask(array: pa.Array) -> pa.BooleanArray | None:
 
 
 def timestamps_of(array: pa.StringArray, kind: pa.TimestampType) -> pa.TimestampArray:
-    """ISO 8601. A text without a zone is taken as UTC where the column has one (Spark would take its session's)."""
+    """Reads ISO 8601. If the column has a zone, a text without one is taken as UTC (Spark takes its session's zone)."""
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:

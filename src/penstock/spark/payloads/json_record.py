@@ -53,7 +53,7 @@ class RecordReader:
         try:
             found = self.parse(value)
             if type(found) is not dict:
-                raise BadValue(f"expected a JSON object, found {picture(found)}")
+                raise BadValue(f"expected a JSON object, found {found_value(found)}")
             row: dict[str, Any] = self._read(found, "")
         except RecursionError:
             raise BadValue("the JSON is nested too deeply") from None
@@ -70,8 +70,8 @@ class RecordReader:
             raise BadValue(f"not valid JSON: {error.msg} at character {error.pos}") from None
 
 
-def picture(value: Any) -> str:
-    """The found value for a reason: its JSON type and its beginning."""
+def found_value(value: Any) -> str:
+    """A value for the text of an error: its JSON type and its beginning."""
     match value:
         case None:
             return "null"
@@ -87,7 +87,7 @@ def picture(value: Any) -> str:
 
 
 def _wrong(kind: types.DataType, value: Any, path: str) -> BadValue:
-    return BadValue(f"field {shown(path)!r}: expected {shown(described(kind))}, found {picture(value)}")
+    return BadValue(f"field {shown(path)!r}: expected {shown(described(kind))}, found {found_value(value)}")
 
 
 def _struct_reader(schema: types.StructType) -> Reader:
@@ -205,7 +205,7 @@ def _string_reader(kind: types.DataType) -> Reader:
 
 
 def _text(value: str, path: str) -> str:
-    """A str that UTF-8 can hold: JSON may spell half of a surrogate pair."""
+    """Refuses a str that UTF-8 cannot hold: JSON may spell half of a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -228,7 +228,9 @@ def _binary_reader(kind: types.DataType) -> Reader:
             try:
                 return binascii.a2b_base64(value, strict_mode=True)
             except ValueError:
-                raise BadValue(f"field {shown(path)!r}: expected base64, found {picture(value)}") from None
+                raise BadValue(
+                    f"field {shown(path)!r}: expected base64, found {found_value(value)}"
+                ) from None
         raise _wrong(kind, value, path)
 
     return read

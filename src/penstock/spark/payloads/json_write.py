@@ -39,13 +39,13 @@ def text_of(array: pa.Array, path: str) -> pa.StringArray:
 
 
 def joined(*parts: pa.Array | str) -> pa.StringArray:
-    """Parts side by side; null if one of them is. The last argument of Arrow's function is the separator."""
+    """The parts joined, row by row; null if one of them is. The last argument of Arrow's function is the separator."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 def _struct(array: pa.StructArray, path: str) -> pa.StringArray:
     members = []
-    # flatten() hands down the struct's own nulls and its offset.
+    # flatten() applies the struct's own nulls and its offset to the fields.
     for field, child in zip(array.type, array.flatten(), strict=True):
         text = text_of(child, f"{path}.{field.name}" if path else field.name)
         member = joined(f",{json.dumps(field.name, ensure_ascii=False)}:", text)
@@ -72,7 +72,7 @@ def _map(array: pa.MapArray, path: str) -> pa.StringArray:
 
 
 def _bracketed(array: pa.Array, elements: pa.StringArray, left: str, right: str) -> pa.StringArray:
-    """`elements` are those of all lists in a row, nulls having none: put them back into lists and join these."""
+    """Puts the elements of all lists, which come in a row, back into their lists and joins these. A null has none."""
     counts = pc.fill_null(pc.list_value_length(array.cast(_plain_list(array.type))), 0)
     ends = pc.cumulative_sum(counts)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])

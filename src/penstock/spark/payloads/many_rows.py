@@ -1,4 +1,4 @@
-"""Formats in which one record holds many rows: the bookkeeping of which row came from which record.
+"""Formats in which one record holds many rows: keeps track of the record that each row came from.
 
 A record gives all of its rows or, if any part of it is bad, one null row and a reason; a null value gives one null row
 too.
@@ -77,7 +77,7 @@ class ManyRowsDecoder(Decoder):
 
 
 def values_of(values: pa.BinaryArray) -> Iterator[pa.Buffer | None]:
-    """Each value as a slice of the array's data, nothing copied."""
+    """Each value as a slice of the array's data, without a copy."""
     data, ends = values.buffers()[2], offsets_of(values)
     present = np.asarray(values.is_valid())
     for at in range(len(values)):

@@ -34,7 +34,7 @@ class PayloadOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "PayloadOptions":
-        """From a data source's options; names that are not payload options are left to others."""
+        """Reads a data source's options, and ignores those that are not about payloads."""
         given = {name.lower(): value for name, value in options.items()}
         found = {name: given[name.lower()] for name in PAYLOAD_OPTIONS if name.lower() in given}
         made = cls(
@@ -68,7 +68,7 @@ class PayloadOptions:
 
 
 def _refuse_strays(found: Mapping[str, str], value_format: str) -> None:
-    """An option of another format does nothing, which is never what its writer meant."""
+    """Refuses options of other formats: they would silently have no effect."""
     for name in found:
         owner = "avro" if name.startswith("avro") else "csv" if name.startswith("csv") else None
         if owner and owner != value_format:

@@ -42,7 +42,7 @@ def arrow_struct(schema: types.StructType) -> pa.StructType:
 def check_supported(
     schema: types.StructType, value_format: str, refuse: Callable[[types.DataType], str | None]
 ) -> None:
-    """Refuse at planning time what the format cannot carry, naming the column and its type.
+    """Refuses types that the format cannot carry, at planning time; the error names the column and its type.
 
     `refuse` says why this format cannot carry a type that others can, or None.
     """
@@ -106,7 +106,7 @@ def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def broken_promise(array: pa.Array, kind: pa.DataType, path: str = "") -> str | None:
-    """The first field that the type calls NOT NULL and that is null inside a parent that is not, if there is one."""
+    """The first NOT NULL field that is null although its parent is not, if there is one."""
     if not promises_values(kind):
         return None
     array = array.drop_null() if array.null_count else array

@@ -243,7 +243,7 @@ def _number(field_sum: str) -> Column:
 
 
 def _ms(duration: str) -> int:
-    """Of a text that is one."""
+    """The milliseconds of a duration that was validated before."""
     found = DURATION.fullmatch(duration)
     assert found is not None
     return int(found[1]) * UNITS_MS[found[2]]

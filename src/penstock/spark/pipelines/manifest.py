@@ -64,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
     through: dict[str, dict[str, int]] = {}
-    """Of the partitions that this change moved: the next offset that is not archived."""
+    """The next offset that is not archived, for each partition that this change moved."""
     topics: dict[str, TopicFacts] = {}
 
 

@@ -37,7 +37,7 @@ class NodeParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PartitionsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one topic, or of all."""
+    """Asks for the partitions of one topic, or of all."""
 
     topic: TopicName | UnsetType = UNSET
 
@@ -72,9 +72,9 @@ class Cluster:
         self._node = node
 
     async def describe_cluster(self, call: Call[NoParams, None]) -> Answer[ClusterStatus]:
-        picture = await self._node.status.picture()
-        # The picture of a large cluster is megabytes of JSON: the event loop must not wait for it.
-        return Answer(200, await offloaded(OFFLOAD_FROM_BYTES, msgspec.json.encode, picture))
+        snapshot = await self._node.status.snapshot()
+        # The snapshot of a large cluster is megabytes of JSON: the event loop must not wait for it.
+        return Answer(200, await offloaded(OFFLOAD_FROM_BYTES, msgspec.json.encode, snapshot))
 
     async def list_nodes(self, call: Call[NoParams, None]) -> NodeList:
         return NodeList(nodes=self._node.status.nodes())

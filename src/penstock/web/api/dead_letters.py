@@ -32,7 +32,7 @@ HANDLED_QUEUE = "penstock.dead-letters"
 MARK = "penstock-dead-"
 PAGE_RECORDS = 1_000
 PAGES_MAX = 64
-"""Of one response: letters of other queues are in the same topic, and are read too."""
+"""The most pages that are read for one response: letters of other queues are in the same topic, and are read too."""
 MAX_LETTERS = 1_000
 
 QueueName = Annotated[

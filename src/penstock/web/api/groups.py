@@ -46,7 +46,7 @@ from penstock.web.api.topics import TopicName, find_topic
 
 SHARE = "share"
 NO_MEMBER, NO_GENERATION = "", -1
-"""Of a commit by a client that is not a member: allowed while the group has no members."""
+"""A commit by a client that is not a member carries these: allowed while the group has no members."""
 
 GroupName = Annotated[
     str, Meta(min_length=1, max_length=4096, description="A group's id, as consumers have it.")

@@ -15,7 +15,7 @@ from penstock.errors import BatchError
 from penstock.node.queues.delivery_headers import most_unpacked
 
 KEPT_BYTES = 32 * 1024 * 1024
-"""Of all opened batches together, about: keys, values, and RECORD_OVERHEAD for each record."""
+"""The most bytes that all opened batches hold together, about: keys, values, and RECORD_OVERHEAD for each record."""
 RECORD_OVERHEAD = 256
 KEPT_FROM_RECORDS = 64
 """Batches with fewer records are unpacked faster than they are found in the cache."""

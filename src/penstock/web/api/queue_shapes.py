@@ -12,7 +12,7 @@ from penstock.web.api.problems import wrong
 from penstock.web.api.topics import Configs, Count, TopicName
 
 MAX_DURATION_MS = 7 * 24 * 3600 * 1000
-"""Of every delay before a message is delivered again, as in the group configs."""
+"""The longest delay before a message is delivered again, as in the group configs."""
 PEEKED_MAX = 1_000
 SCHEDULED_MAX = 1_000
 
@@ -111,7 +111,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeekParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one topic, of one of its partitions, from an offset on: each only together with the one before."""
+    """`topic`, `partition` and `offset` narrow the search; each needs the one before it."""
 
     queue: QueueName
     topic: TopicName | msgspec.UnsetType = msgspec.UNSET
@@ -138,7 +138,7 @@ class PeekedList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one topic, or of one of its partitions. At most `max_records` messages are listed, of all partitions."""
+    """`topic` and `partition` narrow the list. It has at most `max_records` messages, of all partitions together."""
 
     queue: QueueName
     topic: TopicName | msgspec.UnsetType = msgspec.UNSET
@@ -173,7 +173,7 @@ class ScheduledList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of these topics; of all topics of the queue, if they are left out."""
+    """Removes the messages of these topics; those of all topics of the queue if `topics` is left out."""
 
     topics: Annotated[list[TopicName], Meta(min_length=1, max_length=1_000)] | None = None
 

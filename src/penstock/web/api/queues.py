@@ -112,20 +112,20 @@ class Queues:
             if not _is_selected(params, description):
                 continue
             first = params.offset if isinstance(params.offset, int) else 0
-            room = params.max_records - len(messages)
-            if room > 0:
-                messages += await self._peek_one(call, description, first, room)
+            remaining = params.max_records - len(messages)
+            if remaining > 0:
+                messages += await self._peek_one(call, description, first, remaining)
         return PeekedList(queue=params.queue, messages=messages)
 
     async def _peek_one(
-        self, call: Call[PeekParams, None], description: QueueDescription, first: int, room: int
+        self, call: Call[PeekParams, None], description: QueueDescription, first: int, remaining: int
     ) -> list[Peeked]:
         """Page by page: a page may hold fewer messages than were asked for."""
         topic = self._node.resources.topic(call.caller, description.topic, Operation.READ)
         place = GroupId(topic.topic_id, description.partition)
         found: list[Peeked] = []
-        while first >= 0 and len(found) < room:
-            request = PeekRequest(call.params.queue, place, first, room - len(found), False)
+        while first >= 0 and len(found) < remaining:
+            request = PeekRequest(call.params.queue, place, first, remaining - len(found), False)
             seen = await self._node.queues.router.peek(request, caller=call.caller)
             call.reserved.take(unpacked_total(seen.records))
             found += await offloaded(

@@ -38,7 +38,7 @@ MAX_BYTES = 8 * 1024 * 1024
 MAX_WAIT_MS = 30_000
 """Less than most proxies wait for a response."""
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-"""Of one batch: a few kilobytes can unpack to a hundred megabytes, and many requests may run at once."""
+"""The most that one batch may unpack to: a few kilobytes can become a hundred megabytes, in many requests at once."""
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _told(params: ReadParams, offset: int, found: PartitionData, data: bytes) ->
     """Unpacks the batches one by one, until there are enough records. A batch that does not unpack ends the response
     before it; if it is the first, it is the error."""
     records: list[RecordOut] = []
-    room = params.max_bytes
+    remaining = params.max_bytes
     next_offset = offset
     for position, header in iter_headers(data):
         try:
@@ -189,9 +189,9 @@ def _told(params: ReadParams, offset: int, found: PartitionData, data: bytes) ->
             if record.offset < offset:
                 continue
             size = _size(record)
-            if records and (size > room or len(records) >= params.max_records):
+            if records and (size > remaining or len(records) >= params.max_records):
                 return _encoded(params, found, records, record.offset)
-            room -= size
+            remaining -= size
             records.append(record_out(record, params.encoding))
         next_offset = max(next_offset, header.next_offset)
     return _encoded(params, found, records, next_offset)

@@ -1,10 +1,10 @@
-"""How an operation of the web API is served: path and query become one struct, the body another, the handler returns
-a third. `table` has one row per operation. The row and the handler's signature are all that there is to say about an
-operation: routes, permissions, the OpenAPI document and the shape of errors are made from them.
+"""Serves the operations of the web API: path and query become one struct, the body another, and the handler returns a
+third. `table` has one row per operation. Routes, permissions, the OpenAPI document and the shape of errors are all made
+from that row and the handler's signature.
 
 Paths are matched before they are unquoted, segment by segment: a group's name may hold a slash (as %2F), and stays one
-segment. Everything a caller sends is checked against the structs' constraints; an unknown name is refused, because a
-misspelt option must not be silently without effect.
+segment. Everything a caller sends is checked against the structs' constraints. An unknown name is refused: a misspelt
+option would silently have no effect.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ class NoParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An empty object. The operation changes something, so its caller must send the type of a body: a browser asks
-    before it sends that for a page of another site."""
+    """An empty object. The operation changes something, so its caller must send a Content-Type: with that, a browser
+    asks the broker before it sends the request for a page of another site."""
 
 
 class Call(NamedTuple, Generic[P, B]):
@@ -101,12 +101,12 @@ class HttpOperation(msgspec.Struct, frozen=True):
     """Statuses beside those that every operation has."""
     status: int = 200
     other_statuses: tuple[int, ...] = ()
-    """With the same body as `status`."""
+    """Other statuses that have the same body as `status`."""
     takes_binary: bool = False
 
     @property
     def name(self) -> str:
-        """For programs that are generated from the document: describeTopic."""
+        """The name in the OpenAPI document, from which clients are generated: describeTopic."""
         first, *others = self.handler.__name__.split("_")
         return first + "".join(word.capitalize() for word in others)
 
@@ -163,7 +163,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
 
 
 def routes(operations: Iterable[HttpOperation], node: Node) -> list[Route]:
-    """One for each path."""
+    """One route for each path."""
     by_path: dict[str, dict[str, HttpOperation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
@@ -262,10 +262,10 @@ class Endpoint:
 
 
 def _check_type(operation: HttpOperation, kind: str) -> None:
-    """A browser asks before it sends either type for a page of another site."""
+    """Only types for which a browser asks the broker before it sends a request for a page of another site."""
     expected = (JSON, BINARY) if operation.takes_binary else (JSON,)
     if kind not in expected:
-        message = f"a body of type {kind or 'nothing'}: expected Content-Type {' or '.join(expected)}"
+        message = f"Content-Type is {kind or 'missing'}: expected {' or '.join(expected)}"
         raise Problem(415, "unsupported_media_type", message)
 
 
@@ -297,7 +297,7 @@ def decode(data: bytes, wanted: type[T]) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as trouble:
         raise Problem(400, "invalid_body", f"the body is not JSON: {trouble}") from None
     except RecursionError:
-        raise Problem(400, "invalid_body", "the body is nested too deeply") from None
+        raise Problem(400, "invalid_body", "the body is nested too deeply: send it flatter") from None
 
 
 def read_params(wanted: type[T], request: Request) -> T:
@@ -305,7 +305,7 @@ def read_params(wanted: type[T], request: Request) -> T:
     given: dict[str, str] = dict(request.path_params)
     for name, value in request.query_params.multi_items():
         if name in given:
-            raise wrong(name, "given more than once")
+            raise wrong(name, "given more than once: expected one value")
         given[name] = value
     kinds = _kinds(cast(Hashable, wanted))
     try:

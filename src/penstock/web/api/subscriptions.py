@@ -1,7 +1,7 @@
 """Subscriptions: list, describe, delete. `web.push` pushes their messages.
 
-The coordinator of the group of its name knows a subscription. Lag counts the messages that are not acked: from the
-offset, or the earliest one if that is later, to the latest, without those in `done`.
+A subscription is stored at the coordinator of the group that has its name. Lag counts the messages that are not acked:
+from its offset, or from the earliest offset if that is later, to the latest one, without those in `done`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from penstock.web.api.problems import Problem, refused
 from penstock.web.api.routing import Call, NoParams
 
 SubscriptionName = Annotated[
-    str, Meta(min_length=1, max_length=249, description="A subscription's name, as its subscribers say it.")
+    str, Meta(min_length=1, max_length=249, description="A subscription's name, as its subscribers send it.")
 ]
 Ranges = dict[TopicPartition, tuple[int, int]]
 """First and last offsets of partitions whose leaders answer."""
@@ -39,8 +39,8 @@ class ForgetParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscriber is attached, or none is, since `since_ms`. `ttl_left_ms` is null while one is: then the TTL does not
-    run. `lag` is the sum of the known ones, null if none is known."""
+    """`since_ms`: since when a subscriber is attached, or none is. `ttl_left_ms` is null while one is attached: the TTL
+    does not run then. `lag` is the sum over the partitions whose lag is known, null if there is none."""
 
     subscription: str
     topics: list[str]
@@ -65,8 +65,8 @@ class DoneRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """All messages before `offset` are acked, and those after it in `done` (the first hundred ranges). `unacked` ones
-    were pushed. `latest_offset` and `lag` are null while the partition's leader does not answer."""
+    """All messages before `offset` are acked, and so are those in `done` (the first hundred ranges after it). `unacked`
+    counts pushed messages. `latest_offset` and `lag` are null while the partition's leader does not answer."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ class SubscriptionPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionFacts(SubscriptionSummary, frozen=True, kw_only=True):
-    """`unacked` messages were pushed to the attached subscriber, `deferred` ones are not due."""
+    """`unacked` counts messages that were pushed to the attached subscriber, `deferred` those that are not due yet."""
 
     unacked: int
     deferred: int
@@ -110,7 +110,7 @@ class SubscriptionsApi:
     async def _listed(
         self, client: InnerClient, node: int, ranges: Ranges
     ) -> list[SubscriptionSummary] | None:
-        """Page by page: of many subscriptions with many partitions only the sums stay in memory."""
+        """The subscriptions of one node, page by page: only the sums over their partitions stay in memory."""
         rows: list[SubscriptionSummary] = []
         after = ""
         while True:
@@ -161,14 +161,15 @@ class SubscriptionsApi:
         except KafkaError as trouble:
             if trouble.code != ErrorCode.NON_EMPTY_GROUP:
                 raise
-            message = f"{trouble.message}: end it first, or say force=true to close its connection"
+            message = f"{trouble.message}: stop it first, or send force=true to close its connection"
             raise refused(trouble.code, message, "subscription") from trouble
         if not was_there:
             raise _unknown(name)
 
 
 def _unknown(name: str) -> Problem:
-    return Problem(404, "unknown_subscription", f"there is no subscription {name!r}", "subscription")
+    message = f"there is no subscription {name!r}; GET /v1/subscriptions lists them"
+    return Problem(404, "unknown_subscription", message, "subscription")
 
 
 def _key(place: PositionDescription) -> TopicPartition:

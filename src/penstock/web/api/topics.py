@@ -220,7 +220,7 @@ class Topics:
     async def make(
         self, client: InnerClient, wanted: NewTopic, *, validate_only: bool = False
     ) -> TopicSummary:
-        """Problem if it is refused. `validate_only`: nothing is created."""
+        """Creates a topic; raises Problem if it is refused. `validate_only`: nothing is created."""
         topic = CreatableTopic(
             name=wanted.name,
             num_partitions=DEFAULT if wanted.partitions is None else wanted.partitions,
@@ -315,10 +315,10 @@ _CREATION_FIELDS: dict[int, str] = {
 
 
 def check_known(field: str, unset: Iterable[str], known: Mapping[str, object]) -> None:
-    """Kafka's handlers accept the removal of unknown configs, for tools that clean up; here it is a typing error."""
+    """Refuses unknown names. Kafka's handlers accept them, for tools that clean up; here they are typing errors."""
     for name in unset:
         if name not in known:
-            told = nearest(name, known) or f"; there are {', '.join(sorted(known))}"
+            told = nearest(name, known) or f"; expected one of {', '.join(sorted(known))}"
             raise wrong(field, f"unknown config {name}{told}")
 
 

@@ -1,1 +1,1 @@
-"""Requests and responses between nodes, one module per subsystem. They are also what a node passes to itself."""
+"""Requests and responses between nodes, one module per subsystem. A request to the own node uses the same objects."""

@@ -17,8 +17,8 @@ class ListAckedOffsets(msgspec.Struct, frozen=True, array_like=True):
 
 class AckedOffsets(msgspec.Struct, frozen=True, array_like=True):
     partition_counts: list[int]
-    """Of the sources' topics, 0 for one that does not exist, as the answering node knows them. If it knows of more than
-    the asking node does, other nodes must be asked too."""
+    """How many partitions each of the sources' topics has, 0 for one that does not exist, as the answering node knows
+    them. If it knows of more than the asking node does, other nodes must be asked too."""
     sources: list[tuple[int, int, int]]
     """Topic (its number in KEEPERS), partition and term of each keeper that was counted."""
     progress: list[tuple[int, int, int, int]]

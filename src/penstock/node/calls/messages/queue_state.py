@@ -32,7 +32,7 @@ class ResetState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ListStartOffsets(msgspec.Struct, frozen=True, array_like=True):
-    """Of the queues in one partition of the state topic: of one group, or of all if it is null."""
+    """Asks for the queues in one partition of the state topic: those of one group, or all if `group_id` is None."""
 
     partition: int
     group_id: str | None
