@@ -36,7 +36,7 @@ from confluent_kafka.admin import (  # noqa: E402
 )
 
 from penstock.client import Client  # noqa: E402
-from tests.faults.patience import PATIENCE_SECONDS, eventually  # noqa: E402
+from tests.faults.waiting import PATIENCE_SECONDS, eventually  # noqa: E402
 from tests.upgrade import idempotence, visible  # noqa: E402
 from tests.upgrade.brokers import YEAR_MS, Brokers, HttpNode  # noqa: E402
 

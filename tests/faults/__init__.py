@@ -1,5 +1,5 @@
-"""Real nodes, real clients, real faults: what a cluster of processes keeps when it is ill-treated.
+"""Real nodes, real clients, real faults: the promises of a cluster of processes under crashes and network cuts.
 
-`nodes` starts and hurts processes, `cuts` stands between them, `load` drives clients and notes what they were promised,
-`verdict` compares the promises with what is there.
+`nodes` starts, kills and pauses processes, `network_cuts` relays their traffic, `load` drives clients and records their
+acks, `checks` compares the acks with the stored records.
 """

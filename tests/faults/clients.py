@@ -1,4 +1,4 @@
-"""Real clients, and what they are told of a cluster."""
+"""Real clients, and the metadata that they get from a cluster."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,14 +7,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.faults.waiting import PATIENCE_SECONDS, eventually
 from tests.kafka.raw import RawClient
 
 METADATA_SECONDS = 5.0
 
 
 def settings(bootstrap_servers: str, **more: Any) -> dict[str, Any]:
-    """librdkafka's, made to find a new leader soon."""
+    """Settings of librdkafka that find a new leader soon."""
     ours = {name.replace("_", "."): value for name, value in more.items()}
     return {
         "bootstrap.servers": bootstrap_servers,
@@ -38,7 +38,7 @@ def create_topic(
     eventually(lambda: min(leaders(cluster, name).values(), default=-1) > 0, f"leaders of {name}")
 
 
-class Told:
+class PartitionInfo:
     """One partition, as metadata shows it."""
 
     def __init__(self, leader: int, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> None:
@@ -47,26 +47,28 @@ class Told:
         self.in_sync = in_sync
 
 
-def told(cluster: Cluster, topic: str, asked: int | None = None) -> Mapping[int, Told]:
-    """What the nodes, or one of them, say of a topic; nothing if nobody answers."""
+def describe_partitions(
+    cluster: Cluster, topic: str, asked: int | None = None
+) -> Mapping[int, PartitionInfo]:
+    """The topic's partitions in the metadata of the nodes, or of one of them; empty without an answer."""
     where = cluster.bootstrap_servers if asked is None else cluster[asked].bootstrap_servers
     try:
         known = AdminClient(settings(where)).list_topics(topic, timeout=METADATA_SECONDS)
     except KafkaException:
         return {}
     return {
-        index: Told(one.leader, tuple(one.replicas), tuple(one.isrs))
+        index: PartitionInfo(one.leader, tuple(one.replicas), tuple(one.isrs))
         for index, one in known.topics[topic].partitions.items()
     }
 
 
 def leaders(cluster: Cluster, topic: str, asked: int | None = None) -> dict[int, int]:
-    return {index: one.leader for index, one in told(cluster, topic, asked).items()}
+    return {index: one.leader for index, one in describe_partitions(cluster, topic, asked).items()}
 
 
 def leader_of(cluster: Cluster, topic: str, partition: int = 0, *, other_than: int = 0) -> int:
-    """Who leads; waits until somebody does who is not `other_than`. Asks the others then: who is cut off or stopped
-    has old news."""
+    """The leader; waits until there is one that is not `other_than`. Then it asks the other nodes: one that is cut off
+    or stopped has old metadata."""
     asked = next((node.node_id for node in cluster.running if node.node_id != other_than), None)
     found = -1
 
@@ -80,15 +82,15 @@ def leader_of(cluster: Cluster, topic: str, partition: int = 0, *, other_than: i
 
 
 def wait_in_sync(cluster: Cluster, topic: str) -> None:
-    """Every replica of the topic keeps up again."""
+    """Waits until every replica of the topic is in sync."""
 
     def all_in_sync() -> bool:
-        known = told(cluster, topic)
+        known = describe_partitions(cluster, topic)
         return bool(known) and all(set(one.replicas) == set(one.in_sync) for one in known.values())
 
     eventually(all_in_sync, f"all replicas of {topic} in sync")
 
 
 def raw(cluster: Cluster, node_id: int) -> RawClient:
-    """A client that knows no leaders: it asks this node and takes what it says."""
+    """A client that knows no leaders: it asks this node only."""
     return RawClient(cluster[node_id])

@@ -1,6 +1,6 @@
-"""Clients under way while nodes fail: idempotent producers with acks=all, which note every promise that they are given.
+"""Clients that run while nodes fail: idempotent producers with acks=all, which record every ack.
 
-Each value is unique and tells its producer and its place in that producer's order, so that the verdict needs nothing
+Each value is unique and tells its producer and its place in that producer's order, so that the checks need nothing
 but what is stored.
 """
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, Message, Producer
 
 from tests.faults.clients import settings
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS
+from tests.faults.waiting import PATIENCE_SECONDS
 
 BURST = 10
 PAUSE_SECONDS = 0.02
@@ -19,9 +19,9 @@ PAUSE_SECONDS = 0.02
 the nodes of a small machine starve."""
 QUEUE_MOST = 2000
 BATCH_MOST_BYTES = 8 * 1024
-"""After a failover much waits: it should go out in many batches, as it would have without."""
+"""After a failover many records wait: they should be sent in many batches, as without a failover."""
 REQUEST_MOST_MS = 4000
-"""A node that stands still keeps its connections: a client learns by this alone that it should look elsewhere."""
+"""A paused node keeps its connections: only this timeout makes a client look for another leader."""
 
 
 class Promise(NamedTuple):
@@ -30,7 +30,7 @@ class Promise(NamedTuple):
     value: bytes
     partition: int
     offset: int | None
-    """Nothing where the broker said only that it had the record already."""
+    """None if the broker only answered that it had the record already."""
 
 
 class Work:
@@ -55,7 +55,7 @@ class Work:
         )
         self.promises: list[Promise] = []
         self.last_by_key: dict[bytes, int] = {}
-        """Of each key the highest number that was acknowledged."""
+        """The highest acknowledged number of each key."""
         self.refused: list[str] = []
         self.progress = threading.Condition()
         self._stopping = threading.Event()
@@ -71,7 +71,7 @@ class Work:
             assert len(self.promises) >= target, f"{self.name}: {count} more acks did not come"
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Sends no more; waits until all that was sent is answered, or throws away what is not."""
+        """Sends no more; waits until all sent records are answered, or discards those that are not."""
         self._stopping.set()
         if give_up:
             self._producer.purge()

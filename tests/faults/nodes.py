@@ -1,7 +1,7 @@
-"""A cluster of real processes on this machine, and all that may happen to them.
+"""A cluster of real processes on this machine, and the faults that tests inject.
 
-A process dies with the test that started it: the cluster is a context manager, and on Linux the kernel kills what a
-test run leaves behind that was killed itself.
+A process dies with the test that started it: the cluster is a context manager, and on Linux the kernel kills the
+processes of a test run that was killed itself.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from tests.faults.patience import PATIENCE_SECONDS
+from tests.faults.waiting import PATIENCE_SECONDS
 from tests.ports import free_port
 
 LAUNCH = """
@@ -28,7 +28,7 @@ main()
 
 
 class Node:
-    """One node: its ports and its folder stay, its process comes and goes."""
+    """One node: its ports and its folder stay when its process ends."""
 
     def __init__(self, node_id: int, folder: Path, *, seeds: str = "", advertise: int | None = None) -> None:
         """`advertise`: the port that the other nodes are told instead of the real inter-node port."""
@@ -40,10 +40,10 @@ class Node:
         self.seeds = seeds
         self.flags: tuple[str, ...] = ()
         self.lines: list[str] = []
-        """What it has said, on both streams, in all its lives."""
+        """Its output on both streams, of all its processes."""
         self._said = threading.Condition()
         self._began = 0
-        """The first line of this life."""
+        """The first line of the current process."""
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -59,7 +59,7 @@ class Node:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    # --- coming and going
+    # --- starting and stopping
 
     def start(self) -> None:
         """Does not wait for it: `wait_ready` does."""
@@ -96,11 +96,11 @@ class Node:
 
     def wait_ready(self) -> None:
         """It serves clients."""
-        self.wait_said("ready ", within_this_life=True)
+        self.wait_said("ready ", within_this_process=True)
 
-    def wait_said(self, *words: str, within_this_life: bool = False) -> str:
-        """The line that holds all these words; waits for it to be said."""
-        start = self._began if within_this_life else 0
+    def wait_said(self, *words: str, within_this_process: bool = False) -> str:
+        """Waits for a line of output that contains all these words, and returns it."""
+        start = self._began if within_this_process else 0
 
         def found() -> str | None:
             return next((line for line in self.lines[start:] if all(each in line for each in words)), None)
@@ -113,7 +113,7 @@ class Node:
     def _is_over(self) -> bool:
         return self._reader is not None and not self._reader.is_alive() and not self.is_running
 
-    def story(self) -> str:
+    def output(self) -> str:
         return "".join(self.lines[-60:])
 
     def kill(self) -> None:
@@ -126,7 +126,7 @@ class Node:
         self._signal(signal.SIGTERM)
 
     def wait_stopped(self) -> int:
-        """How it exited."""
+        """Its exit code."""
         return self._ended()
 
     def stop(self) -> int:
@@ -134,7 +134,7 @@ class Node:
         return self._ended()
 
     def pause(self) -> None:
-        """SIGSTOP: it is there, holds its connections, and does nothing."""
+        """SIGSTOP: it keeps its connections and does nothing."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -170,7 +170,7 @@ class Cluster:
         flags: Iterable[str] = (),
         advertise: Mapping[int, int] | None = None,
     ) -> None:
-        """`advertise`: for each node the port of whoever stands in front of it."""
+        """`advertise`: for each node the port of the relay in front of it."""
         self._folder = folder
         self._flags = tuple(flags)
         self.nodes: dict[int, Node] = {}
@@ -196,12 +196,12 @@ class Cluster:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """What nodes said is told when a test failed."""
+        """Prints the output of all nodes if a test failed."""
         for node in self.nodes.values():
             if node.is_running:
                 node.kill()
             if any(exc):
-                sys.stdout.write(f"--- node {node.node_id}\n{node.story()}")
+                sys.stdout.write(f"--- node {node.node_id}\n{node.output()}")
 
     def __getitem__(self, node_id: int) -> Node:
         return self.nodes[node_id]
@@ -231,7 +231,7 @@ class Cluster:
         return node
 
     def bugs(self) -> list[str]:
-        """Lines that no fault from outside should bring a node to say."""
+        """Log lines that no external fault should cause."""
         signs = ("Traceback", "a bug in", "never retrieved", "AssertionError")
         return [line for node in self.nodes.values() for line in node.lines if any(s in line for s in signs)]
 
@@ -243,6 +243,6 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def _environment() -> dict[str, str]:
-    """Without settings of the person's own broker."""
+    """Without settings of the developer's own broker."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     return {**own, "PYTHONUNBUFFERED": "1"}

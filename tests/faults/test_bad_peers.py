@@ -1,4 +1,4 @@
-"""Who does not belong knocks at a cluster that has work to do: it is told no, both sides' logs say why, and the work
+"""Nodes that do not belong connect to a cluster under load: they are refused, both sides' logs say why, and the load
 goes on."""
 
 import socket
@@ -14,11 +14,11 @@ from penstock.node.peers.handshake import MAGIC
 from penstock.swim import Endpoint, MemberMeta
 from penstock.swim.packets import ANY_RECEIVER, Alive, Envelope, Seal, encode_message, pack
 from penstock.types import NodeId, Replica
+from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, settings
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster, Node
-from tests.faults.patience import PATIENCE_SECONDS
-from tests.faults.verdict import assert_kept
+from tests.faults.waiting import PATIENCE_SECONDS
 from tests.ports import free_port
 
 TOPIC = "payments"
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[tuple[Cluster, Load]]:
-    """Three nodes with a key, and clients at work from the first test to the last. Then the verdict."""
+    """Three nodes with a key, and clients at work from the first test to the last. Then the checks."""
     with Cluster(folder, flags=["--cluster-key-file", str(folder / "cluster.key")]) as cluster:
         create_topic(cluster, TOPIC)
         with Load(cluster, TOPIC) as load:
@@ -46,7 +46,7 @@ def guarded(folder: Path) -> Iterator[tuple[Cluster, Load]]:
 
 @pytest.fixture
 def cluster(guarded: tuple[Cluster, Load]) -> Iterator[Cluster]:
-    """The same, with a look at the clients after each test: they must have got on."""
+    """The same; after each test the clients must have made progress."""
     yield guarded[0]
     guarded[1].wait_for_more(SOME)
 
@@ -87,8 +87,8 @@ def wait_closed(client: socket.socket) -> None:
             pass
 
 
-def test_gossip_from_strangers_changes_nobodys_mind(cluster: Cluster) -> None:
-    """Somebody without the key says that node 1 is somewhere else."""
+def test_forged_gossip_changes_no_nodes_membership(cluster: Cluster) -> None:
+    """A sender without the key claims that node 1 has another address."""
     lies = [b"\xff" * 1200, b"", forged_news(None), forged_news(OTHER_KEY.encode())]
     with socket.socket(type=socket.SOCK_DGRAM) as sender:
         for _ in range(20):
@@ -101,7 +101,7 @@ def test_gossip_from_strangers_changes_nobodys_mind(cluster: Cluster) -> None:
 
 
 def forged_news(key: bytes | None) -> bytes:
-    """In gossip's own words, sealed with a key of the stranger's choice or with none."""
+    """A valid gossip packet, sealed with a key of the stranger's choice or with none."""
     elsewhere = Endpoint("127.0.0.1", free_port())
     news = Alive(7, MemberMeta(node=1, folder_incarnation=7, cluster=elsewhere, kafka=elsewhere))
     sender = Replica(NodeId(1), 7)
@@ -122,7 +122,7 @@ def test_a_node_without_a_key_is_refused_and_both_logs_say_so(cluster: Cluster, 
     stranger.flags = ()
     stranger.start()
     stranger.wait_said("it has a cluster key and this node has none")
-    # The cluster's side tells one line for many refusals of one kind and one host: the test before this had it.
+    # The cluster logs one line for many refusals of one kind and one host: the test before this one had it.
 
 
 def test_a_node_of_another_cluster_is_refused_and_both_logs_say_so(cluster: Cluster, stranger: Node) -> None:
@@ -136,7 +136,7 @@ def test_a_node_of_another_cluster_is_refused_and_both_logs_say_so(cluster: Clus
     cluster[1].wait_said("refused", "node 9 is of cluster")
 
 
-def test_of_two_nodes_with_one_id_the_second_is_refused_and_both_logs_say_so(
+def test_a_second_node_with_the_same_id_is_refused_and_both_logs_say_so(
     cluster: Cluster, folder: Path, tmp_path: Path
 ) -> None:
     twin = Node(2, tmp_path, seeds=cluster.seeds)
@@ -152,7 +152,7 @@ def test_of_two_nodes_with_one_id_the_second_is_refused_and_both_logs_say_so(
     assert cluster[2].is_running
 
 
-def test_a_node_whose_seeds_are_not_there_says_so_and_waits(stranger: Node) -> None:
+def test_a_node_whose_seeds_are_unreachable_logs_that_and_waits(stranger: Node) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     stranger.seeds = nowhere
     stranger.start()
@@ -170,7 +170,7 @@ def test_more_replicas_than_nodes_are_refused_with_both_numbers(cluster: Cluster
     assert "3" in str(refused.value)
 
 
-def test_a_node_with_one_seed_that_is_not_there_joins_through_the_others(cluster: Cluster) -> None:
+def test_a_node_with_one_unreachable_seed_joins_through_the_others(cluster: Cluster) -> None:
     """The last one: it stays in the cluster."""
     node = cluster.join(4, seeds=f"127.0.0.1:{free_port()},{cluster.seeds}")
     node.wait_said("connection refused")

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ErrorCode
-from tests.faults.clients import create_topic, leader_of, raw, told
-from tests.faults.cuts import Cuts
+from tests.faults.checks import assert_kept, read_all
+from tests.faults.clients import create_topic, describe_partitions, leader_of, raw
 from tests.faults.load import Load
+from tests.faults.network_cuts import NetworkCuts
 from tests.faults.nodes import Cluster
-from tests.faults.patience import eventually
-from tests.faults.talk import list_latest, produce
-from tests.faults.verdict import assert_kept, read_all
+from tests.faults.raw_requests import list_latest, produce
+from tests.faults.waiting import eventually
 
 TOPIC = "payments"
 SOME = 60
 
 
 @contextmanager
-def cut_cluster(folder: Path) -> Iterator[tuple[Cluster, Cuts]]:
-    with Cuts([1, 2, 3]) as cuts:
+def cut_cluster(folder: Path) -> Iterator[tuple[Cluster, NetworkCuts]]:
+    with NetworkCuts([1, 2, 3]) as cuts:
         cluster = Cluster(folder, advertise=cuts.ports)
         cuts.watch(cluster.nodes)
         with cluster:
@@ -37,7 +37,7 @@ def test_a_leader_cut_from_its_peers_acks_nothing_and_steps_down(tmp_path: Path)
             acked = produce(client, TOPIC, b"before:0")
             assert acked.error == ErrorCode.NONE
             cuts.isolate(leader)
-            # It was written here, and nobody else will ever have it: whatever is answered, it is no ack.
+            # It was written here, and no other node will ever have it: no answer may be an ack.
             assert produce(client, TOPIC, b"cut off:0").error != ErrorCode.NONE
             eventually(
                 lambda: produce(client, TOPIC, b"cut off:1").error == ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -45,7 +45,7 @@ def test_a_leader_cut_from_its_peers_acks_nothing_and_steps_down(tmp_path: Path)
             )
             assert list_latest(client, TOPIC).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert leader_of(cluster, TOPIC, other_than=leader) != leader
-        load.wait_for_more(SOME)  # the clients have found the next one
+        load.wait_for_more(SOME)  # the clients have found the next leader
         cuts.heal()
         load.wait_for_more(SOME)
         load.stop()
@@ -68,7 +68,7 @@ def test_a_leader_with_one_way_cut_is_replaced_and_nothing_acked_is_lost(tmp_pat
         assert_kept(cluster, load)
 
 
-def test_a_leader_and_a_follower_that_lost_each_other_cost_nothing(tmp_path: Path) -> None:
+def test_a_cut_between_a_leader_and_one_follower_does_not_stop_acks(tmp_path: Path) -> None:
     """The third node reaches both. The majority is there all the time, and so are acks, late ones too."""
     with cut_cluster(tmp_path) as (cluster, cuts), Load(cluster, TOPIC) as load:
         load.wait_for_more(SOME)
@@ -77,7 +77,7 @@ def test_a_leader_and_a_follower_that_lost_each_other_cost_nothing(tmp_path: Pat
         cuts.close_pair(leader, other)
         eventually(
             lambda: (
-                other not in told(cluster, TOPIC, leader_of(cluster, TOPIC))[0].in_sync
+                other not in describe_partitions(cluster, TOPIC, leader_of(cluster, TOPIC))[0].in_sync
                 or leader_of(cluster, TOPIC) != leader
             ),
             "the cut is felt",

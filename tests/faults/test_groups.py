@@ -8,12 +8,12 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.batch import iter_headers
 from penstock.errors import ErrorCode
-from tests.faults import talk
+from tests.faults import raw_requests
+from tests.faults.checks import assert_kept, assert_last_records_equal, read_all, read_segments
 from tests.faults.clients import create_topic, leader_of, leaders, raw, settings
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS, eventually
-from tests.faults.verdict import assert_kept, assert_last_records_equal, read_all, read_segments
+from tests.faults.waiting import PATIENCE_SECONDS, eventually
 
 TOPIC = "payments"
 GROUP = "billing"
@@ -40,7 +40,7 @@ def test_a_group_keeps_its_offsets_and_goes_on_when_its_coordinator_is_killed(tm
                 member.commit(offsets=[TopicPartition(TOPIC, 0, promised)], asynchronous=False)
                 victim = cluster[coordinator(cluster)]
                 victim.kill()
-                # The next coordinator knows what was promised, and the member goes on where it was.
+                # The next coordinator has the committed offset, and the member continues there.
                 assert committed(cluster) == promised
                 seen += read_on(member, 100)
                 eventually(lambda: commits(member, seen[-1] + 1), "a commit with the next coordinator")
@@ -84,7 +84,7 @@ def coordinator(cluster: Cluster) -> int:
 
 
 def committed(cluster: Cluster) -> int:
-    """The group's offset, as somebody else reads it."""
+    """The group's offset, read by another client."""
     reader = Consumer(settings(cluster.bootstrap_servers, group_id=GROUP))
     try:
         [place] = reader.committed([TopicPartition(TOPIC, 0)], timeout=PATIENCE_SECONDS)
@@ -110,7 +110,7 @@ def test_a_compacted_topic_keeps_the_last_record_of_each_key_through_failovers(t
                 load.wait_for_more(SOME)
                 victim.start()
                 victim.wait_ready()
-            # Every node has cleaned up by now, at its own time, or will: some records are gone everywhere.
+            # Every node has compacted by now, at its own time, or will: some records are gone everywhere.
             for node in cluster.nodes.values():
                 eventually(has_gaps(cluster, node.node_id), f"node {node.node_id} compacts")
         assert load.refused == []
@@ -137,27 +137,31 @@ def test_a_batch_sent_again_after_failover_is_answered_with_its_first_offset(tmp
         create_topic(cluster, TOPIC)
         first = leader_of(cluster, TOPIC)
         with raw(cluster, first) as client:
-            me = talk.new_producer_id(client)
+            me = raw_requests.new_producer_id(client)
             offsets = [
-                talk.produce(client, TOPIC, f"me:{number}".encode(), talk.ProducerState(me, number)).offset
+                raw_requests.produce(
+                    client, TOPIC, f"me:{number}".encode(), raw_requests.ProducerState(me, number)
+                ).offset
                 for number in range(5)
             ]
         assert offsets == [0, 1, 2, 3, 4]
         cluster[first].kill()
         second = leader_of(cluster, TOPIC, other_than=first)
         with raw(cluster, second) as client:
-            again = talk.Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+            again = raw_requests.Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
             def answered() -> bool:
                 nonlocal again
-                again = talk.produce(client, TOPIC, b"me:3", talk.ProducerState(me, 3))
+                again = raw_requests.produce(client, TOPIC, b"me:3", raw_requests.ProducerState(me, 3))
                 return again.error != ErrorCode.NOT_LEADER_OR_FOLLOWER
 
             eventually(answered, "the next leader answers")
-            assert again == talk.Answer(ErrorCode.NONE, 3)
-            gap = talk.produce(client, TOPIC, b"me:9", talk.ProducerState(me, 9))
+            assert again == raw_requests.Answer(ErrorCode.NONE, 3)
+            gap = raw_requests.produce(client, TOPIC, b"me:9", raw_requests.ProducerState(me, 9))
             assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            assert talk.produce(client, TOPIC, b"me:5", talk.ProducerState(me, 5)) == talk.Answer(0, 5)
+            assert raw_requests.produce(
+                client, TOPIC, b"me:5", raw_requests.ProducerState(me, 5)
+            ) == raw_requests.Answer(0, 5)
         assert min(leaders(cluster, TOPIC).values()) > 0
         stored = read_all(cluster.bootstrap_servers, TOPIC, 1)[0]
         assert stored == {number: f"me:{number}".encode() for number in range(6)}

@@ -1,11 +1,11 @@
-"""kill -9 of one, of two, of all: what was acked stays."""
+"""kill -9 of one node, of two, of all: acked records survive."""
 
 from pathlib import Path
 
+from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, leader_of, leaders
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
-from tests.faults.verdict import assert_kept
 
 TOPIC = "payments"
 PARTITIONS = 4
@@ -77,7 +77,7 @@ def test_a_node_that_lost_its_disk_is_filled_again_from_the_others(tmp_path: Pat
             victim.wait_ready()
             load.wait_for_more(SOME)
         assert_kept(cluster, load)
-        # Now the new copies carry the cluster: another node goes, and the refilled one is needed for a majority.
+        # Now the new copies are needed: another node dies, and the refilled one is part of the majority.
         other = next(node for node in cluster.nodes if node != victim.node_id)
         cluster[other].kill()
         with Load(cluster, TOPIC, partitions=PARTITIONS, producers=1, name="later") as more:

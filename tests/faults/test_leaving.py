@@ -1,14 +1,14 @@
-"""A node that dies while partitions are on their way to it, and what is asked for instead, under load."""
+"""A node that dies while partitions move to it, and other moves that replace these, under load."""
 
 from pathlib import Path
 
 from penstock.cli.http_api import ClusterApi
 from penstock.errors import ErrorCode
+from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, raw
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
-from tests.faults.patience import eventually
-from tests.faults.verdict import assert_kept
+from tests.faults.waiting import eventually
 from tests.kafka.asking import reassign
 from tests.ports import free_port
 
@@ -18,7 +18,7 @@ STAYING = {1, 2, 3}
 
 
 def replicas(api: ClusterApi, partition: int) -> set[int]:
-    """Of the topic, with those that are on their way."""
+    """The replicas of the topic, with those that are being added."""
     return next(
         set(one.replicas)
         for one in api.snapshot().partitions
@@ -27,11 +27,11 @@ def replicas(api: ClusterApi, partition: int) -> set[int]:
 
 
 def begun(api: ClusterApi) -> list[int]:
-    """Partitions whose leader knows how far the newcomer is behind: it has one."""
+    """Partitions whose leader reports how far the new replica is behind."""
     return [move.partition for move in api.snapshot().moves if move.bytes_behind is not None]
 
 
-def test_moves_to_a_node_that_died_are_overtaken_and_it_can_be_decommissioned(tmp_path: Path) -> None:
+def test_moves_to_a_dead_node_are_replaced_and_it_can_be_decommissioned(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, flags=("--set", "replication.auto_rebalance=false"))
     http = f"127.0.0.1:{free_port()}"
     cluster[1].flags += ("--http", http)

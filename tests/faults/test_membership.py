@@ -1,14 +1,14 @@
-"""Nodes that come, and nodes that are restarted one after the other, under load."""
+"""Nodes that join, and nodes that are restarted one after the other, under load."""
 
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from tests.faults.clients import create_topic, told, wait_in_sync
+from tests.faults.checks import assert_kept
+from tests.faults.clients import create_topic, describe_partitions, wait_in_sync
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster, Node
-from tests.faults.patience import eventually
-from tests.faults.verdict import assert_kept
+from tests.faults.waiting import eventually
 
 TOPIC = "payments"
 PARTITIONS = 4
@@ -21,11 +21,11 @@ def test_a_fourth_node_gets_its_share_and_nothing_is_lost_on_the_way(tmp_path: P
         with Load(cluster, TOPIC, partitions=PARTITIONS) as load:
             load.wait_for_more(SOME)
             cluster.join(4)
-            # Twelve copies on four nodes are three each, give or take one: less is not worth a copy.
+            # Twelve replicas on four nodes are three each, plus or minus one: a smaller difference is not worth a copy.
             eventually(lambda: 4 in copies(cluster) and set(copies(cluster).values()) <= {2, 3, 4}, "a share")
             load.wait_for_more(SOME)
         assert_kept(cluster, load)
-        for partition, one in told(cluster, TOPIC).items():
+        for partition, one in describe_partitions(cluster, TOPIC).items():
             given_up = next(iter(set(cluster.nodes) - set(one.replicas)))
             eventually(partial(has_let_go, cluster[given_up], partition), f"node {given_up} lets it go")
 
@@ -36,7 +36,7 @@ def has_let_go(node: Node, partition: int) -> bool:
 
 def copies(cluster: Cluster) -> dict[int, int]:
     """How many partitions each node has; none while one is on its way."""
-    known = list(told(cluster, TOPIC).values())
+    known = list(describe_partitions(cluster, TOPIC).values())
     if len(known) != PARTITIONS or any(len(one.replicas) != 3 for one in known):
         return {}
     return Counter(node for one in known for node in one.replicas)

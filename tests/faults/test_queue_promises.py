@@ -1,4 +1,4 @@
-"""What queues promise, on a cluster of three processes: strict order and every new message, also when leaders die."""
+"""Promises of queues on a cluster of three processes: strict order and every new message, also when leaders die."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +11,14 @@ import pytest
 
 from penstock.client import Client
 from tests.faults.clients import create_topic, leader_of, leaders
-from tests.faults.crews import open_http, restart
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.faults.queue_workers import open_http, restart
+from tests.faults.waiting import PATIENCE_SECONDS, eventually
 from tests.web.workers import working
 
 Unique = Callable[[str], str]
 LATER_MS = 1500
-"""A retry that is still resting when its leader is killed a moment later; if it is not, the order is the same."""
+"""A retry delay that has not ended when the leader is killed a moment later; if it has, the order is the same."""
 
 
 class Trio(NamedTuple):

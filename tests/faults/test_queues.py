@@ -1,12 +1,12 @@
-"""kill -9 in the middle of the work: what was accepted is done once, what was not comes again, on one node and across
+"""kill -9 in the middle of the work: accepted jobs are done once, others are delivered again, on one node and across
 a failover."""
 
 import threading
 from pathlib import Path
 
 from tests.faults.clients import create_topic, leader_of
-from tests.faults.crews import Crew, Ledger, assert_each_was_done_once, restart
 from tests.faults.nodes import Cluster
+from tests.faults.queue_workers import Ledger, WorkerThreads, assert_each_was_done_once, restart
 from tests.kafka.clients.queues import commits, configure, publish, worker
 
 TOPIC, GROUP = "jobs", "workers"
@@ -15,21 +15,21 @@ JOBS = [str(number) for number in range(1500)]
 WORKERS = 2
 
 
-def crew(cluster: Cluster) -> Crew[str]:
-    """Share consumers, who find the nodes themselves."""
+def start_workers(cluster: Cluster) -> WorkerThreads[str]:
+    """Share consumers, which find the nodes themselves."""
 
     def work(ledger: Ledger[str], stopped: threading.Event) -> None:
         with worker(cluster.bootstrap_servers, GROUP, TOPIC, **{"max.poll.records": 20}) as consumer:
             while not stopped.is_set():
                 messages = [one for one in consumer.poll(0.1) if one.error() is None]
                 jobs = [(message.value() or b"").decode() for message in messages]
-                ledger.handed(jobs)
+                ledger.record_delivered(jobs)
                 for message in messages:
                     consumer.acknowledge(message)
                 if messages and commits(consumer):
-                    ledger.told_done(jobs)
+                    ledger.record_done(jobs)
 
-    return Crew([work] * WORKERS)
+    return WorkerThreads([work] * WORKERS)
 
 
 def test_one_node_killed_in_the_middle_does_every_job_once(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_one_node_killed_in_the_middle_does_every_job_once(tmp_path: Path) -> No
         create_topic(cluster, TOPIC, 1, replicas=1)
         configure(node.bootstrap_servers, GROUP, share_auto_offset_reset="earliest")
         publish(node.bootstrap_servers, TOPIC, JOBS, **{"batch.num.messages": 30})
-        with crew(cluster) as ledger:
+        with start_workers(cluster) as ledger:
             for count in (SOME, 2 * SOME):
                 ledger.wait_for(count)
                 node.kill()
@@ -52,7 +52,7 @@ def test_the_leader_killed_in_the_middle_does_every_job_once(tmp_path: Path) -> 
         create_topic(cluster, TOPIC, 2)
         configure(cluster.bootstrap_servers, GROUP, share_auto_offset_reset="earliest")
         publish(cluster.bootstrap_servers, TOPIC, JOBS, **{"batch.num.messages": 30})
-        with crew(cluster) as ledger:
+        with start_workers(cluster) as ledger:
             for count in (SOME, 3 * SOME):
                 ledger.wait_for(count)
                 victim = leader_of(cluster, TOPIC, 0)

@@ -1,4 +1,4 @@
-"""kill -9 under workers over WebSocket: what they were told is done never comes back, and everything else does."""
+"""kill -9 under workers over WebSocket: acknowledged jobs are never delivered again, and all others are."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -9,9 +9,9 @@ import httpx
 from websockets.exceptions import WebSocketException
 
 from tests.faults.clients import leader_of
-from tests.faults.crews import Crew, Ledger, assert_each_was_done_once, open_http, restart
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS
+from tests.faults.queue_workers import Ledger, WorkerThreads, assert_each_was_done_once, open_http, restart
+from tests.faults.waiting import PATIENCE_SECONDS
 from tests.web.workers import Worker, working
 
 QUEUE = "jobs"
@@ -20,9 +20,9 @@ JOBS = range(3000)
 PAUSE_SECONDS = 0.1
 
 
-def crew(urls: Collection[str]) -> Crew[int]:
-    """One worker for each node, which comes back whenever its node does."""
-    return Crew([_worker(url) for url in urls])
+def start_workers(urls: Collection[str]) -> WorkerThreads[int]:
+    """One worker for each node, which reconnects whenever its node is back."""
+    return WorkerThreads([_worker(url) for url in urls])
 
 
 def _worker(url: str) -> Callable[[Ledger[int], threading.Event], None]:
@@ -44,14 +44,14 @@ def _work(worker: Worker, ledger: Ledger[int], stopped: threading.Event) -> None
         except TimeoutError:
             continue
         values = [job["value"] for job in jobs]
-        ledger.handed(values)
+        ledger.record_delivered(values)
         [answer] = worker.settle(jobs).values()
         if "error" not in answer:
-            ledger.told_done(values)
+            ledger.record_done(values)
 
 
-def assert_told_where_all_are(urls: Collection[str]) -> None:
-    """Each node says which partitions are here, and where the others are; it may hear of that a moment later."""
+def assert_all_partitions_are_named(urls: Collection[str]) -> None:
+    """Each node says which partitions it has, and where the others are; it may learn that a moment later."""
     addresses = {url.replace("http://", "ws://") + "/v1/work" for url in urls}
     for url in urls:
         with working(url, "onlookers", QUEUE, credit=0) as worker:
@@ -76,7 +76,7 @@ def test_one_node_killed_in_the_middle_does_every_job_once(tmp_path: Path) -> No
     with cluster:
         [node] = cluster.nodes.values()
         publish(urls[1], partitions=2)
-        with crew(urls.values()) as ledger:
+        with start_workers(urls.values()) as ledger:
             for count in (SOME, 3 * SOME):
                 ledger.wait_for(count)
                 node.kill()
@@ -91,8 +91,8 @@ def test_the_leader_killed_in_the_middle_does_every_job_once(tmp_path: Path) -> 
     urls = open_http(cluster)
     with cluster:
         publish(urls[1], partitions=3, replication_factor=3)
-        assert_told_where_all_are(urls.values())
-        with crew(urls.values()) as ledger:
+        assert_all_partitions_are_named(urls.values())
+        with start_workers(urls.values()) as ledger:
             for count in (SOME, 3 * SOME):
                 ledger.wait_for(count)
                 victim = leader_of(cluster, QUEUE, 0)

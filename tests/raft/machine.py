@@ -1,4 +1,4 @@
-"""One replica as its node runs it: a core, a toy log, a place for votes; and the words for all that it does."""
+"""One replica as its node runs it: a core, a toy log and a hard state; and a one-line description of each effect."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def replica(node: int, life: int = 1) -> Replica:
 
 
 class Machine:
-    """Carries out effects in order, and flushes and saves only when told to."""
+    """Carries out effects in order, and flushes and saves only on request."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Machine:
         self.hard = HardState()
         self.unsaved: list[Persist] = []
         self.refuses = False
-        """Whatever comes has a wrong checksum."""
+        """Every entry that it receives has a wrong checksum."""
         self.core: Raft | None = None
 
     @property
@@ -177,7 +177,7 @@ def describe(effect: Effect) -> str:
         case SendPrefix(to):
             return f"sends its prefix to {to}"
         case Install(message):
-            return f"begins anew at {message.first_index}"
+            return f"restarts its log at {message.first_index}"
         case StartAt(offset):
             return f"starts at offset {offset}"
         case Suspect(index, peer):

@@ -1,4 +1,4 @@
-"""One beat for many groups. What is lost, comes twice or out of order must never pass for a beat, or for a lease."""
+"""One beat for many groups. A lost, repeated or reordered frame must never count as a beat, or as a lease."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -11,7 +11,7 @@ from penstock.raft.beats import NO_REBORN, decode, encode
 from penstock.raft.beats import Pair as PairOfReplicas
 from penstock.types import NO_TERM, GroupId
 from tests.raft.machine import replica
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 A, B = (GroupId(UUID(int=number), 0) for number in (1, 2))
 
@@ -20,21 +20,23 @@ class Pair:
     """Node 1 leads two groups in which node 2 has a replica."""
 
     def __init__(self) -> None:
-        self.stages = {group: Stage(3) for group in (A, B)}
-        for stage in self.stages.values():
-            stage.play(">> elect 1\n>> beat 1")
-        self.now = max(stage.now for stage in self.stages.values())
+        self.scripted_groups = {group: ScriptedGroup(3) for group in (A, B)}
+        for scripted in self.scripted_groups.values():
+            scripted.play(">> elect 1\n>> beat 1")
+        self.now = max(scripted.now for scripted in self.scripted_groups.values())
         self.sender = BeatSender(replica(2), session=7)
         self.receiver = BeatReceiver(replica(1))
 
     def leader(self, group: GroupId) -> Raft | None:
-        return self.stages[group].machines[1].raft
+        return self.scripted_groups[group].machines[1].raft
 
     def follower(self, group: GroupId) -> Raft | None:
-        return self.stages[group].machines[2].raft
+        return self.scripted_groups[group].machines[2].raft
 
     def frame(self, reborn: Mapping[GroupId, PairOfReplicas] = NO_REBORN) -> BeatFrame:
-        beats = [(group, stage.machines[1].raft.beat()) for group, stage in self.stages.items()]
+        beats = [
+            (group, scripted.machines[1].raft.beat()) for group, scripted in self.scripted_groups.items()
+        ]
         frame = self.sender.frame(self.now, beats, reborn)
         assert frame is not None
         return frame
@@ -42,7 +44,7 @@ class Pair:
     def hear(self, frame: BeatFrame) -> BeatReply | None:
         reply, effects = self.receiver.receive(self.now, frame, self.follower)
         for group, some in effects:
-            self.stages[group].machines[2].do(self.now, some)
+            self.scripted_groups[group].machines[2].do(self.now, some)
         return reply
 
     def exchange(self) -> BeatFrame:
@@ -61,23 +63,23 @@ def test_a_frame_names_only_what_has_changed() -> None:
     pair = Pair()
     assert groups(pair.exchange()) == [A, B]
     assert groups(pair.exchange()) == []
-    pair.stages[B].play(">> propose 1 1\n>> settle")
+    pair.scripted_groups[B].play(">> propose 1 1\n>> settle")
     assert groups(pair.exchange()) == [B]
-    assert pair.stages[B].machines[2].raft.commit_index == 2
+    assert pair.scripted_groups[B].machines[2].raft.commit_index == 2
 
 
-def test_a_group_that_is_not_named_hears_its_beat_all_the_same() -> None:
+def test_a_group_that_a_frame_does_not_name_still_gets_its_beat() -> None:
     pair = Pair()
     pair.exchange()
     pair.now += 0.9
     pair.exchange()
     for group in (A, B):
-        assert pair.stages[group].machines[2].raft.heard_at == pair.now
-        assert pair.stages[group].machines[1].raft.may_serve(pair.now + 0.8)
+        assert pair.scripted_groups[group].machines[2].raft.heard_at == pair.now
+        assert pair.scripted_groups[group].machines[1].raft.may_serve(pair.now + 0.8)
 
 
 def test_a_lost_frame_leads_to_everything_being_named_again() -> None:
-    """The lost one may have said that a group has another leader: until then nobody counts anything as heard."""
+    """The lost one may have said that a group has another leader: until then no group counts a beat as heard."""
     pair = Pair()
     pair.exchange()
     pair.now += 0.2
@@ -85,23 +87,23 @@ def test_a_lost_frame_leads_to_everything_being_named_again() -> None:
     pair.now += 0.2
     reply = pair.hear(late := pair.frame())
     assert reply == BeatReply(7, late.sequence, True, [])
-    assert pair.stages[A].machines[2].raft.heard_at == pair.now - 0.4
+    assert pair.scripted_groups[A].machines[2].raft.heard_at == pair.now - 0.4
     pair.sender.receive(pair.now, reply, pair.leader)
     frame = pair.exchange()
     assert (frame.reset, groups(frame)) == (True, [A, B])
 
 
-def test_a_frame_that_comes_twice_or_late_is_no_beat() -> None:
+def test_a_repeated_or_late_frame_is_not_a_beat() -> None:
     pair = Pair()
     first = pair.exchange()
     second = pair.exchange()
     pair.now += 0.5
     assert pair.hear(first) is None
     assert pair.hear(second) is None
-    assert pair.stages[A].machines[2].raft.heard_at == pair.now - 0.5
+    assert pair.scripted_groups[A].machines[2].raft.heard_at == pair.now - 0.5
 
 
-def test_a_receiver_that_starts_anew_asks_for_everything() -> None:
+def test_a_restarted_receiver_asks_for_all_groups() -> None:
     pair = Pair()
     pair.exchange()
     pair.receiver = BeatReceiver(replica(1))
@@ -109,7 +111,7 @@ def test_a_receiver_that_starts_anew_asks_for_everything() -> None:
     assert groups(pair.exchange()) == [A, B]
 
 
-def test_a_reply_of_another_session_counts_for_nothing() -> None:
+def test_a_reply_of_another_session_is_ignored() -> None:
     pair = Pair()
     reply = pair.hear(pair.frame())
     assert reply is not None
@@ -117,16 +119,16 @@ def test_a_reply_of_another_session_counts_for_nothing() -> None:
     pair.frame()
     pair.now += 5
     pair.sender.receive(pair.now, reply, pair.leader)
-    assert not pair.stages[A].machines[1].raft.may_serve(pair.now)
+    assert not pair.scripted_groups[A].machines[1].raft.may_serve(pair.now)
 
 
-def test_a_reply_does_not_speak_for_what_was_said_after_its_frame() -> None:
+def test_a_reply_does_not_confirm_a_term_that_began_after_its_frame() -> None:
     """[5] Between frame and reply the leader lost its term and won another one: the reply is no lease for that."""
     pair = Pair()
     reply = pair.hear(pair.frame())
-    stage = pair.stages[A]
-    stage.play(">> transfer 1 3\n>> settle\n>> transfer 3 1\n>> settle")
-    leader = stage.machines[1].raft
+    scripted = pair.scripted_groups[A]
+    scripted.play(">> transfer 1 3\n>> settle\n>> transfer 3 1\n>> settle")
+    leader = scripted.machines[1].raft
     assert (leader.role, leader.term) == (Role.LEADER, 2)
     sent_at = pair.now
     pair.now += 0.5
@@ -135,13 +137,13 @@ def test_a_reply_does_not_speak_for_what_was_said_after_its_frame() -> None:
     pair.sender.receive(pair.now, reply, pair.leader)
     peers = {row.replica.node: row.beat_sent_at for row in leader.progress()}
     assert peers[2] == float("-inf")
-    assert {row.beat_sent_at for row in pair.stages[B].machines[1].raft.progress()} >= {sent_at}
+    assert {row.beat_sent_at for row in pair.scripted_groups[B].machines[1].raft.progress()} >= {sent_at}
 
 
-def test_a_group_that_is_past_the_term_refuses_and_ends_the_reign() -> None:
+def test_a_group_in_a_later_term_refuses_the_beat_and_deposes_the_leader() -> None:
     pair = Pair()
     pair.exchange()
-    follower = pair.stages[A].machines[2]
+    follower = pair.scripted_groups[A].machines[2]
     follower.raft.refused(pair.now, replica(3), 9)
     follower.hard = follower.raft.hard
     reply = pair.hear(pair.frame())
@@ -149,10 +151,11 @@ def test_a_group_that_is_past_the_term_refuses_and_ends_the_reign() -> None:
     assert reply.refused == [(A, 9)]
     ((group, _effects),) = pair.sender.receive(pair.now, reply, pair.leader)
     assert group == A
-    assert (pair.stages[A].machines[1].raft.role, pair.stages[A].machines[1].raft.term) == (Role.FOLLOWER, 9)
+    leader = pair.scripted_groups[A].machines[1].raft
+    assert (leader.role, leader.term) == (Role.FOLLOWER, 9)
 
 
-def test_a_group_that_is_not_here_yet_is_named_until_it_is() -> None:
+def test_a_group_that_the_receiver_does_not_have_yet_is_named_until_it_does() -> None:
     pair = Pair()
     frame = pair.frame()
     reply, _ = pair.receiver.receive(pair.now, frame, lambda group: None)
@@ -160,17 +163,17 @@ def test_a_group_that_is_not_here_yet_is_named_until_it_is() -> None:
     assert reply.refused == [(A, -1), (B, -1)]
     assert pair.sender.receive(pair.now, reply, pair.leader) == []
     assert groups(pair.exchange()) == [A, B]
-    assert pair.stages[A].machines[1].raft.may_serve(pair.now)
+    assert pair.scripted_groups[A].machines[1].raft.may_serve(pair.now)
 
 
-def test_a_group_that_is_led_no_more_is_dropped() -> None:
+def test_a_group_that_the_sender_no_longer_leads_is_dropped() -> None:
     pair = Pair()
     pair.exchange()
-    del pair.stages[B]
+    del pair.scripted_groups[B]
     frame = pair.exchange()
     assert frame.dropped == [B]
     assert pair.exchange().dropped == []
-    del pair.stages[A]
+    del pair.scripted_groups[A]
     assert pair.sender.frame(pair.now, []) is not None
     assert pair.sender.frame(pair.now, []) is None
 
@@ -197,54 +200,54 @@ def test_a_frame_of_too_many_bytes_is_not_read() -> None:
         decode(bytes((8 << 20) + 1))
 
 
-def test_who_has_forgotten_what_matches_asks_with_every_beat() -> None:
+def test_a_follower_that_does_not_know_its_match_asks_with_every_beat() -> None:
     """The first question may be lost, and the beats that follow say nothing new."""
     pair = Pair()
     pair.exchange()
-    stage = pair.stages[A]
-    stage.play(">> crash 2\n>> start 2")
+    scripted = pair.scripted_groups[A]
+    scripted.play(">> crash 2\n>> start 2")
     pair.receiver = BeatReceiver(replica(1))
     pair.exchange()
     pair.exchange()
-    stage.play(">> deliver")
-    stage.machines[2].crash()
-    stage.machines[2].start(pair.now)
+    scripted.play(">> deliver")
+    scripted.machines[2].crash()
+    scripted.machines[2].start(pair.now)
     pair.receiver = BeatReceiver(replica(1))
     pair.exchange()
     pair.exchange()
-    stage.wires.clear()
+    scripted.wires.clear()
     pair.exchange()
-    stage.play(">> deliver")
-    assert stage.machines[2].raft.commit_index == stage.machines[1].raft.commit_index
+    scripted.play(">> deliver")
+    assert scripted.machines[2].raft.commit_index == scripted.machines[1].raft.commit_index
 
 
-# --- replicas that were made anew alone
+# --- replicas that were recreated alone
 
 
-def test_a_replica_in_another_life_is_spoken_to_and_answers_as_what_it_is() -> None:
-    """Node 2 is in group A what it was made anew as, and in B what its folder is."""
+def test_a_recreated_replica_is_addressed_and_answers_under_its_new_incarnation() -> None:
+    """Node 2 has in group A the incarnation of a recreated replica, and in B that of its folder."""
     pair = Pair()
     reborn = replica(2).in_life(1)
-    stage = pair.stages[A]
-    stage.wipe(2, reborn.incarnation)
-    stage.play(">> change 1 1 2 3\n>> settle")
+    scripted = pair.scripted_groups[A]
+    scripted.wipe(2, reborn.incarnation)
+    scripted.play(">> change 1 1 2 3\n>> settle")
     pair.receiver = BeatReceiver(replica(1), replica(2))
-    pair.now = max(one.now for one in pair.stages.values())
+    pair.now = max(one.now for one in pair.scripted_groups.values())
     frame = pair.frame(reborn={A: PairOfReplicas(0, reborn.incarnation)})
     reply = pair.hear(frame)
     assert reply is not None
     assert reply.refused == []
     pair.sender.receive(pair.now, reply, pair.leader)
-    progress = {one.replica: one.beat_sent_at for one in stage.machines[1].raft.progress()}
+    progress = {one.replica: one.beat_sent_at for one in scripted.machines[1].raft.progress()}
     assert progress[reborn] == pair.now
-    assert stage.machines[2].raft.heard_at == pair.now
+    assert scripted.machines[2].raft.heard_at == pair.now
 
 
 @pytest.mark.parametrize("life", [0, 2])
-def test_a_beat_for_another_life_is_not_taken(life: int) -> None:
+def test_a_beat_for_another_incarnation_is_not_taken(life: int) -> None:
     pair = Pair()
-    stage = pair.stages[A]
-    stage.wipe(2, replica(2).in_life(1).incarnation)
+    scripted = pair.scripted_groups[A]
+    scripted.wipe(2, replica(2).in_life(1).incarnation)
     pair.receiver = BeatReceiver(replica(1), replica(2))
     meant = replica(2).in_life(life).incarnation if life else 0
     reply = pair.hear(pair.frame(reborn={A: PairOfReplicas(0, meant)}))
@@ -252,15 +255,15 @@ def test_a_beat_for_another_life_is_not_taken(life: int) -> None:
     assert reply.refused == [(A, NO_TERM)]
 
 
-def test_a_leader_in_another_life_is_followed_as_what_it_is() -> None:
+def test_a_recreated_leader_is_followed_under_its_new_incarnation() -> None:
     receiver = BeatReceiver(replica(1), replica(2))
-    stage = Stage(3)
-    follower = stage.machines[2]
+    scripted = ScriptedGroup(3)
+    follower = scripted.machines[2]
     reborn = replica(1).in_life(3)
     sender = BeatSender(replica(2), session=7)
     lives = {A: PairOfReplicas(reborn.incarnation, 0)}
-    frame = sender.frame(stage.now, [(A, Beat(4, 0, 0))], lives)
+    frame = sender.frame(scripted.now, [(A, Beat(4, 0, 0))], lives)
     assert frame is not None
-    _, effects = receiver.receive(stage.now, frame, lambda _: follower.raft)
-    follower.do(stage.now, effects[0][1])
+    _, effects = receiver.receive(scripted.now, frame, lambda _: follower.raft)
+    follower.do(scripted.now, effects[0][1])
     assert (follower.raft.leader, follower.raft.term) == (reborn, 4)

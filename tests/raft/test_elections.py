@@ -1,14 +1,14 @@
-"""How a group comes to a leader, and keeps it. Numbers in brackets are the invariants of raft/core.py."""
+"""How a group elects a leader, and keeps it. Numbers in brackets are the invariants of raft/core.py."""
 
 from penstock.raft import Beat, HardState, RequestVote, Role, Send, VoteReply
 from tests.raft.machine import replica
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 
 def test_the_first_voter_of_a_new_group_leads_after_two_round_trips() -> None:
     """Votes, requests and grants wait for the disk (1)."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         > tick 1
         1 is pre-candidate in term -1
         1 -> 2 asks for a pre-vote in 0, log 0@-1
@@ -52,24 +52,26 @@ def test_the_first_voter_of_a_new_group_leads_after_two_round_trips() -> None:
 
 def test_a_candidate_is_not_elected_before_its_own_vote_is_durable() -> None:
     """[1] Not even by the votes of all others."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> tick 1
         >> deliver
     """)
-    one = stage.machines[1]
+    one = scripted.machines[1]
     assert one.raft.role is Role.CANDIDATE
     for voter in (2, 3):
-        one.do(stage.now, one.raft.step(stage.now, replica(voter), VoteReply(0, granted=True, pre=False)))
+        one.do(
+            scripted.now, one.raft.step(scripted.now, replica(voter), VoteReply(0, granted=True, pre=False))
+        )
     assert one.raft.role is Role.CANDIDATE
-    one.save(stage.now)
+    one.save(scripted.now)
     assert one.raft.role is Role.LEADER
 
 
-def test_a_vote_is_given_once_in_a_term_and_again_only_to_the_same() -> None:
+def test_a_vote_is_given_once_in_a_term_and_repeated_only_to_the_same_candidate() -> None:
     """[2]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> crash 1
         > tick 2
@@ -101,8 +103,8 @@ def test_a_vote_is_given_once_in_a_term_and_again_only_to_the_same() -> None:
 
 def test_a_shorter_log_gets_no_vote() -> None:
     """[3] Nor a pre-vote: so its term stays as it is."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 3
         >> propose 1 2
@@ -122,10 +124,10 @@ def test_a_shorter_log_gets_no_vote() -> None:
     """)
 
 
-def test_who_comes_back_from_a_cut_disturbs_nobody() -> None:
-    """[4, 5] It asks in vain, its term does not grow, and the next beat calms it."""
-    stage = Stage(3)
-    stage.play("""
+def test_a_replica_that_was_cut_off_returns_without_an_election() -> None:
+    """[4, 5] Its pre-votes are denied, its term does not grow, and the next beat ends its candidacy."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 3
         > wait 0.7
@@ -148,79 +150,79 @@ def test_who_comes_back_from_a_cut_disturbs_nobody() -> None:
     """)
 
 
-def test_nobody_helps_to_another_leader_while_its_own_is_there() -> None:
+def test_a_follower_with_a_live_leader_denies_votes() -> None:
     """[5] The request alone, without a pre-vote before it, is passed over as well."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
     """)
-    one, two, three = (stage.machines[node] for node in (1, 2, 3))
+    one, two, three = (scripted.machines[node] for node in (1, 2, 3))
     request = RequestVote(one.raft.term + 1, 9, one.raft.term, pre=False)
-    assert two.raft.step(stage.now + 0.9, three.me, request) == []
-    assert one.raft.step(stage.now + 0.9, three.me, request) == []
-    assert two.raft.step(stage.now + 1.1, three.me, request) != []
+    assert two.raft.step(scripted.now + 0.9, three.me, request) == []
+    assert one.raft.step(scripted.now + 0.9, three.me, request) == []
+    assert two.raft.step(scripted.now + 1.1, three.me, request) != []
 
 
-def test_who_has_just_started_helps_nobody_either() -> None:
+def test_a_replica_that_has_just_started_denies_votes() -> None:
     """[5] It may have answered a leader's beat a moment before it died."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> crash 2
         >> start 2
         > cut 1
     """)
-    two, three = stage.machines[2], stage.machines[3]
+    two, three = scripted.machines[2], scripted.machines[3]
     request = RequestVote(two.raft.term + 1, 9, two.raft.term, pre=True)
-    assert two.raft.step(stage.now + 0.9, three.me, request) == []
-    assert two.raft.step(stage.now + 1.1, three.me, request) != []
+    assert two.raft.step(scripted.now + 0.9, three.me, request) == []
+    assert two.raft.step(scripted.now + 1.1, three.me, request) != []
 
 
-def test_who_lost_the_connection_with_its_leader_stands_when_the_lease_is_over_and_not_before() -> None:
+def test_a_follower_that_lost_its_leader_connection_campaigns_when_the_lease_ends_and_not_before() -> None:
     """[5]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> crash 1
     """)
-    two = stage.machines[2].raft
+    two = scripted.machines[2].raft
     patient = two.next_deadline
-    two.leader_lost(stage.now)
-    lease_ends = stage.now + two.settings.election_timeout_s
+    two.leader_lost(scripted.now)
+    lease_ends = scripted.now + two.settings.election_timeout_s
     assert lease_ends <= two.next_deadline < patient
     stood = two.next_deadline
-    two.leader_lost(stage.now + 5)
+    two.leader_lost(scripted.now + 5)
     assert two.next_deadline == stood
 
 
-def test_a_leader_that_is_heard_again_calms_who_lost_the_connection() -> None:
-    stage = Stage(3)
-    stage.play("""
+def test_a_beat_stops_the_campaign_of_a_follower_that_lost_the_connection() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
     """)
-    two = stage.machines[2].raft
-    two.leader_lost(stage.now)
+    two = scripted.machines[2].raft
+    two.leader_lost(scripted.now)
     stood = two.next_deadline
-    stage.play(">> beat 1")
+    scripted.play(">> beat 1")
     assert two.next_deadline > stood
 
 
-def test_losing_a_connection_makes_no_voter_of_who_is_none() -> None:
-    stage = Stage(1)
-    stage.play(">> elect 1")
-    one = stage.machines[1].raft
-    one.leader_lost(stage.now)
+def test_losing_a_connection_gives_a_leader_no_election_deadline() -> None:
+    scripted = ScriptedGroup(1)
+    scripted.play(">> elect 1")
+    one = scripted.machines[1].raft
+    one.leader_lost(scripted.now)
     assert one.next_deadline == float("inf")
 
 
 def test_a_leader_without_a_majority_steps_down() -> None:
     """[6] (KAFKA-15489)"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> cut 1
@@ -236,36 +238,36 @@ def test_a_leader_without_a_majority_steps_down() -> None:
 
 def test_a_leader_serves_from_a_beat_on_for_less_than_an_election_timeout() -> None:
     """[5, 17]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> wait 0.95
     """)
-    leader = stage.machines[1].raft
-    assert not leader.may_serve(stage.now)
-    stage.play("""
+    leader = scripted.machines[1].raft
+    assert not leader.may_serve(scripted.now)
+    scripted.play("""
         >> beat 1
     """)
-    assert leader.may_serve(stage.now + 0.89)
-    assert not leader.may_serve(stage.now + 0.91)
+    assert leader.may_serve(scripted.now + 0.89)
+    assert not leader.may_serve(scripted.now + 0.91)
 
 
 def test_a_confirmed_term_counts_as_heard_from_its_beginning() -> None:
     """[17] A majority has taken the term's first entry, which was sent after it began."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     assert leader.term_confirmed
-    assert leader.may_serve(stage.now + 0.89)
-    assert not leader.may_serve(stage.now + 0.91)
+    assert leader.may_serve(scripted.now + 0.89)
+    assert not leader.may_serve(scripted.now + 0.91)
 
 
-def test_a_leader_that_is_not_confirmed_serves_nobody() -> None:
+def test_a_leader_that_is_not_confirmed_does_not_serve() -> None:
     """[17] It does not know what was committed before its term, however well it is in touch with its followers."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> tick 1
         >> deliver
         >> save 1
@@ -273,49 +275,49 @@ def test_a_leader_that_is_not_confirmed_serves_nobody() -> None:
         >> save 2
         >> deliver
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     assert (leader.role, leader.term_confirmed) == (Role.LEADER, False)
     for number in (2, 3):
-        leader.answered(stage.now, stage.machines[number].me, leader.term)
-    assert not leader.may_serve(stage.now)
-    stage.play("""
+        leader.answered(scripted.now, scripted.machines[number].me, leader.term)
+    assert not leader.may_serve(scripted.now)
+    scripted.play("""
         >> settle
     """)
-    assert leader.may_serve(stage.now)
+    assert leader.may_serve(scripted.now)
 
 
 def test_an_answer_to_an_old_beat_is_an_old_lease() -> None:
-    """[5] What counts is when the beat was sent: the follower's patience began no earlier."""
-    stage = Stage(3)
-    stage.play("""
+    """[5] The lease runs from when the beat was sent: the follower's election timeout began no earlier."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> wait 0.95
     """)
-    leader, follower = stage.machines[1].raft, stage.machines[2].me
-    leader.answered(stage.now - 2, follower, leader.term)
-    assert not leader.may_serve(stage.now)
-    leader.answered(stage.now - 0.5, follower, leader.term - 1)
-    assert not leader.may_serve(stage.now)
-    leader.answered(stage.now - 0.5, follower, leader.term)
-    assert leader.may_serve(stage.now)
+    leader, follower = scripted.machines[1].raft, scripted.machines[2].me
+    leader.answered(scripted.now - 2, follower, leader.term)
+    assert not leader.may_serve(scripted.now)
+    leader.answered(scripted.now - 0.5, follower, leader.term - 1)
+    assert not leader.may_serve(scripted.now)
+    leader.answered(scripted.now - 0.5, follower, leader.term)
+    assert leader.may_serve(scripted.now)
 
 
 def test_a_beat_is_not_answered_before_its_term_is_durable() -> None:
-    """[1, 5] Who forgets the term by a crash would not keep silent after it."""
-    stage = Stage(3)
-    stage.play("""
+    """[1, 5] A replica that lost the term in a crash would not keep silent after it."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
     """)
-    two, three = stage.machines[2], stage.machines[3]
-    three.do(stage.now, three.raft.step_beat(stage.now, two.me, Beat(7, 0, 0)))
-    assert not three.raft.heard(stage.now, two.me, 7)
-    three.save(stage.now)
-    assert three.raft.heard(stage.now, two.me, 7)
+    two, three = scripted.machines[2], scripted.machines[3]
+    three.do(scripted.now, three.raft.step_beat(scripted.now, two.me, Beat(7, 0, 0)))
+    assert not three.raft.heard(scripted.now, two.me, 7)
+    three.save(scripted.now)
+    assert three.raft.heard(scripted.now, two.me, 7)
 
 
 def test_a_candidate_waits_for_its_disk_instead_of_taking_a_new_term_each_time() -> None:
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> crash 1
         >> wait 0.9
@@ -343,8 +345,8 @@ def test_a_candidate_waits_for_its_disk_instead_of_taking_a_new_term_each_time()
 
 def test_a_sole_voter_leads_after_one_write_and_needs_nothing_more() -> None:
     """[11] No message, no entry of its own, no deadline."""
-    stage = Stage(1)
-    stage.play("""
+    scripted = ScriptedGroup(1)
+    scripted.play("""
         > tick 1
         1 is pre-candidate in term -1
         1 is candidate in term 0
@@ -352,11 +354,11 @@ def test_a_sole_voter_leads_after_one_write_and_needs_nothing_more() -> None:
         > save 1
         1 is leader in term 0
     """)
-    raft = stage.machines[1].raft
+    raft = scripted.machines[1].raft
     assert raft.next_deadline == float("inf")
     assert raft.term_confirmed
-    assert raft.may_serve(stage.now + 1e6)
-    stage.play("""
+    assert raft.may_serve(scripted.now + 1e6)
+    scripted.play("""
         > propose 1 3
         > flush 1
         1 commits 4
@@ -374,40 +376,40 @@ def test_a_sole_voter_leads_after_one_write_and_needs_nothing_more() -> None:
     """)
 
 
-def test_who_does_not_know_its_group_neither_campaigns_nor_votes() -> None:
+def test_a_replica_that_does_not_know_its_group_neither_campaigns_nor_votes() -> None:
     """[15]"""
-    stage = Stage(1, others=1)
-    blank = stage.machines[2]
+    scripted = ScriptedGroup(1, others=1)
+    blank = scripted.machines[2]
     assert blank.raft.next_deadline == float("inf")
-    assert blank.raft.step(stage.now, replica(1), RequestVote(5, 9, 4, pre=False)) == []
-    assert blank.raft.campaign(stage.now) == []
+    assert blank.raft.step(scripted.now, replica(1), RequestVote(5, 9, 4, pre=False)) == []
+    assert blank.raft.campaign(scripted.now) == []
 
 
-def test_who_forgot_its_group_and_has_entries_of_it_votes_but_does_not_campaign() -> None:
-    """[15] A founder was away while its group changed: without its vote two of three might never elect anybody."""
-    stage = Stage(3)
-    stage.play("""
+def test_a_replica_that_forgot_its_group_but_has_its_entries_votes_but_does_not_campaign() -> None:
+    """[15] A founder was away while its group changed: without its vote two of three might never elect a leader."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2
         >> settle
         >> crash 2
         """)
-    forgetful = stage.machines[2]
+    forgetful = scripted.machines[2]
     forgetful.founding = None
-    forgetful.start(stage.now)
+    forgetful.start(scripted.now)
     assert forgetful.raft.config is None
     assert forgetful.raft.next_deadline == float("inf")
-    later = stage.now + 2 * stage.settings.election_timeout_s
+    later = scripted.now + 2 * scripted.settings.election_timeout_s
     request = RequestVote(5, forgetful.log.end_index, forgetful.log.last_term, pre=False)
     forgetful.do(later, forgetful.raft.step(later, replica(3), request))
     assert forgetful.unsaved[0].then == [Send(replica(3), VoteReply(5, granted=True, pre=False))]
     assert forgetful.raft.campaign(later) == []
 
 
-def test_a_term_that_only_the_log_remembers_is_kept() -> None:
+def test_a_term_that_only_the_log_contains_is_kept() -> None:
     """[2] Entries are flushed apart from votes. Here the crash lost the one and kept the other."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> crash 1
         >> wait 0.9
@@ -419,9 +421,9 @@ def test_a_term_that_only_the_log_remembers_is_kept() -> None:
         >> deliver
         >> flush 3
     """)
-    three = stage.machines[3]
+    three = scripted.machines[3]
     three.hard = HardState(0, three.hard.voted_for)
-    stage.play("""
+    scripted.play("""
         > crash 3
         > start 3
         > state

@@ -1,14 +1,14 @@
-"""Schedules that broke others, as far as they concern the core. Numbers are the invariants of raft/core.py."""
+"""Schedules that broke other systems, as far as they concern the core. Numbers are the invariants of raft/core.py."""
 
 from penstock.raft import Append, AppendReply
 from tests.raft.machine import replica
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 
-def test_kafka_10533_what_is_not_flushed_does_not_move_the_watermark() -> None:
+def test_kafka_10533_unflushed_entries_do_not_move_the_watermark() -> None:
     """[9, 11]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 4
         >> deliver
@@ -24,9 +24,9 @@ def test_kafka_10533_what_is_not_flushed_does_not_move_the_watermark() -> None:
 
 
 def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirmed() -> None:
-    """[10, 12] 1 has five entries that nobody else has; the new leader's commit reaches beyond them."""
-    stage = Stage(3)
-    stage.play("""
+    """[10, 12] 1 has five entries that no other replica has; the new leader's commit reaches beyond them."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> cut 1
@@ -61,8 +61,8 @@ def test_kafka_14704_a_follower_commits_nothing_that_its_leader_has_not_confirme
 
 def test_ra_508_a_beats_commit_does_not_cover_a_suffix_that_was_never_compared() -> None:
     """[12]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> cut 1
@@ -86,27 +86,27 @@ def test_ra_508_a_beats_commit_does_not_cover_a_suffix_that_was_never_compared()
     """)
 
 
-def test_kafka_15221_an_answer_from_before_a_wipe_counts_for_nobody() -> None:
+def test_kafka_15221_an_answer_from_before_a_wipe_does_not_count() -> None:
     """[15]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1
         >> deliver
         >> flush 2
     """)
-    stage.wipe(2, life=2)
-    leader = stage.machines[1]
-    leader.flush(stage.now)
+    scripted.wipe(2, life=2)
+    leader = scripted.machines[1]
+    leader.flush(scripted.now)
     assert leader.raft.commit_index == 1
-    assert leader.raft.step(stage.now, replica(2, 2), AppendReply(0, 2, 2)) == []
+    assert leader.raft.step(scripted.now, replica(2, 2), AppendReply(0, 2, 2)) == []
     assert leader.raft.commit_index == 1
 
 
-def test_kafka_9491_who_begins_anew_has_its_watermark_there() -> None:
+def test_kafka_9491_a_replica_that_installs_a_prefix_has_its_watermark_there() -> None:
     """[16]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 3
         >> propose 1 5
@@ -125,9 +125,9 @@ def test_kafka_9491_who_begins_anew_has_its_watermark_there() -> None:
 
 
 def test_kip_279_two_failovers_in_a_row_do_not_make_logs_differ() -> None:
-    """[7, 8] 1 and 2 each wrote an entry at the same place that nobody else has."""
-    stage = Stage(3)
-    stage.play("""
+    """[7, 8] 1 and 2 each wrote an entry at the same index that no other replica has."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1
         >> drop 1 2
@@ -157,14 +157,14 @@ def test_kip_279_two_failovers_in_a_row_do_not_make_logs_differ() -> None:
         2 follower in 2, log 0..4@2 flushed 4, commit 4
         3 leader in 2, log 0..4@2 flushed 4, commit 4
     """)
-    logs = [machine.log.entries for machine in stage.machines.values()]
+    logs = [machine.log.entries for machine in scripted.machines.values()]
     assert logs[0] == logs[1] == logs[2]
 
 
 def test_raft_figure_8_a_majority_alone_does_not_commit_an_entry_of_an_earlier_term() -> None:
     """[11] 1 and 3 have flushed the entry of term 0; that counts only once an entry of term 1 stands above it."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> propose 1 1
@@ -175,31 +175,31 @@ def test_raft_figure_8_a_majority_alone_does_not_commit_an_entry_of_an_earlier_t
         >> start 1
         >> wait 1.0
     """)
-    one, three = stage.machines[1], stage.machines[3]
-    stage.play(">> tick 1\n>> deliver\n>> save 1\n>> deliver\n>> save 3\n>> save 2")
-    stage.wires[replica(2), replica(1)].clear()
-    stage.play("""
+    one, three = scripted.machines[1], scripted.machines[3]
+    scripted.play(">> tick 1\n>> deliver\n>> save 1\n>> deliver\n>> save 3\n>> save 2")
+    scripted.wires[replica(2), replica(1)].clear()
+    scripted.play("""
         > deliver 3 1
         1 is leader in term 1
         1 begins its term
         1 -> 2 append 2@0..3 in 1, commit 0
         1 -> 3 append 2@0..3 in 1, commit 0
     """)
-    stage.wires[replica(1), replica(2)].clear()
+    scripted.wires[replica(1), replica(2)].clear()
     leader = one.raft
     assert (one.log.flushed_index, leader.commit_index) == (2, 0)
-    leader.step(stage.now, three.me, AppendReply(leader.term, 2, 3))
+    leader.step(scripted.now, three.me, AppendReply(leader.term, 2, 3))
     assert leader.commit_index == 0
-    one.flush(stage.now)
+    one.flush(scripted.now)
     assert leader.commit_index == 0
-    leader.step(stage.now, three.me, AppendReply(leader.term, 3, 3))
+    leader.step(scripted.now, three.me, AppendReply(leader.term, 3, 3))
     assert leader.commit_index == 3
 
 
-def test_redpanda_3114_a_flush_from_before_a_cut_does_not_speak_for_what_came_after() -> None:
+def test_redpanda_3114_a_flush_from_before_a_truncation_does_not_cover_later_entries() -> None:
     """[9, 10] 1 had flushed its own entries up to where the new ones end."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> cut 1
@@ -229,8 +229,8 @@ def test_redpanda_3114_a_flush_from_before_a_cut_does_not_speak_for_what_came_af
 
 def test_redpanda_11360_a_deposed_leader_does_not_commit_by_late_answers() -> None:
     """[9, 11]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> propose 1 1
@@ -242,17 +242,17 @@ def test_redpanda_11360_a_deposed_leader_does_not_commit_by_late_answers() -> No
         2 follower in 0, log 0..2@0 flushed 2, commit 1
         3 follower in 0, log 0..2@0 flushed 1, commit 1
     """)
-    one, two = stage.machines[1], stage.machines[2]
-    late = stage.wires[two.me, one.me].pop()
-    one.do(stage.now, one.raft.step(stage.now, replica(3), Append(5, 1, 0, 1, 1, 0)))
-    assert one.raft.step(stage.now, two.me, late) == []
+    one, two = scripted.machines[1], scripted.machines[2]
+    late = scripted.wires[two.me, one.me].pop()
+    one.do(scripted.now, one.raft.step(scripted.now, replica(3), Append(5, 1, 0, 1, 1, 0)))
+    assert one.raft.step(scripted.now, two.me, late) == []
     assert one.raft.commit_index == 1
 
 
 def test_rabbitmq_14589_a_gap_never_stays() -> None:
     """[8] Three of four appends are lost, and no more is written."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1 1 1 1
         >> drop 1 2
@@ -270,8 +270,8 @@ def test_rabbitmq_14589_a_gap_never_stays() -> None:
 
 def test_etcd_14370_a_sole_voter_does_not_commit_before_its_flush() -> None:
     """[11]"""
-    stage = Stage(1)
-    stage.play("""
+    scripted = ScriptedGroup(1)
+    scripted.play("""
         >> elect 1
         > propose 1 1
         > flush 1
@@ -281,8 +281,8 @@ def test_etcd_14370_a_sole_voter_does_not_commit_before_its_flush() -> None:
 
 def test_etcd_15247_a_slow_flush_does_not_hide_the_loss_of_the_majority() -> None:
     """[6]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> propose 1 1
@@ -303,10 +303,10 @@ def test_etcd_15247_a_slow_flush_does_not_hide_the_loss_of_the_majority() -> Non
     """)
 
 
-def test_kip_966_who_lost_its_unflushed_tail_is_filled_up_and_does_not_cut_the_others() -> None:
+def test_kip_966_a_replica_that_lost_its_unflushed_tail_is_refilled_and_truncates_no_other() -> None:
     """[3, 9]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2
         >> deliver
@@ -342,8 +342,8 @@ def test_kip_966_who_lost_its_unflushed_tail_is_filled_up_and_does_not_cut_the_o
 
 def test_kip_1186_a_voter_that_was_never_fed_does_not_block_the_commit() -> None:
     """[13] It becomes a learner first."""
-    stage = Stage(1, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(1, others=1)
+    scripted.play("""
         >> elect 1
         >> propose 1 1
         >> settle
@@ -362,8 +362,8 @@ def test_kip_1186_a_voter_that_was_never_fed_does_not_block_the_commit() -> None
 
 def test_nats_7545_a_vote_that_was_not_durable_was_not_given() -> None:
     """[1]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> crash 1
         >> wait 1.0
@@ -377,6 +377,6 @@ def test_nats_7545_a_vote_that_was_not_durable_was_not_given() -> None:
         > start 3
         > wait 1.1
     """)
-    three = stage.machines[3]
+    three = scripted.machines[3]
     assert three.hard.term == 0
-    assert not stage.wires[replica(3), replica(2)]
+    assert not scripted.wires[replica(3), replica(2)]

@@ -6,13 +6,13 @@ import pytest
 from penstock.errors import ProtocolViolation
 from penstock.raft import GroupConfig, Refusal, Refused
 from tests.raft.machine import SETTINGS, replica
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 
 def test_one_node_becomes_a_group_of_three() -> None:
     """[13, 14] Its term's first entry, learners, both configurations at once, the new one."""
-    stage = Stage(1, others=2)
-    stage.play("""
+    scripted = ScriptedGroup(1, others=2)
+    scripted.play("""
         >> elect 1
         >> propose 1 2
         >> settle
@@ -93,11 +93,11 @@ def test_one_node_becomes_a_group_of_three() -> None:
     """)
 
 
-def test_a_newcomer_that_does_not_come_holds_up_nobody() -> None:
+def test_a_newcomer_that_never_answers_does_not_delay_commits() -> None:
     """[13] It stays a learner, and nothing waits for it; the change is given up."""
     settings = msgspec.structs.replace(SETTINGS, catch_up_timeout_s=2)
-    stage = Stage(3, others=1, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1, settings=settings)
+    scripted.play("""
         >> elect 1
         >> crash 4
         > change 1 1 2 3 4
@@ -152,26 +152,26 @@ def test_a_newcomer_that_does_not_come_holds_up_nobody() -> None:
     """)
 
 
-def test_a_newcomer_that_does_not_come_is_given_up_while_the_others_are_written_to() -> None:
-    """[13] Those who vote already flush with every write: that says nothing of the one that is waited for."""
+def test_a_newcomer_that_never_answers_is_given_up_while_the_voters_take_writes() -> None:
+    """[13] The voters flush with every write: that says nothing about the newcomer."""
     settings = msgspec.structs.replace(SETTINGS, catch_up_timeout_s=2)
-    stage = Stage(3, others=1, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1, settings=settings)
+    scripted.play("""
         >> elect 1
         >> crash 4
         >> change 1 1 2 4
         >> settle
     """)
     for _ in range(4):
-        assert stage.machines[1].raft.changing
-        stage.play("""
+        assert scripted.machines[1].raft.changing
+        scripted.play("""
             >> propose 1 1
             >> settle
             >> wait 0.5
             >> beat 1
         """)
-    assert not stage.machines[1].raft.changing
-    stage.play("""
+    assert not scripted.machines[1].raft.changing
+    scripted.play("""
         > change 1 1 2
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
@@ -180,11 +180,11 @@ def test_a_newcomer_that_does_not_come_is_given_up_while_the_others_are_written_
     """)
 
 
-def test_a_step_that_is_in_the_log_is_waited_for_and_the_clock_is_not_asked_for_at_once_again() -> None:
+def test_a_change_waits_for_its_entry_in_the_log_without_a_busy_timer() -> None:
     """[13] The others are there but flush nothing, so the learners' entry is not committed."""
     settings = msgspec.structs.replace(SETTINGS, catch_up_timeout_s=2)
-    stage = Stage(3, others=1, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1, settings=settings)
+    scripted.play("""
         >> elect 1
         >> change 1 1 2 4
         >> wait 0.9
@@ -192,20 +192,20 @@ def test_a_step_that_is_in_the_log_is_waited_for_and_the_clock_is_not_asked_for_
         >> wait 0.9
         >> beat 1
     """)
-    leader = stage.machines[1]
-    stage.now += 0.3
-    leader.do(stage.now, leader.raft.tick(stage.now))
+    leader = scripted.machines[1]
+    scripted.now += 0.3
+    leader.do(scripted.now, leader.raft.tick(scripted.now))
     assert leader.raft.changing
-    assert leader.raft.next_deadline > stage.now
+    assert leader.raft.next_deadline > scripted.now
 
 
-def test_a_newcomer_that_gets_on_is_waited_for_however_long_it_takes() -> None:
+def test_a_newcomer_that_makes_progress_is_never_given_up() -> None:
     """[13] It takes one batch at a time, and as much is written meanwhile: it never has everything, but it gets on."""
     settings = msgspec.structs.replace(
         SETTINGS, catch_up_timeout_s=2, max_append_bytes=1, max_inflight_messages=1
     )
-    stage = Stage(3, others=1, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1, settings=settings)
+    scripted.play("""
         >> elect 1
         >> propose 1 1 1 1 1 1 1 1 1 1 1 1 1
         >> settle
@@ -214,7 +214,7 @@ def test_a_newcomer_that_gets_on_is_waited_for_however_long_it_takes() -> None:
         >> save 4
     """)
     for _ in range(8):
-        stage.play("""
+        scripted.play("""
             >> propose 1 1
             >> deliver
             >> flush 1
@@ -224,15 +224,15 @@ def test_a_newcomer_that_gets_on_is_waited_for_however_long_it_takes() -> None:
             >> wait 0.5
             >> beat 1
         """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     assert leader.catching_up_for == GroupConfig((replica(1), replica(2), replica(4)))
-    assert stage.machines[4].log.end_index < stage.machines[1].log.end_index
+    assert scripted.machines[4].log.end_index < scripted.machines[1].log.end_index
 
 
-def test_a_change_whose_newcomers_are_not_wanted_any_more_is_abandoned_at_once() -> None:
-    """[13] Nobody votes yet who did not before. The learner goes with the next change."""
-    stage = Stage(3, others=1)
-    stage.play("""
+def test_abandoning_a_change_that_waits_for_newcomers_ends_it_at_once() -> None:
+    """[13] No replica has a vote yet that had none before. The next change removes the learner."""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> elect 1
         >> crash 4
         >> change 1 1 2 4
@@ -241,10 +241,10 @@ def test_a_change_whose_newcomers_are_not_wanted_any_more_is_abandoned_at_once()
         refused: the group's members are being changed
         > abandon 1
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     assert not leader.changing
     assert leader.config == GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
-    stage.play("""
+    scripted.play("""
         > change 1 1 2
         1 writes a configuration
         1 has voters 1 2, outgoing 1 2 3
@@ -257,8 +257,8 @@ def test_a_change_whose_newcomers_are_not_wanted_any_more_is_abandoned_at_once()
 
 def test_a_change_that_was_abandoned_before_its_learners_were_committed_leaves_them_to_the_next_one() -> None:
     """[13, 14] Their entry is in the log, and no other change begins before it is committed."""
-    stage = Stage(3, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> elect 1
         >> change 1 1 2 4
         > abandon 1
@@ -268,9 +268,9 @@ def test_a_change_that_was_abandoned_before_its_learners_were_committed_leaves_t
         refused: the group's members are being changed
         >> settle
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     assert leader.config == GroupConfig((replica(1), replica(2), replica(3)), (), (replica(4),))
-    stage.play("""
+    scripted.play("""
         >> change 1 1 2 3
         >> settle
     """)
@@ -280,8 +280,8 @@ def test_a_change_that_was_abandoned_before_its_learners_were_committed_leaves_t
 
 def test_a_joint_configuration_is_not_abandoned() -> None:
     """[13] Neither by the leader that wrote it nor by the next one: only its end leads out of it."""
-    stage = Stage(3, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> elect 1
         >> change 1 1 2 4
         >> deliver
@@ -294,11 +294,11 @@ def test_a_joint_configuration_is_not_abandoned() -> None:
         > abandon 1
         refused: the group's members are being changed
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     assert leader.config is not None
     assert leader.config.joint
     assert leader.catching_up_for is None
-    stage.play("""
+    scripted.play("""
         >> settle
         > abandon 1
     """)
@@ -306,8 +306,8 @@ def test_a_joint_configuration_is_not_abandoned() -> None:
 
 
 def test_the_new_configuration_is_not_abandoned_before_it_is_committed() -> None:
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> change 1 1 2
         >> flush 1
@@ -330,8 +330,8 @@ def test_the_new_configuration_is_not_abandoned_before_it_is_committed() -> None
 
 def test_a_change_is_refused_before_the_leader_has_committed_in_its_term() -> None:
     """[13]"""
-    stage = Stage(3, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> tick 1
         >> deliver
         >> save 1
@@ -356,10 +356,10 @@ def test_a_change_is_refused_before_the_leader_has_committed_in_its_term() -> No
     """)
 
 
-def test_a_configuration_that_is_cut_off_holds_no_more() -> None:
-    """[14] The leader that wrote it lost its lead before anybody had it."""
-    stage = Stage(3)
-    stage.play("""
+def test_a_truncated_configuration_is_no_longer_in_force() -> None:
+    """[14] The leader that wrote it lost its lead before any other replica had it."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         >> cut 1
@@ -386,8 +386,8 @@ def test_a_configuration_that_is_cut_off_holds_no_more() -> None:
 
 def test_a_joint_configuration_needs_both_halves() -> None:
     """[11] 1, 2 and 3 are all of the old voters, but no majority of the new ones."""
-    stage = Stage(3, others=2)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=2)
+    scripted.play("""
         >> elect 1
         > change 1 1 4 5
         1 writes a configuration
@@ -447,10 +447,10 @@ def test_a_joint_configuration_needs_both_halves() -> None:
     """)
 
 
-def test_the_next_leader_finishes_what_the_last_one_began() -> None:
+def test_the_next_leader_finishes_a_joint_change() -> None:
     """[13] From the joint configuration on the log alone leads to the end."""
-    stage = Stage(3, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> elect 1
         >> change 1 1 2 4
         >> deliver
@@ -517,10 +517,10 @@ def test_the_next_leader_finishes_what_the_last_one_began() -> None:
     """)
 
 
-def test_a_leader_that_is_no_member_any_more_steps_down_and_names_its_heir() -> None:
+def test_a_leader_that_was_removed_steps_down_and_hands_over() -> None:
     """[15]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         > change 1 2 3
         1 writes a configuration
@@ -578,10 +578,10 @@ def test_a_leader_that_is_no_member_any_more_steps_down_and_names_its_heir() -> 
     """)
 
 
-def test_the_removed_do_not_disturb() -> None:
+def test_removed_replicas_do_not_cause_elections() -> None:
     """[4, 5, 15]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 3
         > change 1 1 2
@@ -605,10 +605,10 @@ def test_the_removed_do_not_disturb() -> None:
     """)
 
 
-def test_who_was_removed_may_still_be_needed_to_say_so() -> None:
+def test_a_removed_replica_may_still_be_needed_to_elect_a_leader() -> None:
     """[15] Only 1 has the entry by which it goes, and 2 cannot be elected without it."""
-    stage = Stage(1, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(1, others=1)
+    scripted.play("""
         >> elect 1
         >> change 1 2
         >> flush 1
@@ -675,8 +675,8 @@ def test_who_was_removed_may_still_be_needed_to_say_so() -> None:
 
 
 def test_observers_get_everything_and_decide_nothing() -> None:
-    stage = Stage(3, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> elect 1
         > change 1 1 2 3 / 4
         1 writes a configuration
@@ -705,20 +705,20 @@ def test_observers_get_everything_and_decide_nothing() -> None:
         3 follower in 0, log 0..3@0 flushed 2, commit 2
         4 follower in 0, log 0..3@0 flushed 3, commit 2
     """)
-    progress = stage.machines[1].raft.progress()
+    progress = scripted.machines[1].raft.progress()
     assert [(one.replica.node, one.learner) for one in progress] == [
         (1, False),
         (2, False),
         (3, False),
         (4, True),
     ]
-    assert stage.machines[4].raft.next_deadline == float("inf")
+    assert scripted.machines[4].raft.next_deadline == float("inf")
 
 
 def test_a_node_that_lost_its_folder_is_another_replica() -> None:
-    """[15] What its earlier life answered counts for nobody, and it does not vote."""
-    stage = Stage(3)
-    stage.play("""
+    """[15] The answers of its earlier incarnation do not count, and it does not vote."""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1
         >> settle
@@ -726,10 +726,10 @@ def test_a_node_that_lost_its_folder_is_another_replica() -> None:
         >> deliver
         >> flush 3
     """)
-    late = stage.wires[replica(3), replica(1)].pop()
-    stage.wipe(3, life=2)
-    leader = stage.machines[1]
-    stage.play("""
+    late = scripted.wires[replica(3), replica(1)].pop()
+    scripted.wipe(3, life=2)
+    leader = scripted.machines[1]
+    scripted.play("""
         > change 1 1 2 3
         1 writes a configuration
         1 has voters 1 2 3, learners 3
@@ -744,39 +744,39 @@ def test_a_node_that_lost_its_folder_is_another_replica() -> None:
         3 follower in 0, log 0..6@0 flushed 6, commit 5
     """)
     assert leader.raft.config == GroupConfig((replica(1), replica(2), replica(3, 2)))
-    assert leader.raft.step(stage.now, replica(3), late) == []
+    assert leader.raft.step(scripted.now, replica(3), late) == []
 
 
 def test_limits_on_what_a_configuration_may_be() -> None:
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     too_many = tuple(replica(node) for node in range(1, 66))
     twice = (replica(1), replica(1, 2))
     for voters, learners in [((), ()), (too_many, ()), (twice, ()), (twice[:1], twice[:1])]:
         with pytest.raises(ProtocolViolation):
-            leader.change_config(stage.now, voters, learners)
+            leader.change_config(scripted.now, voters, learners)
     assert not leader.changing
     with pytest.raises(Refused) as refused:
-        stage.machines[2].raft.change_config(stage.now, (replica(1),))
+        scripted.machines[2].raft.change_config(scripted.now, (replica(1),))
     assert refused.value.reason is Refusal.NOT_LEADER
 
 
-def test_lead_is_handed_over_in_one_round_trip() -> None:
+def test_leadership_is_transferred_in_one_round_trip() -> None:
     """[5] The successor need not wait for leases, and the leader has none from then on."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> beat 1
         > transfer 1 3
         1 -> 3 take over from 0
     """)
-    leader = stage.machines[1].raft
-    assert not leader.may_serve(stage.now)
+    leader = scripted.machines[1].raft
+    assert not leader.may_serve(scripted.now)
     assert leader.may_propose() is Refusal.TRANSFERRING
-    stage.play("""
+    scripted.play("""
         > settle
         3 is candidate in term 1
         3 saves term 1, votes for 3
@@ -807,8 +807,8 @@ def test_lead_is_handed_over_in_one_round_trip() -> None:
 
 
 def test_a_successor_is_caught_up_first() -> None:
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         > propose 1 1
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -828,10 +828,10 @@ def test_a_successor_is_caught_up_first() -> None:
     """)
 
 
-def test_a_transfer_that_does_not_get_on_is_given_up() -> None:
+def test_a_transfer_that_makes_no_progress_is_given_up() -> None:
     """The successor never caught up, so it was never sent ahead: nothing has happened."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> crash 3
         >> propose 1 1
@@ -846,10 +846,10 @@ def test_a_transfer_that_does_not_get_on_is_given_up() -> None:
     """)
 
 
-def test_a_successor_that_was_sent_ahead_in_vain_costs_a_term() -> None:
+def test_a_failed_handover_after_the_timeout_message_costs_a_term() -> None:
     """[5] The message may still arrive, and no lease would hold."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> transfer 1 3
         >> crash 3
@@ -875,19 +875,19 @@ def test_a_successor_that_was_sent_ahead_in_vain_costs_a_term() -> None:
     """)
 
 
-def test_a_lead_is_not_handed_to_who_has_no_vote() -> None:
-    stage = Stage(1, others=1)
-    stage.play("""
+def test_leadership_is_not_transferred_to_a_replica_without_a_vote() -> None:
+    scripted = ScriptedGroup(1, others=1)
+    scripted.play("""
         >> elect 1
         > transfer 1 2
         refused: the replica has no vote in this group
     """)
 
 
-def test_a_newcomer_that_comes_late_to_an_idle_group_votes_as_soon_as_it_has_everything() -> None:
+def test_a_late_newcomer_to_an_idle_group_votes_as_soon_as_it_has_everything() -> None:
     """[13] Its first round was a long one, and nothing more is written that a second one could be of."""
-    stage = Stage(3, others=1)
-    stage.play("""
+    scripted = ScriptedGroup(3, others=1)
+    scripted.play("""
         >> elect 1
         >> cut 4
         >> change 1 1 2 3 4
@@ -903,7 +903,7 @@ def test_a_newcomer_that_comes_late_to_an_idle_group_votes_as_soon_as_it_has_eve
         >> wait 0.4
         >> settle
     """)
-    config = stage.machines[1].raft.config
+    config = scripted.machines[1].raft.config
     assert config is not None
     assert config.voters == tuple(replica(node) for node in (1, 2, 3, 4))
     assert not config.joint

@@ -1,4 +1,4 @@
-"""What travels between replicas and what stands in the log, and that nothing else is believed."""
+"""Messages between replicas and control entries in the log round-trip, and all other bytes are refused."""
 
 import msgspec
 import pytest
@@ -59,7 +59,7 @@ def test_a_message_arrives_as_it_was_sent(message: msgspec.Struct) -> None:
         encode(InstallPrefix(3, 10, 2, GroupConfig(()), b"")),
     ],
 )
-def test_what_is_no_message_is_the_peers_fault(body: bytes) -> None:
+def test_bytes_that_are_no_message_are_the_peers_fault(body: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         decode(body)
 
@@ -121,7 +121,7 @@ def test_entries_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
         Entries(msgspec.structs.replace(message, **change))
 
 
-def test_entries_that_break_off_are_refused_wherever_they_do() -> None:
+def test_entries_cut_at_any_byte_are_refused() -> None:
     message = append(filled_log(), 0)
     whole = [len(entry.data) for entry in filled_log().entries]
     boundaries = [sum(whole[:count]) for count in range(len(whole))]
@@ -137,8 +137,8 @@ def test_entries_that_break_off_are_refused_wherever_they_do() -> None:
 def test_a_configuration_is_read_as_it_was_written() -> None:
     assert configs.decode(configs.encode(CONFIG)) == CONFIG
     largest = tuple(replica(node, 2**63 - 1) for node in range(2**31 - 65, 2**31 - 1))
-    everybody = GroupConfig(largest, largest, ())
-    assert configs.decode(configs.encode(everybody)) == everybody
+    members = GroupConfig(largest, largest, ())
+    assert configs.decode(configs.encode(members)) == members
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_configuration_is_read_as_it_was_written() -> None:
         bytes(9000),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(payload: bytes) -> None:
+def test_an_invalid_configuration_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         configs.decode(payload)
 

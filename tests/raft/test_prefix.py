@@ -1,13 +1,13 @@
-"""What becomes of a replica that needs what is deleted. Numbers are the invariants of raft/core.py."""
+"""Replicas that need entries that the leader has deleted. Numbers are the invariants of raft/core.py."""
 
 from penstock.raft import AppendReply, Send
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 
-def test_who_needs_what_is_deleted_begins_anew_behind_it() -> None:
+def test_a_replica_that_needs_deleted_entries_installs_the_prefix() -> None:
     """[16]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 3
         >> propose 1 2 3
@@ -22,7 +22,7 @@ def test_who_needs_what_is_deleted_begins_anew_behind_it() -> None:
         3 starts at offset 2
         3 -> 1 rejects 6, maybe 1@0 in 0
         1 sends its prefix to 3
-        3 begins anew at 3
+        3 restarts its log at 3
         3 has voters 1 2 3
         3 commits 3
         3 -> 1 has flushed 3 of 3 in 0
@@ -41,8 +41,8 @@ def test_who_needs_what_is_deleted_begins_anew_behind_it() -> None:
 
 def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
     """[15, 16] The entry that named its members is deleted."""
-    stage = Stage(1, others=2)
-    stage.play("""
+    scripted = ScriptedGroup(1, others=2)
+    scripted.play("""
         >> elect 1
         >> change 1 1 2
         >> settle
@@ -66,7 +66,7 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
         1 commits 7
         3 -> 1 rejects 6, maybe 0@-1 in 0
         1 sends its prefix to 3
-        3 begins anew at 6
+        3 restarts its log at 6
         3 has voters 1 2
         3 commits 6
         3 -> 1 has flushed 6 of 6 in 0
@@ -107,25 +107,25 @@ def test_a_newcomer_learns_the_group_from_the_prefix() -> None:
     """)
 
 
-def test_a_prefix_that_is_here_already_changes_nothing() -> None:
+def test_a_prefix_that_the_replica_already_has_changes_nothing() -> None:
     """[16] It came late, or twice."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2 3
         >> settle
         >> delete 1 3
     """)
-    leader, follower = stage.machines[1], stage.machines[2]
+    leader, follower = scripted.machines[1], scripted.machines[2]
     message = leader.raft.install_prefix(leader.log.prefix())
-    effects = follower.raft.step(stage.now, leader.me, message)
+    effects = follower.raft.step(scripted.now, leader.me, message)
     assert effects == [Send(leader.me, AppendReply(0, 6, 6))]
 
 
 def test_a_lost_prefix_is_sent_again() -> None:
     """[8]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 3
         >> propose 1 2 3
@@ -141,10 +141,10 @@ def test_a_lost_prefix_is_sent_again() -> None:
         lost: 1 -> 3 prefix up to 3@0 in 0
     """)
     for _ in range(20):
-        stage.play(">> wait 0.5\n>> beat 1")
-    stage.play("""
+        scripted.play(">> wait 0.5\n>> beat 1")
+    scripted.play("""
         > deliver
-        3 begins anew at 3
+        3 restarts its log at 3
         3 has voters 1 2 3
         3 commits 3
         3 -> 1 has flushed 3 of 3 in 0

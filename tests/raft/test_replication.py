@@ -1,4 +1,4 @@
-"""How the leader's log gets to the others, whatever is lost on the way. Numbers are the invariants of raft/core.py."""
+"""Replication of the leader's log, over connections that lose messages. Numbers are the invariants of raft/core.py."""
 
 import msgspec
 import pytest
@@ -12,13 +12,13 @@ from penstock.raft import (
 )
 from penstock.raft.progress import Peer
 from tests.raft.machine import SETTINGS, replica
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 
 def test_an_answer_waits_for_the_flush_and_a_commit_for_a_majority_of_them() -> None:
     """[9, 11]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         > propose 1 3 2
         1 -> 2 append 1@0..4 in 0, commit 1
@@ -47,8 +47,8 @@ def test_an_answer_waits_for_the_flush_and_a_commit_for_a_majority_of_them() -> 
 
 def test_a_lost_append_is_asked_for_again() -> None:
     """[8] An empty append asks what has arrived; the rest follows from there."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         > propose 1 1
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -71,8 +71,8 @@ def test_a_lost_append_is_asked_for_again() -> None:
 
 def test_a_lost_answer_is_asked_for_again_without_sending_anything_twice() -> None:
     """[8]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1
         >> deliver
@@ -90,8 +90,8 @@ def test_a_lost_answer_is_asked_for_again_without_sending_anything_twice() -> No
 
 def test_an_append_that_overtakes_another_sends_the_leader_back() -> None:
     """[7]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1 1
         > swap 1 2
@@ -113,8 +113,8 @@ def test_an_append_that_overtakes_another_sends_the_leader_back() -> None:
 
 def test_an_append_that_comes_twice_is_written_once() -> None:
     """[8]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2
         > repeat 1 2
@@ -130,8 +130,8 @@ def test_an_append_that_comes_twice_is_written_once() -> None:
 
 def test_a_tail_of_another_term_is_cut_at_the_first_entry_that_differs() -> None:
     """[7, 8] Two leaders wrote behind the same entry; only one of them had a majority."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2
         >> settle
@@ -171,43 +171,43 @@ def test_a_tail_of_another_term_is_cut_at_the_first_entry_that_differs() -> None
     """)
 
 
-def test_a_follower_skips_what_the_leaders_term_rules_out() -> None:
+def test_a_follower_skips_entries_that_the_leaders_term_rules_out() -> None:
     """[7] Both sides do: one rejection for a term, not one for each entry."""
-    stage = Stage(3)
-    follower = stage.machines[2]
+    scripted = ScriptedGroup(3)
+    follower = scripted.machines[2]
     for term in (0, 1, 3):
         follower.log.append(2, term)
     follower.log.flush()
-    follower.start(stage.now)
-    follower.do(stage.now, follower.raft.step(stage.now, replica(1), Append(4, 9, 2, 9, 0, 0)))
-    follower.save(stage.now)
-    assert stage.wires[replica(2), replica(1)] == [
+    follower.start(scripted.now)
+    follower.do(scripted.now, follower.raft.step(scripted.now, replica(1), Append(4, 9, 2, 9, 0, 0)))
+    follower.save(scripted.now)
+    assert scripted.wires[replica(2), replica(1)] == [
         AppendReply(4, 0, 0, rejected_index=9, hint_index=6, hint_term=1)
     ]
 
 
-def test_a_leader_skips_what_the_followers_term_rules_out() -> None:
+def test_a_leader_skips_entries_that_the_followers_term_rules_out() -> None:
     """[7]"""
-    stage = Stage(3)
-    leader = stage.machines[1]
+    scripted = ScriptedGroup(3)
+    leader = scripted.machines[1]
     for term in (0, 2):
         leader.log.append(2, term)
     leader.log.flush()
-    leader.start(stage.now)
-    stage.play("""
+    leader.start(scripted.now)
+    scripted.play("""
         >> elect 1
     """)
     rejection = AppendReply(leader.raft.term, 0, 0, rejected_index=6, hint_index=5, hint_term=1)
-    stage.machines[3].crash()
-    leader.raft.part.replication.peers[replica(3)] = Peer(replica(3), 6, stage.now)
-    (send,) = leader.raft.step(stage.now, replica(3), rejection)
+    scripted.machines[3].crash()
+    leader.raft.part.replication.peers[replica(3)] = Peer(replica(3), 6, scripted.now)
+    (send,) = leader.raft.step(scripted.now, replica(3), rejection)
     assert (send.message.prev_index, send.message.prev_term) == (3, 0)
 
 
-def test_a_window_of_messages_and_bytes_bounds_what_is_under_way() -> None:
+def test_the_number_of_messages_in_flight_is_bounded() -> None:
     settings = msgspec.structs.replace(SETTINGS, max_inflight_messages=2)
-    stage = Stage(3, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, settings=settings)
+    scripted.play("""
         >> elect 1
         > propose 1 1 1 1 1
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -224,10 +224,10 @@ def test_a_window_of_messages_and_bytes_bounds_what_is_under_way() -> None:
     """)
 
 
-def test_bytes_bound_it_as_well() -> None:
+def test_the_bytes_in_flight_are_bounded() -> None:
     settings = msgspec.structs.replace(SETTINGS, max_inflight_bytes=100)
-    stage = Stage(3, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, settings=settings)
+    scripted.play("""
         >> elect 1
         > propose 1 1 1 1 1
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -239,23 +239,23 @@ def test_bytes_bound_it_as_well() -> None:
 
 def test_a_leader_that_waits_for_its_majority_takes_no_more_than_the_limit() -> None:
     settings = msgspec.structs.replace(SETTINGS, max_uncommitted_bytes=150)
-    stage = Stage(3, settings=settings)
-    stage.play(">> elect 1")
-    leader = stage.machines[1]
+    scripted = ScriptedGroup(3, settings=settings)
+    scripted.play(">> elect 1")
+    leader = scripted.machines[1]
     for _ in range(3):
         assert leader.raft.may_propose() is None
-        leader.propose(stage.now)
+        leader.propose(scripted.now)
     assert leader.raft.may_propose() is Refusal.TOO_MUCH_UNCOMMITTED
-    stage.play("""
+    scripted.play("""
         >> settle
     """)
     assert leader.raft.may_propose() is None
-    assert stage.machines[2].raft.may_propose() is Refusal.NOT_LEADER
+    assert scripted.machines[2].raft.may_propose() is Refusal.NOT_LEADER
 
 
-def test_a_peer_that_is_gone_is_sent_nothing_until_it_answers_a_beat() -> None:
-    stage = Stage(3)
-    stage.play("""
+def test_an_unreachable_peer_is_sent_nothing_until_it_answers_a_beat() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> crash 3
         >> propose 1 1
@@ -285,10 +285,10 @@ def test_a_peer_that_is_gone_is_sent_nothing_until_it_answers_a_beat() -> None:
     """)
 
 
-def test_followers_hear_of_a_commit_at_once_where_that_is_asked_for() -> None:
+def test_followers_learn_of_a_commit_at_once_if_configured() -> None:
     settings = msgspec.structs.replace(SETTINGS, eager_commit=True)
-    stage = Stage(3, settings=settings)
-    stage.play("""
+    scripted = ScriptedGroup(3, settings=settings)
+    scripted.play("""
         >> elect 1
         > propose 1 1
         1 -> 2 append 1@0..2 in 0, commit 1
@@ -309,9 +309,9 @@ def test_followers_hear_of_a_commit_at_once_where_that_is_asked_for() -> None:
     """)
 
 
-def test_the_leaders_log_start_travels() -> None:
-    stage = Stage(3)
-    stage.play("""
+def test_followers_learn_the_leaders_log_start() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2 2
         >> settle
@@ -329,52 +329,52 @@ def test_the_leaders_log_start_travels() -> None:
     """)
 
 
-def test_what_contradicts_a_committed_entry_halts_the_group() -> None:
+def test_an_append_that_contradicts_a_committed_entry_halts_the_group() -> None:
     """[8]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 1
         >> settle
         >> beat 1
     """)
-    two, stranger = stage.machines[2], stage.machines[3]
-    liar = Stage(1)
+    two, stranger = scripted.machines[2], scripted.machines[3]
+    liar = ScriptedGroup(1)
     liar.machines[1].log.begin_term(4)
     liar.machines[1].log.append(5, 4)
     entries, end = liar.machines[1].log.read_entries(0, 1000)
     with pytest.raises(BrokenPromise, match="committed up to 2"):
-        two.raft.step(stage.now, stranger.me, Append(4, 0, -1, end, 0, 0, entries))
+        two.raft.step(scripted.now, stranger.me, Append(4, 0, -1, end, 0, 0, entries))
 
 
 def test_two_leaders_in_a_term_halt_the_group() -> None:
     """[2]"""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
     """)
     with pytest.raises(BrokenPromise, match="both lead"):
-        stage.machines[1].raft.step(stage.now, replica(2), Append(0, 0, -1, 0, 0, 0))
+        scripted.machines[1].raft.step(scripted.now, replica(2), Append(0, 0, -1, 0, 0, 0))
     with pytest.raises(BrokenPromise, match="both lead"):
-        stage.machines[2].raft.step(stage.now, replica(3), Append(0, 0, -1, 0, 0, 0))
+        scripted.machines[2].raft.step(scripted.now, replica(3), Append(0, 0, -1, 0, 0, 0))
 
 
-def test_an_answer_that_cannot_be_is_the_peers_fault_and_changes_nothing() -> None:
-    stage = Stage(3)
-    stage.play("""
+def test_an_impossible_answer_is_the_peers_fault_and_changes_nothing() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
     """)
-    leader = stage.machines[1].raft
+    leader = scripted.machines[1].raft
     with pytest.raises(ProtocolViolation):
-        leader.step(stage.now, replica(2), AppendReply(0, 5, 5))
+        leader.step(scripted.now, replica(2), AppendReply(0, 5, 5))
     with pytest.raises(ProtocolViolation):
-        leader.step(stage.now, replica(2), AppendReply(0, 1, 0))
+        leader.step(scripted.now, replica(2), AppendReply(0, 1, 0))
     assert [one.match_index for one in leader.progress()] == [1, 1, 1]
 
 
 def test_a_leader_of_an_earlier_term_is_told_so() -> None:
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> cut 1
         >> wait 0.9
@@ -392,10 +392,10 @@ def test_a_leader_of_an_earlier_term_is_told_so() -> None:
     """)
 
 
-def test_who_restarts_in_an_idle_group_is_told_again_what_matches() -> None:
+def test_a_follower_that_restarts_in_an_idle_group_is_told_its_match_again() -> None:
     """[8, 12] The leader knows that nothing is missing there; only the follower has forgotten it."""
-    stage = Stage(3)
-    stage.play("""
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         >> propose 1 2
         >> settle

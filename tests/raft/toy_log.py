@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
 
 def batch(width: int, content: bytes) -> bytearray:
-    """A batch that owns `width` offsets. Nobody here opens it, so it holds no records, only its content."""
+    """A batch that owns `width` offsets. The tests never open it, so it holds no records, only its content."""
     data = bytearray(HEADER_SIZE + len(content))
     length = MIN_BATCH_LENGTH + len(content)
     HEADER.pack_into(data, 0, 0, length, 0, MAGIC, 0, 0, width - 1, -1, -1, -1, -1, -1, width)
@@ -38,7 +38,7 @@ class ToyLog:
         self.start_offset = 0
         self.flushed_index = 0
 
-    # ---- what Raft looks at
+    # ---- read by Raft
 
     @property
     def end_index(self) -> int:
@@ -76,7 +76,7 @@ class ToyLog:
             size, end = size + len(entry.data), entry.end
         return b"".join(parts), end
 
-    # ---- what its owner does
+    # ---- called by its owner
 
     @property
     def end_offset(self) -> int:

@@ -1,4 +1,4 @@
-"""What compaction may leave of a log, and what it may not."""
+"""Which records compaction may remove from a log, and which it must keep."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def committed_keys() -> CommittedKeys:
     return committed_keys
 
 
-def test_a_log_may_lack_what_is_superseded_in_part_of_a_batch_or_all_of_it(
+def test_a_log_may_lack_superseded_records_in_part_of_a_batch_or_all_of_it(
     committed_keys: CommittedKeys,
 ) -> None:
     committed_keys.check("n1", TRUTH, TRUTH, whole=True)
@@ -74,14 +74,14 @@ def fold(*entries: Entry) -> dict[bytes, Record]:
     return {record.key or b"": record for one in entries for record in read_records(one.data)}
 
 
-def test_who_reads_all_has_the_last_word_on_each_key(committed_keys: CommittedKeys) -> None:
+def test_a_reader_of_the_whole_log_has_the_last_value_of_each_key(committed_keys: CommittedKeys) -> None:
     committed_keys.check_fold("r1", fold(*TRUTH), 5, keeps_tombstones=True)
     committed_keys.check_fold("r1", fold(*TRUTH[:2]), 3, keeps_tombstones=True)
     with pytest.raises(Violation, match="of b'a'"):
         committed_keys.check_fold("r1", fold(TRUTH[0], TRUTH[2], TRUTH[3]), 5, keeps_tombstones=True)
 
 
-def test_a_reader_who_missed_a_deletion_is_noticed_where_tombstones_are_kept(
+def test_a_reader_that_missed_a_deletion_is_detected_if_tombstones_are_kept(
     committed_keys: CommittedKeys,
 ) -> None:
     behind = fold(TRUTH[0], TRUTH[1], TRUTH[3])

@@ -1,4 +1,4 @@
-"""What members of a consumer group may be told."""
+"""Which assignments and offsets a coordinator may show to members of a consumer group."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_a_partition_has_one_owner_in_a_generation_and_may_have_another_in_the_n
         checks.assigned("m2", 1, [1])
 
 
-def test_what_was_acknowledged_is_shown_to_whoever_asks_later() -> None:
+def test_an_acknowledged_commit_is_visible_to_every_later_request() -> None:
     checks = GroupChecks("g")
     checks.acknowledged({0: 7})
     checks.shown("m1", 0, 7, reached=checks.reached(0))
@@ -23,14 +23,14 @@ def test_what_was_acknowledged_is_shown_to_whoever_asks_later() -> None:
         checks.shown("m1", 0, 6, reached=checks.reached(0))
 
 
-def test_who_asked_before_an_acknowledgement_need_not_see_it() -> None:
+def test_a_request_from_before_an_acknowledgement_need_not_see_the_commit() -> None:
     checks = GroupChecks("g")
     before = checks.reached(0)
     checks.acknowledged({0: 7})
     checks.shown("m1", 0, 3, reached=before)
 
 
-def test_what_was_shown_to_one_is_shown_to_all() -> None:
+def test_an_offset_that_one_reader_saw_is_visible_to_all_later_readers() -> None:
     checks = GroupChecks("g")
     checks.shown("m1", 0, 9, reached=checks.reached(0))
     with pytest.raises(Violation, match="never goes back"):

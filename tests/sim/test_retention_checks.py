@@ -1,4 +1,4 @@
-"""What retention may delete, judged from outside."""
+"""Which batches retention may delete."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ BATCH = build_batch([Record(0, WRITTEN_MS, None, b"old")])
 
 
 def leader(now_ms: int, batches: int = 3) -> Any:
-    """A replica with so many batches in its log, and what its clock says."""
+    """A replica with so many batches in its log, and with its clock at `now_ms`."""
     log = Log.open(SimDisk(), "p-0", TopicConfig())
     for _ in range(batches):
         append(log, b"v" * 100)
@@ -28,16 +28,16 @@ def leader(now_ms: int, batches: int = 3) -> Any:
     )
 
 
-def test_what_is_older_than_the_retention_may_go() -> None:
+def test_batches_older_than_the_retention_may_be_deleted() -> None:
     check_deletion(Policy(retention_ms=500), leader(WRITTEN_MS + 501), [BATCH], 1)
 
 
-def test_what_is_younger_must_stay() -> None:
+def test_younger_batches_must_stay() -> None:
     with pytest.raises(Violation, match="what it deleted was 500 ms old"):
         check_deletion(Policy(retention_ms=500), leader(WRITTEN_MS + 500), [BATCH], 1)
 
 
-def test_what_is_too_much_may_go_however_young_it_is() -> None:
+def test_batches_above_the_size_limit_may_be_deleted_at_any_age() -> None:
     one = leader(WRITTEN_MS)
     left = one.log.size_bytes
     check_deletion(Policy(retention_bytes=left), one, [BATCH], 0)

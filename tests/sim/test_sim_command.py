@@ -12,14 +12,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(sim, arguments)
 
 
-def test_seeds_that_hold_end_with_0_and_a_table_of_what_happened() -> None:
+def test_passing_seeds_exit_with_0_and_print_a_table_of_events() -> None:
     result = run("--seeds", "2")
     assert result.exit_code == 0, result.output
     assert "entries committed" in result.stdout
     assert "2 seeds of level core" in result.stdout
 
 
-def test_a_seed_that_fails_ends_with_1_and_says_which_promise_and_how_to_see_it_again() -> None:
+def test_a_failing_seed_exits_with_1_and_names_the_promise_and_the_command_to_repeat_it() -> None:
     with applied(next(mutant for mutant in MUTANTS if mutant.name == "vote not flushed")):
         result = run("--seed", "0")
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""The simulated disk forgets as a real one may: no less, and no more."""
+"""The simulated disk loses exactly what a real disk may lose."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def outcomes(disk: SimDisk, path: str = "f", seeds: int = 200) -> set[bytes | No
     return {survivor.read_file(path) if survivor.exists(path) else None for survivor in after}
 
 
-def test_what_was_flushed_survives_and_what_was_not_may_or_may_not() -> None:
+def test_flushed_bytes_survive_and_unflushed_bytes_may_be_lost() -> None:
     disk = written(b"a" * 1000, b"b" * 1000)
     seen = outcomes(disk)
     assert None not in seen
@@ -76,7 +76,7 @@ def test_a_rename_never_loses_both_names() -> None:
         assert disk.after_power_cut(seed).list_dir("") in (["f"], ["g"])
 
 
-def test_a_folder_that_was_not_synced_goes_with_all_in_it() -> None:
+def test_a_folder_that_was_not_synced_may_be_lost_with_its_files() -> None:
     disk = SimDisk(1)
     disk.make_dir("a")
     file = disk.open("a/f", create=True)
@@ -118,7 +118,7 @@ def test_a_failed_flush_has_lost_the_pages_and_a_second_one_does_not_bring_them_
     assert outcomes(disk) == {b"a" * 512 + bytes(512)}
 
 
-def test_no_space_cuts_the_write_back() -> None:
+def test_a_write_without_space_is_undone() -> None:
     disk = written(b"a" * 100)
     disk.capacity = 150
     file = disk.open("f")
@@ -132,7 +132,7 @@ def test_no_space_cuts_the_write_back() -> None:
     disk.open("g", create=True)
 
 
-def test_rot_is_seen_by_readers_and_survives() -> None:
+def test_damaged_bytes_are_visible_to_readers_and_survive_a_crash() -> None:
     disk = written(b"abc")
     disk.flip_bit("f", 1, bit=0)
     assert disk.read_file("f") == b"acc"

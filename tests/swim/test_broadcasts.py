@@ -1,7 +1,7 @@
 """What others have yet to hear."""
 
 from penstock.swim.broadcasts import Broadcasts, retransmit_limit
-from tests.swim.village import replica
+from tests.swim.simulated_cluster import replica
 
 
 def queue(**claims: bytes) -> Broadcasts:

@@ -1,4 +1,4 @@
-"""Packets: what is written is read, and nothing else gets in."""
+"""Packets decode to what was encoded, and all other bytes are refused."""
 
 from contextlib import suppress
 from random import Random
@@ -34,7 +34,7 @@ from penstock.swim.packets import (
 )
 from penstock.swim.values import MAX_INCARNATION, MAX_META_BYTES
 from penstock.types import NodeId, Replica
-from tests.swim.village import KEY, meta, replica
+from tests.swim.simulated_cluster import KEY, meta, replica
 
 MAX_BYTES = 1400
 
@@ -70,16 +70,16 @@ messages = st.one_of(
 )
 
 
-def envelope(*told: Message, cluster_id: str = "village") -> Envelope:
+def envelope(*told: Message, cluster_id: str = "cluster") -> Envelope:
     return Envelope(cluster_id, replica(2), replica(1), 5, 17, pack([encode_message(each) for each in told]))
 
 
 @given(st.lists(messages, max_size=5), replicas, replicas, numbers, numbers, st.sampled_from([KEY, None]))
-def test_what_was_sealed_opens_as_it_was(
+def test_a_sealed_packet_opens_unchanged(
     told: list[Message], sender: Replica, receiver: Replica, epoch: int, sequence: int, key: bytes | None
 ) -> None:
     encoded = pack([encode_message(message) for message in told])
-    sealed = Seal(key).close(Envelope("village", sender, receiver, epoch, sequence, encoded))
+    sealed = Seal(key).close(Envelope("cluster", sender, receiver, epoch, sequence, encoded))
     opened = Seal(key).open(sealed, 10**6)
     assert (opened.sender, opened.receiver, opened.epoch, opened.sequence) == (
         sender,
@@ -91,7 +91,7 @@ def test_what_was_sealed_opens_as_it_was(
 
 
 @given(st.binary(max_size=200), st.sampled_from([KEY, None]))
-def test_bytes_from_nowhere_are_refused_in_one_way(data: bytes, key: bytes | None) -> None:
+def test_random_bytes_raise_one_kind_of_error(data: bytes, key: bytes | None) -> None:
     """Rule 1."""
     with pytest.raises(PacketError):
         decode_messages(Seal(key).open(data, MAX_BYTES))
@@ -99,20 +99,18 @@ def test_bytes_from_nowhere_are_refused_in_one_way(data: bytes, key: bytes | Non
 
 @settings(max_examples=300)
 @given(st.binary(max_size=60), st.binary(max_size=60))
-def test_a_body_of_rubbish_from_one_who_has_the_key_is_refused_in_the_same_way(
-    body: bytes, message: bytes
-) -> None:
+def test_a_garbage_body_sealed_with_the_key_raises_the_same_error(body: bytes, message: bytes) -> None:
     for content in (body, _raw_envelope(message)):
         with suppress(PacketError):
             decode_messages(Seal(None).open(b"\x01\x00" + content, MAX_BYTES))
 
 
 def _raw_envelope(message: bytes) -> bytes:
-    whole = msgspec.msgpack.encode(["village", [2, 1002], [1, 1001], 5, 17, [0]])
+    whole = msgspec.msgpack.encode(["cluster", [2, 1002], [1, 1001], 5, 17, [0]])
     return whole[:-1] + message
 
 
-def test_any_change_of_any_byte_is_noticed() -> None:
+def test_any_change_of_any_byte_is_detected() -> None:
     """Rule 2."""
     sealed = Seal(KEY).close(envelope(Ping(1), Alive(3, meta(2))))
     for position in range(len(sealed)):
@@ -131,7 +129,7 @@ def test_every_shorter_and_longer_packet_is_refused() -> None:
         Seal(KEY).open(sealed + b"\0", MAX_BYTES)
 
 
-def test_packets_bent_at_random_raise_nothing_unexpected() -> None:
+def test_randomly_changed_packets_raise_no_unexpected_error() -> None:
     random = Random(3)
     whole = Seal(None).close(
         envelope(Ping(1), Alive(3, meta(2)), Table(False, (Row(State.DEAD, 1, meta(3)),)))
@@ -184,14 +182,14 @@ def test_an_array_nested_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        [4, MAX_INCARNATION, [2, 1002, "village", ["10.0.0.2", 9192], None, None, "", "", 0]],
-        [4, -1, [2, 1002, "village", ["10.0.0.2", 9192], None, None, "", "", 0]],
-        [4, 1, [-2, 1002, "village", ["10.0.0.2", 9192], None, None, "", "", 0]],
+        [4, MAX_INCARNATION, [2, 1002, "cluster", ["10.0.0.2", 9192], None, None, "", "", 0]],
+        [4, -1, [2, 1002, "cluster", ["10.0.0.2", 9192], None, None, "", "", 0]],
+        [4, 1, [-2, 1002, "cluster", ["10.0.0.2", 9192], None, None, "", "", 0]],
         [4, 1, [2, 1002, "v" * 65, ["10.0.0.2", 9192], None, None, "", "", 0]],
-        [4, 1, [2, 1002, "village", ["h" * 254, 9192], None, None, "", "", 0]],
-        [4, 1, [2, 1002, "village", ["", 9192], None, None, "", "", 0]],
-        [4, 1, [2, 1002, "village", ["10.0.0.2", 65536], None, None, "", "", 0]],
-        [8, True, [[4, 1, [2, 1002, "village", ["10.0.0.2", 9192], None, None, "", "", 0]]]],
+        [4, 1, [2, 1002, "cluster", ["h" * 254, 9192], None, None, "", "", 0]],
+        [4, 1, [2, 1002, "cluster", ["", 9192], None, None, "", "", 0]],
+        [4, 1, [2, 1002, "cluster", ["10.0.0.2", 65536], None, None, "", "", 0]],
+        [8, True, [[4, 1, [2, 1002, "cluster", ["10.0.0.2", 9192], None, None, "", "", 0]]]],
         [0, 2**63],
         [9],
         [],
@@ -199,7 +197,7 @@ def test_an_array_nested_without_end_is_refused() -> None:
 )
 def test_numbers_and_texts_out_of_bounds_are_refused(message: object) -> None:
     """Rule 4."""
-    raw = Envelope("village", replica(2), replica(1), 5, 17, pack([msgspec.msgpack.encode(message)]))
+    raw = Envelope("cluster", replica(2), replica(1), 5, 17, pack([msgspec.msgpack.encode(message)]))
     with pytest.raises(PacketError):
         decode_messages(raw)
 
@@ -228,6 +226,6 @@ def test_metadata_at_its_limit_fits_and_one_byte_more_does_not() -> None:
         of_size(MAX_META_BYTES + 1).validate()
 
 
-def test_metadata_that_nobody_could_read_is_refused_before_it_is_told() -> None:
+def test_metadata_that_peers_could_not_decode_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ConfigError):
         meta(2, cluster=Endpoint("10.0.0.2", 70_000)).validate()

@@ -1,11 +1,11 @@
-"""Every packet counts once."""
+"""Each packet is accepted once."""
 
 from random import Random
 
 from penstock.swim import Session
 from penstock.swim.replay import SESSIONS_PER_SENDER, WINDOW, ReplayGuard
 from penstock.types import NodeId
-from tests.swim.village import replica
+from tests.swim.simulated_cluster import replica
 
 ALICE = replica(1)
 
@@ -24,7 +24,7 @@ def test_packets_may_overtake_one_another_within_the_window() -> None:
     assert not any(guard.accept(ALICE, 1, sequence) for sequence in order)
 
 
-def test_what_is_below_the_window_counts_as_seen() -> None:
+def test_sequences_below_the_window_count_as_seen() -> None:
     guard = ReplayGuard(10)
     assert guard.accept(ALICE, 1, WINDOW)
     assert guard.accept(ALICE, 1, 1)
@@ -39,7 +39,7 @@ def test_a_leap_leaves_nothing_of_the_old_window_and_takes_no_memory() -> None:
     assert not guard.accept(ALICE, 1, 5)
 
 
-def test_a_new_boot_begins_anew_and_the_old_one_is_over() -> None:
+def test_a_new_boot_has_its_own_window_and_ends_the_old_one() -> None:
     guard = ReplayGuard(10)
     assert guard.accept(ALICE, 1, 500)
     assert guard.accept(ALICE, 2, 0)
@@ -54,7 +54,7 @@ def test_senders_do_not_share_a_window() -> None:
     assert guard.accept(replica(2), 1, 0)
 
 
-def test_of_too_many_senders_the_one_that_was_silent_longest_is_forgotten() -> None:
+def test_with_too_many_senders_the_longest_silent_one_is_forgotten() -> None:
     guard = ReplayGuard(3)
     for node in (1, 2, 3, 1, 4):
         guard.accept(replica(node), 1, node if len(guard) < 3 else 100 + node)
@@ -110,7 +110,7 @@ def test_after_the_connection_has_ended_a_later_boot_takes_over() -> None:
     assert guard.accept(ALICE, 6, 0)
 
 
-def test_boots_without_end_leave_a_few_windows() -> None:
+def test_many_boots_keep_a_bounded_number_of_windows() -> None:
     guard = ReplayGuard(10)
     assert all(guard.accept(ALICE, epoch, 0) for epoch in range(100))
     assert len(guard._senders[ALICE].windows) == SESSIONS_PER_SENDER

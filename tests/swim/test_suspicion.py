@@ -1,4 +1,4 @@
-"""How long an accused member has, and how much a node doubts itself."""
+"""How long a suspected member has to refute, and a node's own health score."""
 
 import pytest
 
@@ -18,24 +18,24 @@ def suspicion(members: int, *confirmers: int) -> Suspicion:
     return begun
 
 
-def test_alone_with_its_suspicion_a_node_waits_six_times_as_long_as_with_two_who_agree() -> None:
+def test_an_unconfirmed_suspicion_lasts_six_times_as_long_as_one_with_two_confirmations() -> None:
     assert suspicion(10).deadline == pytest.approx(100 + 24)
     assert suspicion(10, 2, 3).deadline == pytest.approx(100 + 4)
 
 
-def test_the_first_who_agrees_takes_off_more_than_the_second() -> None:
+def test_the_first_confirmation_shortens_a_suspicion_more_than_the_second() -> None:
     none, one, two = (suspicion(10, *others).deadline for others in ((), (2,), (2, 3)))
     assert none - one > one - two > 0
 
 
-def test_who_says_it_twice_confirms_once() -> None:
+def test_a_node_that_confirms_twice_counts_once() -> None:
     begun = suspicion(10)
     assert not begun.confirm(NodeId(1)), "the first accuser does not confirm itself"
     assert begun.confirm(NodeId(2))
     assert not begun.confirm(NodeId(2))
 
 
-def test_more_than_are_expected_change_nothing() -> None:
+def test_more_confirmations_than_expected_change_nothing() -> None:
     begun = suspicion(10, 2, 3)
     assert not begun.confirm(NodeId(4))
     assert begun.deadline == begun.started + begun.shortest

@@ -10,7 +10,7 @@ from penstock.swim import Endpoint, Member, State, SwimSettings
 from penstock.swim.packets import Alive, Claim, Dead, Left, Suspect
 from penstock.swim.table import ClaimResult, MemberTable
 from penstock.types import NodeId
-from tests.swim.village import meta, replica
+from tests.swim.simulated_cluster import meta, replica
 
 BOB = replica(2)
 
@@ -75,7 +75,7 @@ claims_about_bob = st.one_of(
 
 @given(st.lists(claims_about_bob, min_size=1, max_size=12), st.integers())
 def test_tables_that_hear_the_same_in_any_order_end_up_equal(claims: list[Claim], seed: int) -> None:
-    """For all who have met the member before; a claim about a stranger means nothing (only Alive introduces)."""
+    """For tables that know the member already; a claim about an unknown node is ignored (only Alive introduces one)."""
     shuffled = list(claims)
     Random(seed).shuffle(shuffled)
     one, other = table(), table()
@@ -103,13 +103,13 @@ def test_the_table_never_contradicts_itself(claims: list[Claim]) -> None:
 
 
 @pytest.mark.parametrize("claim", [suspect(5), Dead(5, BOB), Left(5, BOB)])
-def test_nobody_is_introduced_by_an_accusation(claim: Claim) -> None:
+def test_an_accusation_does_not_introduce_a_member(claim: Claim) -> None:
     members = table()
     assert hears(members, claim) is ClaimResult.OLD
     assert BOB not in members.rows
 
 
-def test_a_full_table_makes_room_by_forgetting_who_died_first() -> None:
+def test_a_full_table_makes_room_by_forgetting_the_member_that_died_first() -> None:
     members = table(max_members=4)
     hears(members, alive(0, 2), alive(0, 3), alive(0, 4))
     assert hears(members, alive(0, 5)) is ClaimResult.FULL
@@ -119,14 +119,14 @@ def test_a_full_table_makes_room_by_forgetting_who_died_first() -> None:
     assert [member.node for member in members.rows.values()] == [1, 2, 4, 5]
 
 
-def test_a_wiped_node_is_another_member_and_no_namesake_at_its_old_place() -> None:
+def test_a_wiped_node_at_its_old_address_is_another_member_and_no_conflict() -> None:
     members = table()
     hears(members, alive(7), Alive(0, meta(2, folder=77)))
     assert members.rows[BOB].state is members.rows[replica(2, folder=77)].state is State.ALIVE
     assert not list(members.id_conflicts(meta(2, folder=77)))
 
 
-def test_one_node_id_at_two_places_is_found() -> None:
+def test_one_node_id_at_two_addresses_is_detected() -> None:
     members = table()
     hears(members, alive(7))
     elsewhere = meta(2, folder=77, cluster=Endpoint("10.0.0.200", 9192))

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.faults.nodes import Node
-from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.faults.waiting import PATIENCE_SECONDS, eventually
 from tests.ports import free_port
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -76,7 +76,7 @@ class Brokers:
             if node.is_running:
                 node.kill()
             if any(exc):
-                sys.stdout.write(f"--- node {node.node_id}\n{node.story()}")
+                sys.stdout.write(f"--- node {node.node_id}\n{node.output()}")
 
     def stop(self) -> None:
         """SIGTERM to all at once."""
@@ -85,7 +85,7 @@ class Brokers:
             node.terminate()
         for node in running:
             code = node.wait_stopped()
-            assert code == 0, f"node {node.node_id} exited with {code}:\n{node.story()}"
+            assert code == 0, f"node {node.node_id} exited with {code}:\n{node.output()}"
 
     def kill(self) -> None:
         for node in self.nodes.values():

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from penstock.client import Client
-from tests.faults.patience import PATIENCE_SECONDS
+from tests.faults.waiting import PATIENCE_SECONDS
 from tests.upgrade import idempotence, visible
 from tests.upgrade.brokers import Brokers
 

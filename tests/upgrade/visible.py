@@ -14,7 +14,7 @@ from urllib.parse import quote
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.faults.waiting import PATIENCE_SECONDS, eventually
 from tests.upgrade.brokers import Brokers
 
 Json = dict[str, Any]

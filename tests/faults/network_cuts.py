@@ -1,6 +1,6 @@
-"""Cuts between nodes: a relay in front of each node's inter-node port, which knows who talks with whom.
+"""NetworkCuts between nodes: a relay in front of each node's inter-node port, which knows both ends of each connection.
 
-Every node advertises its relay's port, so that all that nodes say to each other passes here: connections, and gossip's
+Every node advertises its relay's port, so that all traffic between nodes passes here: connections, and gossip's
 datagrams. Clients do not: they reach a node that no other node reaches.
 
     node A --> relay of B --> node B
@@ -9,8 +9,8 @@ A connection belongs to a pair once the dialler's introduction has been read (no
 datagram belongs to the node whose real port it came from, and goes on from that node's relay, so that answers come back
 by the same way.
 
-A way that is cut carries nothing, in one direction or both; nobody is told. What was sent into a connection meanwhile
-arrives when the way is open again, if the connection still stands: so does TCP, whose packets are sent again.
+A cut drops all traffic in one direction or both, silently. Bytes that were sent into a connection meanwhile
+arrive after the cut heals, if the connection still exists: TCP resends its packets.
 Datagrams are lost.
 """
 
@@ -32,7 +32,7 @@ Way = tuple[int, int]
 """From a node to a node."""
 
 
-class Cuts:
+class NetworkCuts:
     """Relays for some nodes. Make it, give `ports` to the cluster, enter it, then tell it the nodes with `watch`."""
 
     def __init__(self, node_ids: Iterable[int]) -> None:
@@ -46,7 +46,7 @@ class Cuts:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
-    def __enter__(self) -> "Cuts":
+    def __enter__(self) -> "NetworkCuts":
         self._thread.start()
         for node_id, port in self.ports.items():
             asyncio.run_coroutine_threadsafe(self._open(node_id, port), self._loop).result()
@@ -59,13 +59,13 @@ class Cuts:
         self._loop.close()
 
     def watch(self, nodes: Mapping[int, Node]) -> None:
-        """Whose ports are behind the relays."""
+        """Tells the relays the real ports of the nodes."""
         self._real_ports.update({node_id: node.cluster_port for node_id, node in nodes.items()})
 
-    # --- what tests do
+    # --- called by tests
 
     def close_way(self, source: int, target: int) -> None:
-        """Nothing gets from `source` to `target` any more; the other way round it does."""
+        """Nothing gets from `source` to `target` any more; the other direction stays open."""
         self._change(closed={(source, target)})
 
     def close_pair(self, one: int, other: int) -> None:
@@ -77,15 +77,15 @@ class Cuts:
         self._change(closed={way for other in others for way in ((node_id, other), (other, node_id))})
 
     def deafen(self, node_id: int) -> None:
-        """The others hear it, and it hears nobody."""
+        """The other nodes receive its traffic, and it receives none."""
         self._change(closed={(other, node_id) for other in self.ports if other != node_id})
 
     def mute(self, node_id: int) -> None:
-        """It hears the others, and nobody hears it."""
+        """It receives the other nodes' traffic, and none of them receives its own."""
         self._change(closed={(node_id, other) for other in self.ports if other != node_id})
 
     def delay(self, seconds: float) -> None:
-        """Whatever is sent from now on arrives that much later."""
+        """All traffic from now on arrives that much later."""
         self._delay_seconds = seconds
 
     def heal(self) -> None:
@@ -157,7 +157,7 @@ class Cuts:
         far: asyncio.StreamReader,
         far_out: asyncio.StreamWriter,
     ) -> int:
-        """Passes on both preambles, reads who dials, and hands on the introduction once that way is open."""
+        """Forwards both preambles, reads the dialling node's id, and forwards the introduction once the way is open."""
         far_out.write(await near.readexactly(PREAMBLE_SIZE))
         near_out.write(await far.readexactly(PREAMBLE_SIZE))
         head = await near.readexactly(LENGTH_SIZE)
@@ -198,7 +198,7 @@ class _Ended(Exception):
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, cuts: Cuts, target: int) -> None:
+    def __init__(self, cuts: NetworkCuts, target: int) -> None:
         self._cuts = cuts
         self._target = target
 

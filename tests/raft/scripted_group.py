@@ -1,25 +1,25 @@
-"""Transcripts: commands and what comes of them, as text that a person can follow.
+"""Transcripts: commands and their effects, as text that a person can follow.
 
-A line that begins with `>` is a command, with `>>` one whose output is not shown; what follows is what the replicas do
-and say, in order. `play` runs the commands and compares the whole.
+A line that begins with `>` is a command, with `>>` one whose output is not shown. The lines after it are the effects of
+the replicas, in order. `play` runs the commands and compares the whole text.
 
     elect N            N's deadline comes, everything is saved, flushed and delivered until N leads
     tick N             the clock moves to N's deadline
-    wait S             the clock moves by S seconds, everybody whose deadline passes is ticked
-    save N, flush N    N's disk gets on with it
+    wait S             the clock moves by S seconds, each replica whose deadline passes is ticked
+    save N, flush N    N's disk saves its hard state, or flushes its log
     propose N W...     N writes batches of these widths, each on its own
     deliver A B        the oldest message from A to B arrives;  `deliver` alone: all, and those that they cause
     drop A B, repeat A B, swap A B     the oldest message from A to B is lost, comes twice, is overtaken by the next
     settle             save, flush and deliver until nothing is left
-    beat A             A's beat reaches everybody who is not cut off, and so do the answers
-    refuse N, accept N N finds what it is sent damaged, or no more
+    beat A             A's beat reaches every replica that is not cut off, and so do the answers
+    refuse N, accept N N finds the entries that it receives damaged, or intact again
     cut N, join N      N is cut off from all others, and back again
     crash N, start N   N loses what was not flushed or saved
     transfer A B       A hands over to B
     abandon A          A waits no longer for newcomers
     change A V.. / L.. A makes these the voters and those the learners
     delete N I         N deletes its log's prefix up to I
-    state              what everybody is and has
+    state              role and log of every replica
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from penstock.types import Replica
 from tests.raft.machine import SETTINGS, Machine, describe_message, replica
 
 
-class Stage:
+class ScriptedGroup:
     """Replicas 1 to n on one clock. Timeouts are fixed: replica n waits for (1 + n/10) s."""
 
     def __init__(self, voters: int, *, others: int = 0, settings: RaftSettings = SETTINGS) -> None:

@@ -1,4 +1,4 @@
-"""Workers of queues under way while nodes fail, and the ledger in which they note what they were promised."""
+"""Queue workers that run while nodes fail, and the ledger in which they record their acks."""
 
 import threading
 from collections import Counter
@@ -6,30 +6,30 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS
+from tests.faults.waiting import PATIENCE_SECONDS
 from tests.ports import free_port
 
 Job = TypeVar("Job", int, str)
 
 
 class Ledger(Generic[Job]):
-    """What became of each job, as far as workers were told."""
+    """The outcome of each job, as far as workers know it."""
 
     def __init__(self) -> None:
         self.done: Counter[Job] = Counter()
         self.after_done: Counter[Job] = Counter()
-        """Handed out after somebody had been told that they were done: what must not be."""
+        """Delivered again after a worker's accept was acknowledged, which is a bug."""
         self.unsure: set[Job] = set()
-        """In somebody's hands, or accepted, and the node died before it said so: done, or they come again."""
+        """Delivered, or accepted without an acknowledgement because the node died: done, or delivered again."""
         self._lock = threading.Condition()
 
-    def handed(self, jobs: Collection[Job]) -> None:
+    def record_delivered(self, jobs: Collection[Job]) -> None:
         with self._lock:
             self.after_done.update(job for job in jobs if job in self.done)
             self.unsure.update(jobs)
             self._lock.notify_all()
 
-    def told_done(self, jobs: Collection[Job]) -> None:
+    def record_done(self, jobs: Collection[Job]) -> None:
         """The accept was answered."""
         with self._lock:
             self.unsure.difference_update(jobs)
@@ -44,7 +44,7 @@ class Ledger(Generic[Job]):
             assert settled, f"{len(self.done)} of {count} jobs are done"
 
 
-class Crew(Generic[Job]):
+class WorkerThreads(Generic[Job]):
     """Workers in threads of their own, as long as the `with` block lasts. Each is given the ledger and an event that
     tells it to stop."""
 

@@ -1,4 +1,4 @@
-"""Entries that no log may hold: whoever is sent them says so, and is not sent them again at once."""
+"""Damaged entries: a follower that receives them refuses them, and the leader does not resend them at once."""
 
 import itertools
 
@@ -8,12 +8,12 @@ from penstock.errors import CorruptLog
 from penstock.raft import AppendReply
 from penstock.raft.progress import DAMAGE_PAUSE_FIRST_S, DAMAGE_PAUSE_LONGEST_S
 from tests.raft.machine import replica
-from tests.raft.stage import Stage
+from tests.raft.scripted_group import ScriptedGroup
 
 
-def test_a_leader_is_told_looks_at_its_log_and_sends_again_after_a_pause() -> None:
-    stage = Stage(3)
-    stage.play("""
+def test_a_leader_whose_entries_are_refused_suspects_its_log_and_resends_after_a_pause() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play("""
         >> elect 1
         > refuse 2
         > propose 1 1
@@ -39,26 +39,26 @@ def test_a_leader_is_told_looks_at_its_log_and_sends_again_after_a_pause() -> No
     """)
 
 
-def test_a_peer_that_cannot_be_helped_is_tried_ever_more_rarely() -> None:
-    stage = Stage(3)
-    stage.play(">> elect 1\n>> refuse 2\n>> propose 1 1")
+def test_a_peer_that_keeps_refusing_is_tried_with_growing_delays() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play(">> elect 1\n>> refuse 2\n>> propose 1 1")
     tries = []
     while len(tries) < 12:
-        stage.play(">> settle\n>> beat 1")
-        peer = stage.machines[1].raft.part.replication.peers[replica(2)]  # type: ignore[union-attr]
+        scripted.play(">> settle\n>> beat 1")
+        peer = scripted.machines[1].raft.part.replication.peers[replica(2)]  # type: ignore[union-attr]
         if not tries or peer.damage_pause_until != tries[-1]:
             tries.append(peer.damage_pause_until)
-        stage.play(">> wait 0.1")
+        scripted.play(">> wait 0.1")
     pauses = [round(later - earlier) for earlier, later in itertools.pairwise(tries)]
     assert pauses == sorted(pauses)
     assert DAMAGE_PAUSE_FIRST_S <= pauses[0] <= 4 * DAMAGE_PAUSE_FIRST_S
     assert pauses[-1] == DAMAGE_PAUSE_LONGEST_S
 
 
-def test_while_one_is_not_sent_anything_the_others_go_on() -> None:
-    stage = Stage(3)
-    stage.play(">> elect 1\n>> refuse 2\n>> propose 1 1\n>> settle")
-    stage.play("""
+def test_other_followers_progress_while_one_is_paused() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play(">> elect 1\n>> refuse 2\n>> propose 1 1\n>> settle")
+    scripted.play("""
         > propose 1 1
         1 -> 3 append 2@0..3 in 0, commit 2
         >> settle
@@ -67,10 +67,10 @@ def test_while_one_is_not_sent_anything_the_others_go_on() -> None:
     """)
 
 
-def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_leads_on() -> None:
-    stage = Stage(3)
-    stage.play(">> elect 1\n>> cut 2\n>> propose 1 1 1\n>> settle\n>> beat 1\n>> join 2")
-    log = stage.machines[1].log
+def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_stays() -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play(">> elect 1\n>> cut 2\n>> propose 1 1 1\n>> settle\n>> beat 1\n>> join 2")
+    log = scripted.machines[1].log
     read = log.read_entries
 
     def fail(index: int, max_bytes: int) -> tuple[bytes, int]:
@@ -79,8 +79,8 @@ def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_leads_on() -> Non
         return read(index, max_bytes)
 
     log.read_entries = fail  # type: ignore[method-assign]
-    stage.play(">> beat 1")
-    stage.play("""
+    scripted.play(">> beat 1")
+    scripted.play("""
         > wait 0.4
         1 -> 2 append 1@0 in 0, commit 3
         > deliver
@@ -92,15 +92,15 @@ def test_a_log_that_cannot_be_read_is_suspected_and_its_leader_leads_on() -> Non
 
 
 @pytest.mark.parametrize("index", [0, 5, 10**9])
-def test_a_complaint_about_what_was_never_sent_changes_nothing(index: int) -> None:
-    stage = Stage(3)
-    stage.play(">> elect 1\n>> propose 1 1 1\n>> settle")
-    leader = stage.machines[1]
+def test_a_refusal_of_entries_that_were_never_sent_changes_nothing(index: int) -> None:
+    scripted = ScriptedGroup(3)
+    scripted.play(">> elect 1\n>> propose 1 1 1\n>> settle")
+    leader = scripted.machines[1]
     effects = leader.raft.step(
-        stage.now, replica(2), AppendReply(leader.raft.term, 3, 3, refused_index=index)
+        scripted.now, replica(2), AppendReply(leader.raft.term, 3, 3, refused_index=index)
     )
     assert effects == []
-    stage.play("""
+    scripted.play("""
         > propose 1 1
         1 -> 2 append 3@0..4 in 0, commit 3
         1 -> 3 append 3@0..4 in 0, commit 3

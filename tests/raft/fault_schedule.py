@@ -1,17 +1,17 @@
-"""A group of replicas in bad weather: chance decides what happens next, and every step is checked.
+"""A group of replicas under a random schedule of faults: a seed decides what happens next, and every step is checked.
 
-Nothing is timed but by the one clock, which chance moves too. A seed draws its own mix of faults, since a mix that
-always has everything rarely has much of anything. Crashes are aimed: half of them hit a replica that has something
-unsaved or unflushed, which is when there is something to lose.
+All replicas share one simulated clock, which the schedule moves too. A seed draws its own mix of faults, since a mix
+that always has everything rarely has much of anything. Half of the crashes hit a replica with unsaved or unflushed
+state, because only these can lose something.
 
 Checked as it happens (the numbers are those of core.py):
 - no term has two leaders (2)
-- what is committed anywhere is the same everywhere and for ever, entry by entry (3, 7, 8, 9, 12)
+- an entry that is committed on one replica is the same on all and for ever (3, 7, 8, 9, 12)
 - a leader has all that was ever committed (3)
-- what is committed first is flushed, with that term, by a majority of each half of that leader's configuration (11)
-- while one has a lease nobody else leads in a later term (5)
+- before an entry is committed, a majority of each half of its leader's configuration has flushed it, with its term (11)
+- while one replica has a lease no other leads in a later term (5)
 - logs that agree on a term agree below (7)
-After the storm the sky clears: everybody runs, nothing is lost, and all must come to the same log and take a write (8).
+Then the faults end: all replicas run, no message is lost, and all must reach the same log and accept a write (8).
 """
 
 from random import Random
@@ -44,16 +44,16 @@ SETTINGS = RaftSettings(
 )
 
 
-CALM_MOMENTS = 400
+QUIET_MOMENTS = 400
 """Of 50 ms: twenty election timeouts, five times as long as a change of members may wait for a newcomer."""
 
 
-class Broken(AssertionError):
+class InvariantBroken(AssertionError):
     """An invariant does not hold. Not an AssertionError of the core's own."""
 
 
-class Storm:
-    """One seed's weather over one group."""
+class FaultSchedule:
+    """One group under the faults of one seed."""
 
     def __init__(self, seed: int, *, steps: int = 1500) -> None:
         self.random = random = Random(seed)
@@ -76,12 +76,12 @@ class Storm:
         }
         self.rates = {one: 1 + random.uniform(-0.04, 0.04) for one in self.machines}
         """Clocks run at different speeds, within what the settings allow."""
-        self._draw_weather()
+        self._draw_faults()
         for machine in self.machines.values():
             machine.start(self._clock(machine))
 
     def _machine(self, me: Replica, founding: GroupConfig | None) -> Machine:
-        # Tight jitter: candidates that set out together are the interesting ones.
+        # Tight jitter: candidates that start at the same time are the interesting ones.
         spread = self.random.choice([0.05, 0.5, 1.0])
         return Machine(
             me,
@@ -92,8 +92,8 @@ class Storm:
             watch=self._watch,
         )
 
-    def _draw_weather(self) -> None:
-        """How often each thing happens: some of it not at all."""
+    def _draw_faults(self) -> None:
+        """How often each action happens: some never."""
         random = self.random
 
         def sometimes(weight: float) -> float:
@@ -109,7 +109,7 @@ class Storm:
             self._propose: 4.0,
             self._crash: sometimes(0.15),
             self._start: 2.0,
-            self._relapse: sometimes(0.25),
+            self._crash_and_restart: sometimes(0.25),
             self._cut: sometimes(0.15),
             self._sever: sometimes(0.3),
             self._join: 0.6,
@@ -122,12 +122,12 @@ class Storm:
         self.repeats = random.choice([0, 0.02, 0.2])
         self.disorder = random.choice([0, 0.1, 0.5, 1])
         self.pace = random.choice([0.1, 0.3, 1])
-        """How much time things take. If little, silences make the candidates, and elections succeed."""
+        """How much time actions take. If little, only silences cause elections, and these succeed."""
 
     def _clock(self, machine: Machine) -> float:
         return self.now * self.rates[machine.me]
 
-    # ---- weather
+    # ---- faults and progress
 
     def run(self) -> None:
         acts, weights = list(self.acts), list(self.acts.values())
@@ -245,8 +245,8 @@ class Storm:
             self.cut.append(machine.me)
 
     def _sever(self) -> None:
-        """A leader and another lose sight of each other, at least one way, while all the rest see both. Sometimes that
-        lasts until the other one gives the leader up, which all the rest have no reason to do."""
+        """A leader and another replica cannot reach each other, at least one way, while all others reach both.
+        Sometimes that lasts until that replica gives the leader up, which the others have no reason to do."""
         leader, other = self._leader(), self._pick()
         if leader is None or other is None or leader is other:
             return
@@ -266,8 +266,8 @@ class Storm:
         if self.random.random() < 0.3:
             self.severed = []
 
-    def _relapse(self) -> None:
-        """Somebody dies with something to lose and is back at once, before or after its silence at the start."""
+    def _crash_and_restart(self) -> None:
+        """A replica with unsaved state crashes and restarts at once, before or after its silence at the start."""
         exposed = [machine for machine in self._running() if machine.unsaved] or self._running()
         if exposed:
             machine = self.random.choice(exposed)
@@ -276,7 +276,7 @@ class Storm:
             self.now += self.random.choice([0, 0, 1.1])
 
     def _silence(self) -> None:
-        """No beats for longer than some wait: one candidate, or several at once; others may hear the next beat."""
+        """No beats for longer than some election timeouts: one candidate, or several; others may hear the next beat."""
         self.now += self.random.choice([1.1, 1.6])
         running = self._running()
         for machine in self.random.sample(running, self.random.randint(0, len(running))):
@@ -295,10 +295,10 @@ class Storm:
             return
         if self.random.random() < 0.3:
             self._ask(machine, machine.raft.abandon_change)
-        everybody = list(self.machines)
-        self.random.shuffle(everybody)
+        members = list(self.machines)
+        self.random.shuffle(members)
         count = self.random.choice([1, 2, 3, 3, 4, 5])
-        voters, others = tuple(everybody[:count]), everybody[count:]
+        voters, others = tuple(members[:count]), members[count:]
         learners = tuple(others[: self.random.choice([0, 0, 1])])
         self._ask(machine, lambda now: machine.raft.change_config(now, voters, learners))
 
@@ -316,31 +316,31 @@ class Storm:
             index = self.random.randint(0, machine.raft.commit_index)
             machine.delete_prefix(self._clock(machine), index)
 
-    # ---- what must hold
+    # ---- invariants
 
     def _watch(self, machine: Machine, effect: Effect) -> None:
         """Called before an effect is carried out."""
         match effect:
             case RoleChanged(Role.LEADER, term):
                 if self.leaders.setdefault(term, machine.me) != machine.me:
-                    raise Broken(f"{self.leaders[term]} and {machine.me} lead in term {term}")
+                    raise InvariantBroken(f"{self.leaders[term]} and {machine.me} lead in term {term}")
                 self._check_complete(machine)
             case Committed(index, _):
                 self._check_commit(machine, index)
             case Install(message):
                 if message.first_index > self._truth_end():
-                    raise Broken("a prefix that is not committed")
+                    raise InvariantBroken("a prefix that is not committed")
             case Truncate(end_index):
                 self.truncations += 1
                 if end_index < machine.raft.commit_index:
-                    raise Broken(f"{machine.me} cuts at {end_index} below its commit")
+                    raise InvariantBroken(f"{machine.me} cuts at {end_index} below its commit")
 
     def _truth_end(self) -> int:
         return self.truth[-1].end if self.truth else 0
 
     def _check_complete(self, machine: Machine) -> None:
         if machine.log.end_index < self._truth_end():
-            raise Broken(f"{machine.me} leads without what is committed")
+            raise InvariantBroken(f"{machine.me} leads without what is committed")
         self._compare(machine, self._truth_end())
 
     def _check_commit(self, machine: Machine, index: int) -> None:
@@ -350,7 +350,7 @@ class Storm:
                 if self._truth_end() <= entry.start and entry.end <= index:
                     self.truth.append(entry)
             if self._truth_end() != index:
-                raise Broken(f"{machine.me} commits {index}, of which it lacks a part")
+                raise InvariantBroken(f"{machine.me} commits {index}, of which it lacks a part")
         self._compare(machine, index)
 
     def _check_majority(self, machine: Machine, index: int) -> None:
@@ -365,7 +365,7 @@ class Storm:
         config = machine.raft.config_at(machine.log.end_index)
         assert config is not None
         if not config.is_quorum([one for one in self.machines if has(one)]):
-            raise Broken(f"{machine.me} commits {index}, which no majority has flushed")
+            raise InvariantBroken(f"{machine.me} commits {index}, which no majority has flushed")
 
     def _compare(self, machine: Machine, end: int) -> None:
         """Its log below `end` is what was committed."""
@@ -373,7 +373,7 @@ class Storm:
         mine = [entry for entry in log.entries if entry.end <= end]
         theirs = [entry for entry in self.truth if log.first_index <= entry.start and entry.end <= end]
         if mine != theirs:
-            raise Broken(f"{machine.me} has other entries below {end} than were committed")
+            raise InvariantBroken(f"{machine.me} has other entries below {end} than were committed")
 
     def _check_leases(self) -> None:
         leaders = [machine for machine in self._running() if machine.raft.role is Role.LEADER]
@@ -382,9 +382,13 @@ class Storm:
         for machine in leaders:
             if machine.raft.may_serve(self._clock(machine)):
                 if machine.raft.term < newest:
-                    raise Broken(f"{machine.me} may serve in {machine.raft.term}, but {newest} has a leader")
+                    raise InvariantBroken(
+                        f"{machine.me} may serve in {machine.raft.term}, but {newest} has a leader"
+                    )
                 if machine.raft.commit_index < end_index:
-                    raise Broken(f"{machine.me} may serve {machine.raft.commit_index} of {end_index}")
+                    raise InvariantBroken(
+                        f"{machine.me} may serve {machine.raft.commit_index} of {end_index}"
+                    )
 
     def _check_matching(self) -> None:
         logs = [machine.log for machine in self.machines.values()]
@@ -392,7 +396,7 @@ class Storm:
             for other in logs[number + 1 :]:
                 _check_pair(log, other)
 
-    # ---- the sky clears
+    # ---- recovery after the faults
 
     def _heal(self) -> None:
         self.loss = self.repeats = 0
@@ -408,20 +412,20 @@ class Storm:
         leader.propose(self._clock(leader), 1, b"last")
         self._converge()
         if self._truth_end() <= before:
-            raise Broken("a healthy group does not commit")
+            raise InvariantBroken("a healthy group does not commit")
         self._check_matching()
 
     def _converge(self) -> None:
         problem = "nothing was tried"
-        for moment in range(CALM_MOMENTS):
-            self._calm_moment()
+        for moment in range(QUIET_MOMENTS):
+            self._quiet_moment()
             if moment % 10 == 9:
-                problem = self._what_is_wrong()
+                problem = self._unconverged()
                 if not problem:
                     return
-        raise Broken(problem)
+        raise InvariantBroken(problem)
 
-    def _calm_moment(self) -> None:
+    def _quiet_moment(self) -> None:
         self.now += 0.05
         for machine in self._running():
             now = self._clock(machine)
@@ -433,9 +437,9 @@ class Storm:
                 machine = self.machines[to]
                 machine.do(self._clock(machine), machine.raft.step(self._clock(machine), sender, message))
         for leader in [m for m in self._running() if m.raft.role is Role.LEADER]:
-            self._calm_beat(leader)
+            self._quiet_beat(leader)
 
-    def _calm_beat(self, leader: Machine) -> None:
+    def _quiet_beat(self, leader: Machine) -> None:
         sent_at, beat = self._clock(leader), leader.raft.beat()
         for progress in leader.raft.progress():
             peer = self.machines[progress.replica]
@@ -455,7 +459,7 @@ class Storm:
             if machine.log.flushed_index < machine.log.end_index:
                 machine.flush(self._clock(machine))
 
-    def _what_is_wrong(self) -> str:
+    def _unconverged(self) -> str:
         leaders = [machine for machine in self._running() if machine.raft.role is Role.LEADER]
         if not leaders:
             return "a healthy group has no leader"
@@ -481,4 +485,4 @@ def _check_pair(log: ToyLog, other: ToyLog) -> None:
         return
     mine = [entry for entry in log.entries if low <= entry.start and entry.end <= same[-1]]
     if mine != [entry for entry in other.entries if low <= entry.start and entry.end <= same[-1]]:
-        raise Broken(f"two logs have the same term at {same[-1]} and differ below")
+        raise InvariantBroken(f"two logs have the same term at {same[-1]} and differ below")

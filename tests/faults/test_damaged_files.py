@@ -1,12 +1,12 @@
-"""Files that are gone, and bytes that are not what they were, under load: what is left is enough to make them whole."""
+"""Deleted files and changed bytes, under load: the intact replicas repair the others."""
 
 import shutil
 from pathlib import Path
 
+from tests.faults.checks import assert_kept
 from tests.faults.clients import create_topic, leader_of, wait_in_sync
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster, Node
-from tests.faults.verdict import assert_kept
 
 TOPIC = "payments"
 SOME = 200
@@ -28,7 +28,7 @@ def flip(path: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_a_lost_folder_is_filled_again_and_finds_the_rot_of_the_leader_on_the_way(tmp_path: Path) -> None:
+def test_refilling_a_lost_folder_detects_and_repairs_damage_on_the_leader(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         create_topic(cluster, TOPIC, internal_segment_bytes=SEGMENT_BYTES)
         with Load(cluster, TOPIC) as load:
@@ -41,7 +41,7 @@ def test_a_lost_folder_is_filled_again_and_finds_the_rot_of_the_leader_on_the_wa
             flip(segments(leader)[1])
             load.wait_for_more(SOME)
             victim.start()
-            victim.wait_said("payments-0", "is missing or empty", within_this_life=True)
+            victim.wait_said("payments-0", "is missing or empty", within_this_process=True)
             leader.wait_said("payments-0 is damaged", str(segments(leader)[1].name))
             leader.wait_said("payments-0 is rebuilt")
             wait_in_sync(cluster, TOPIC)

@@ -1,5 +1,5 @@
-"""A village of members on a made-up network: one heap of events, one seed, no real time. Packets get lost and late,
-members pause and stop, paths are cut and mended, and everything that anybody came to believe is written down."""
+"""A simulated cluster of members on a simulated network: one heap of events, one seed, no real time. Packets are lost or
+late, members pause and stop, paths are cut and healed, and every change of what a member believes is recorded."""
 
 import heapq
 import itertools
@@ -26,12 +26,12 @@ from penstock.swim import (
 )
 from penstock.types import NodeId, Replica
 
-KEY = b"the village's own key"
+KEY = b"the cluster's own key"
 
 
 def meta(node: int, folder: int = 0, **about: object) -> MemberMeta:
     fields: dict[str, object] = {
-        "cluster_id": "village",
+        "cluster_id": "cluster",
         "cluster": Endpoint(f"10.0.0.{node}", 9192),
         **about,
     }
@@ -39,7 +39,7 @@ def meta(node: int, folder: int = 0, **about: object) -> MemberMeta:
 
 
 class Belief(NamedTuple):
-    """At a time, one member came to hold another for something."""
+    """When one member began to believe that another is in a state."""
 
     time: float
     observer: int
@@ -47,13 +47,13 @@ class Belief(NamedTuple):
     state: State
 
 
-class Villager:
-    """A member, its post box and its disk."""
+class Host:
+    """A member, its inbox and its disk."""
 
     def __init__(self, about: MemberMeta, chance: Random, settings: SwimSettings, key: bytes | None) -> None:
         self.meta = about
-        self.house = about.node
-        """By which its post finds it: the node's id, unless two have the same one."""
+        self.host_id = about.node
+        """The address of its packets: the node's id, unless two hosts have the same one."""
         self.chance = chance
         self.settings = settings
         self.key = key
@@ -63,7 +63,7 @@ class Villager:
         self.paused_until = 0.0
         self.wakes_at = float("inf")
         self.alarm = -1
-        """The only one that still counts: an alarm that is set to earlier leaves the later one to ring in vain."""
+        """Number of the valid timer. A later timer that it replaced stays in the heap and is ignored."""
         self.delay = (0.0, 0.0)
         """Seconds that everything to and from it takes longer: too little CPU, a long queue."""
         self.core: Swim
@@ -85,13 +85,13 @@ class Villager:
         return self.core.start(now)
 
     def believes(self, node: int) -> State | None:
-        """None: it never heard of that node."""
+        """None: it does not know that node."""
         states = [member.state for member in self.core.members.values() if member.node == node]
         return min(states, default=None)
 
 
-class Village:
-    """All of them, and the paths between them."""
+class SimulatedCluster:
+    """All hosts, and the paths between them."""
 
     def __init__(
         self,
@@ -114,33 +114,33 @@ class Village:
         self.packets_sent = 0
         self.records = records
         self.recorded: list[tuple[Endpoint, Endpoint, bytes]] = []
-        """With `records`: every packet with its source and target, for those who listen at the wire."""
+        """With `records`: every packet with its source and target, for tests that eavesdrop."""
         self._events: list[tuple[float, int, int, object]] = []
         self._order = itertools.count()
         self._sides: dict[int, int] = {}
-        self.members: dict[int, Villager] = {}
+        self.members: dict[int, Host] = {}
         for node in range(1, count + 1):
             self.add(meta(node))
 
-    def add(self, about: MemberMeta, key: bytes | None = KEY) -> Villager:
-        villager = Villager(about, Random(self.random.random()), self.settings, key)
-        self.members[about.node] = villager
-        return villager
+    def add(self, about: MemberMeta, key: bytes | None = KEY) -> Host:
+        host = Host(about, Random(self.random.random()), self.settings, key)
+        self.members[about.node] = host
+        return host
 
-    def adds_a_copy(self, node: int, house: int) -> Villager:
-        """Somebody copies the node's folder and starts it elsewhere, later than the original."""
+    def adds_a_copy(self, node: int, host_id: int) -> Host:
+        """Copies the node's folder to another host, to be started there later than the original."""
         original = self.members[node]
-        elsewhere = Endpoint(f"10.0.1.{house}", 9192)
+        elsewhere = Endpoint(f"10.0.1.{host_id}", 9192)
         about = msgspec.structs.replace(original.meta, cluster=elsewhere)
-        copy = self.members[house] = Villager(about, Random(self.random.random()), self.settings, KEY)
-        copy.house, copy.boots, copy.saved_incarnation = house, original.boots, original.saved_incarnation
+        copy = self.members[host_id] = Host(about, Random(self.random.random()), self.settings, KEY)
+        copy.host_id, copy.boots, copy.saved_incarnation = host_id, original.boots, original.saved_incarnation
         return copy
 
-    # What happens to the village
+    # Faults and time
 
     def is_connected(self) -> None:
-        """Everybody's handshake with everybody else. A copy gets none: the original had its connections before."""
-        nodes = [villager for villager in self.up if villager.house == villager.meta.node]
+        """Every host's handshake with every other. A copy gets none: the original had its connections before."""
+        nodes = [host for host in self.up if host.host_id == host.meta.node]
         for one in nodes:
             for other in nodes:
                 if one is not other:
@@ -151,123 +151,123 @@ class Village:
     def starts(self, nodes: Iterable[int] | None = None, seeds: Iterable[int] = (1,)) -> None:
         addresses = [self.members[seed].meta.cluster for seed in seeds]
         for node in nodes or list(self.members):
-            villager = self.members[node]
-            self._carry_out(villager, villager.boot(self.now))
-            self._carry_out(villager, villager.core.join(self.now, addresses))
+            host = self.members[node]
+            self._carry_out(host, host.boot(self.now))
+            self._carry_out(host, host.core.join(self.now, addresses))
 
     def stops(self, *nodes: int) -> None:
         for node in nodes:
             self.members[node].is_up = False
 
     def leaves(self, node: int) -> None:
-        villager = self.members[node]
-        self._carry_out(villager, villager.core.leave(self.now))
+        host = self.members[node]
+        self._carry_out(host, host.core.leave(self.now))
 
     def pauses(self, node: int, duration: float) -> None:
-        """It neither sends nor hears; what comes meanwhile waits in its post box."""
+        """It neither sends nor receives; packets that arrive meanwhile wait in its inbox."""
         self.members[node].paused_until = self.now + duration
 
     def is_cut(self, *sides: Iterable[int]) -> None:
         """Only members of one side reach each other."""
         self._sides = {node: index for index, side in enumerate(sides) for node in side}
 
-    def is_mended(self) -> None:
+    def is_healed(self) -> None:
         self._sides = {}
 
     def passes(self, duration: float) -> None:
         end = self.now + duration
         while self._events and self._events[0][0] <= end:
             time, _, node, what = heapq.heappop(self._events)
-            villager = self.members[node]
-            if not villager.is_up:
+            host = self.members[node]
+            if not host.is_up:
                 continue
-            if villager.paused_until > time:
-                self._put(villager.paused_until, node, what)
+            if host.paused_until > time:
+                self._put(host.paused_until, node, what)
                 continue
             self.now = max(self.now, time)
-            self._happens(villager, what)
+            self._happens(host, what)
         self.now = end
 
-    def _happens(self, villager: Villager, what: object) -> None:
-        core = villager.core
+    def _happens(self, host: Host, what: object) -> None:
+        core = host.core
         match what:
             case ("packet", source, data):
-                self._carry_out(villager, core.step(self.now, source, data))
+                self._carry_out(host, core.step(self.now, source, data))
             case ("frame", sender, data):
-                self._carry_out(villager, core.step_reliable(self.now, sender, data))
-            case ("tick", alarm) if alarm == villager.alarm:
-                villager.wakes_at = float("inf")
+                self._carry_out(host, core.step_reliable(self.now, sender, data))
+            case ("tick", alarm) if alarm == host.alarm:
+                host.wakes_at = float("inf")
                 due = core.next_deadline <= self.now
-                self._carry_out(villager, core.tick(self.now) if due else [])
+                self._carry_out(host, core.tick(self.now) if due else [])
 
-    def _carry_out(self, villager: Villager, effects: list[Effect]) -> None:
+    def _carry_out(self, host: Host, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SendPacket(to=to, data=data):
-                    self._send(villager, to, data)
+                    self._send(host, to, data)
                 case SendReliable(to=to, data=data):
-                    self._send_reliable(villager, to, data)
+                    self._send_reliable(host, to, data)
                 case MemberChanged(member=member, state=state):
-                    self.beliefs.append(Belief(self.now, villager.meta.node, member.node, state))
+                    self.beliefs.append(Belief(self.now, host.meta.node, member.node, state))
                 case SaveIncarnation(incarnation=incarnation):
-                    villager.saved_incarnation = incarnation
+                    host.saved_incarnation = incarnation
                 case Refused() | Conflict():
-                    villager.troubles.append(effect)
-        if villager.core.next_deadline < villager.wakes_at:
-            villager.wakes_at = villager.core.next_deadline
-            villager.alarm = next(self._order)
-            self._put(max(self.now, villager.wakes_at), villager.house, ("tick", villager.alarm))
+                    host.troubles.append(effect)
+        if host.core.next_deadline < host.wakes_at:
+            host.wakes_at = host.core.next_deadline
+            host.alarm = next(self._order)
+            self._put(max(self.now, host.wakes_at), host.host_id, ("tick", host.alarm))
 
-    def _send(self, sender: Villager, to: Endpoint, data: bytes) -> None:
+    def _send(self, sender: Host, to: Endpoint, data: bytes) -> None:
         assert len(data) <= self.settings.max_packet_bytes
         self.packets_sent += 1
         if self.records:
             self.recorded.append((sender.meta.cluster, to, data))
-        for villager in self._reached(sender, to):
+        for host in self._reached(sender, to):
             if self.random.random() >= self.loss:
-                arrival = self._arrival(sender, villager)
-                self._put(arrival, villager.house, ("packet", sender.meta.cluster, data))
+                arrival = self._arrival(sender, host)
+                self._put(arrival, host.host_id, ("packet", sender.meta.cluster, data))
 
-    def _send_reliable(self, sender: Villager, to: NodeId | Endpoint, data: bytes) -> None:
-        connected = self.has_reliable and sender.house == sender.meta.node  # a copy never is
-        for villager in self._reached(sender, to) if connected else ():
+    def _send_reliable(self, sender: Host, to: NodeId | Endpoint, data: bytes) -> None:
+        connected = self.has_reliable and sender.host_id == sender.meta.node  # a copy never is
+        for host in self._reached(sender, to) if connected else ():
             frame = ("frame", NodeId(sender.meta.node), data)
-            self._put(self._arrival(sender, villager), villager.house, frame)
+            self._put(self._arrival(sender, host), host.host_id, frame)
 
-    def _reached(self, sender: Villager, to: NodeId | Endpoint) -> list[Villager]:
+    def _reached(self, sender: Host, to: NodeId | Endpoint) -> list[Host]:
         here = self._sides.get(sender.meta.node)
         return [
-            villager
-            for villager in self.members.values()
-            if to in (villager.house, villager.meta.cluster) and self._sides.get(villager.meta.node) == here
+            host
+            for host in self.members.values()
+            if to in (host.host_id, host.meta.cluster) and self._sides.get(host.meta.node) == here
         ]
 
-    def _arrival(self, *both: Villager) -> float:
-        delays = sum(self.random.uniform(*villager.delay) for villager in both)
+    def _arrival(self, *both: Host) -> float:
+        delays = sum(self.random.uniform(*host.delay) for host in both)
         return self.now + self.random.uniform(*self.latency) + delays
 
     def _put(self, time: float, node: int, what: object) -> None:
         heapq.heappush(self._events, (time, next(self._order), node, what))
 
-    # What can be said of it
+    # Observations
 
     @property
-    def up(self) -> list[Villager]:
-        return [villager for villager in self.members.values() if villager.is_up]
+    def up(self) -> list[Host]:
+        return [host for host in self.members.values() if host.is_up]
 
-    def everybody_sees(self, node: int, state: State | None) -> bool:
-        others = (villager for villager in self.up if villager.meta.node != node)
-        return all(villager.believes(node) is state for villager in others)
+    def all_see(self, node: int, state: State | None) -> bool:
+        others = (host for host in self.up if host.meta.node != node)
+        return all(host.believes(node) is state for host in others)
 
     @property
     def agrees_that_all_are_alive(self) -> bool:
-        return all(self.everybody_sees(villager.meta.node, State.ALIVE) for villager in self.up)
+        return all(self.all_see(host.meta.node, State.ALIVE) for host in self.up)
 
     def deaths(self, since: float = 0.0) -> list[Belief]:
         return [belief for belief in self.beliefs if belief.state is State.DEAD and belief.time >= since]
 
     def passes_until(self, claim_holds: Callable[[], bool], limit: float, step: float = 0.5) -> float:
-        """Lets time pass until the claim holds; how long that took. Fails when it does not within `limit` seconds."""
+        """Lets time pass until the claim holds, and returns how long that took. Fails after `limit` seconds."""
         begin = self.now
         while not claim_holds():
             assert self.now - begin < limit, f"not within {limit} s"

@@ -1,4 +1,4 @@
-"""Single requests to a chosen node, for what no well-behaved client would ask it."""
+"""Single requests to a chosen node, which no well-behaved client would send."""
 
 from typing import NamedTuple, TypeVar
 
@@ -35,16 +35,16 @@ class Answer(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """Who an idempotent producer says it is, and which batch this is."""
+    """Producer id of an idempotent producer, and the sequence of its batch."""
 
     producer_id: int
     sequence: int
 
 
-NOBODY = ProducerState(-1, -1)
+NOT_IDEMPOTENT = ProducerState(-1, -1)
 
 
-def produce_request(topic: str, value: bytes, producer: ProducerState = NOBODY) -> ProduceRequest:
+def produce_request(topic: str, value: bytes, producer: ProducerState = NOT_IDEMPOTENT) -> ProduceRequest:
     """One record to partition 0, acks=all."""
     batch = build_batch(
         [Record(0, TIME_MS, None, value)],
@@ -69,7 +69,7 @@ def fetch_request(topic: str, offset: int) -> FetchRequest:
 
 
 def produced(client: RawClient) -> Answer:
-    """The next answer, which is to a produce request."""
+    """The next response, which is to a produce request."""
     answer = _next(client, ProduceResponse, ApiKey.PRODUCE, PRODUCE_VERSION)
     row = answer.responses[0].partition_responses[0]
     return Answer(row.error_code, row.base_offset)
@@ -87,7 +87,7 @@ def fetched(client: RawClient) -> Answer:
     return Answer(row.error_code, row.high_watermark)
 
 
-def produce(client: RawClient, topic: str, value: bytes, producer: ProducerState = NOBODY) -> Answer:
+def produce(client: RawClient, topic: str, value: bytes, producer: ProducerState = NOT_IDEMPOTENT) -> Answer:
     client.request(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(topic, value, producer))
     return produced(client)
 

@@ -1,4 +1,4 @@
-"""A stage for one core: node 1, with a clock that is turned by hand. Everybody else on it is played by the test, which
+"""A harness for one core: node 1, with a clock that tests advance. The test plays all other nodes: it
 writes their packets and reads node 1's."""
 
 from collections.abc import Iterable
@@ -31,11 +31,11 @@ from penstock.swim.packets import (
     pack,
 )
 from penstock.types import NodeId, Replica
-from tests.swim.village import KEY, meta, replica
+from tests.swim.simulated_cluster import KEY, meta, replica
 
 T = TypeVar("T")
 ME = replica(1)
-SOMEWHERE = Endpoint("10.0.0.99", 9192)
+OTHER_ENDPOINT = Endpoint("10.0.0.99", 9192)
 
 
 class Said(NamedTuple):
@@ -46,8 +46,8 @@ class Said(NamedTuple):
     messages: list[Message]
 
 
-class Stage:
-    """Node 1 and the world around it."""
+class CoreHarness:
+    """Node 1, its clock and the packets of the other nodes."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Stage:
         self.effects += effects
         return effects
 
-    # What the others do
+    # Input from other nodes
 
-    def letter(
+    def seal_packet(
         self,
         sender: Replica,
         *messages: Message,
         to: Replica = ME,
-        cluster_id: str = "village",
+        cluster_id: str = "cluster",
         epoch: int = 1,
         sequence: int | None = None,
     ) -> bytes:
@@ -94,19 +94,19 @@ class Stage:
         return self.seal.close(Envelope(cluster_id, sender, to, epoch, number, encoded))
 
     def says(self, node: int, *messages: Message, **about: object) -> list[Said]:
-        """A packet from that node; what node 1 answers at once."""
-        data = self.letter(replica(node), *messages, **about)  # type: ignore[arg-type]
+        """Delivers a packet from that node, and returns node 1's immediate responses."""
+        data = self.seal_packet(replica(node), *messages, **about)  # type: ignore[arg-type]
         return self.arrives(data, Endpoint(f"10.0.0.{node}", 9192))
 
-    def arrives(self, data: bytes, source: Endpoint = SOMEWHERE) -> list[Said]:
+    def arrives(self, data: bytes, source: Endpoint = OTHER_ENDPOINT) -> list[Said]:
         return self.opened(self.happened(self.core.step(self.now, source, data)))
 
     def says_reliably(self, node: int, *messages: Message, **about: object) -> list[Said]:
-        data = self.letter(replica(node), *messages, **about)  # type: ignore[arg-type]
+        data = self.seal_packet(replica(node), *messages, **about)  # type: ignore[arg-type]
         return self.opened(self.happened(self.core.step_reliable(self.now, NodeId(node), data)))
 
-    def knows(self, *nodes: int) -> "Stage":
-        """These are alive, have told node 1 so, and it has told everybody what it had to tell."""
+    def knows(self, *nodes: int) -> "CoreHarness":
+        """These nodes are alive and have told node 1 so, and node 1 has no gossip left to send."""
         for node in nodes:
             self.says(node, Alive(0, meta(node)))
         if nodes:
@@ -120,10 +120,10 @@ class Stage:
         while self.core._sender.broadcasts:
             self.core._sender.broadcasts.take(10_000, 1)
 
-    # What time does
+    # Time
 
     def passes(self, duration: float) -> list[Said]:
-        """Every deadline on the way is kept."""
+        """Ticks the core at every deadline on the way."""
         begin, end = len(self.effects), self.now + duration
         while self.core.next_deadline <= end:
             self.now = max(self.now, self.core.next_deadline)
@@ -131,7 +131,7 @@ class Stage:
         self.now = end
         return self.opened(self.effects[begin:])
 
-    # What node 1 does and believes
+    # Output and beliefs of node 1
 
     def opened(self, effects: Iterable[Effect]) -> list[Said]:
         said = []
@@ -159,5 +159,5 @@ class Stage:
 
 
 def only(kind: type[T], said: Iterable[Said]) -> list[T]:
-    """The messages of one kind in what was said."""
+    """The messages of one kind among all that were sent."""
     return [message for each in said for message in each.messages if isinstance(message, kind)]

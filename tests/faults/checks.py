@@ -1,9 +1,9 @@
-"""What must be true when all is well again, whatever happened before.
+"""Claims that must hold after recovery, whatever the faults were.
 
-1. Every acked record is there, at the offset that its ack named, if it named one.
-2. No record is there twice, acked or not.
-3. Of one producer, records stand in each partition in the order in which it sent them.
-4. All replicas hold the same bytes. Of a compacted topic, whose replicas clean up each at its own pace: every replica
+1. Every acked record is stored, at the offset that its ack named, if it named one.
+2. No record is stored twice, acked or not.
+3. Each partition has the records of one producer in the order in which it sent them.
+4. All replicas hold the same bytes. For a compacted topic, whose replicas clean up each at its own pace: every replica
    holds the same last record of each key.
 """
 
@@ -14,27 +14,27 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from penstock.batch import iter_headers, read_records
-from tests.faults.clients import settings, told, wait_in_sync
+from tests.faults.clients import describe_partitions, settings, wait_in_sync
 from tests.faults.load import Load, number_of, producer_of
 from tests.faults.nodes import Cluster
-from tests.faults.patience import PATIENCE_SECONDS, eventually
+from tests.faults.waiting import PATIENCE_SECONDS, eventually
 
 Stored = dict[int, dict[int, bytes]]
 """Values by partition and offset."""
 
 Logs = dict[int, dict[int, bytes]]
-"""Of each partition, each node's replica: the bytes of its segments, one behind the other."""
+"""By partition and node: the concatenated bytes of the replica's segments."""
 
 
 def assert_kept(cluster: Cluster, load: Load) -> None:
-    """All of the above, for a topic that is not compacted. The cluster is whole and the load has stopped."""
+    """All claims, for a topic that is not compacted. All nodes run and the load has stopped."""
     assert_found(cluster, load)
     assert_replicas_equal(cluster, load.topic)
     assert cluster.bugs() == []
 
 
 def assert_found(cluster: Cluster, load: Load) -> None:
-    """1, 2 and 3, as a client sees it."""
+    """Claims 1, 2 and 3, as a client sees it."""
     assert load.refused == []
     stored = read_all(cluster.bootstrap_servers, load.topic, load.partitions)
     promises = load.promises
@@ -56,7 +56,7 @@ def _assert_order(values: list[bytes], partition: int) -> None:
 
 
 def read_all(bootstrap_servers: str, topic: str, partitions: int) -> Stored:
-    reader = Consumer(settings(bootstrap_servers, group_id="verdict", enable_auto_commit=False))
+    reader = Consumer(settings(bootstrap_servers, group_id="checks", enable_auto_commit=False))
     try:
         ends = {index: _end_offset(reader, TopicPartition(topic, index)) for index in range(partitions)}
         stored: Stored = {index: {} for index in range(partitions)}
@@ -76,7 +76,7 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> Stored:
 
 
 def _end_offset(reader: Consumer, place: TopicPartition) -> int:
-    """Asked again while the lead is being handed over: this question alone librdkafka does not repeat by itself."""
+    """Asked again during a leader change: this is the one request that librdkafka does not retry by itself."""
     found: list[int] = []
 
     def answered() -> bool:
@@ -92,13 +92,13 @@ def _end_offset(reader: Consumer, place: TopicPartition) -> int:
 
 
 def assert_replicas_equal(cluster: Cluster, topic: str) -> None:
-    """4. Looks at the nodes' own files while they run: nobody writes any more, so that the files soon say the same."""
+    """Claim 4. Reads the nodes' own files while they run: there are no more writes, so the files soon become equal."""
     wait_in_sync(cluster, topic)
     eventually(lambda: not differences(cluster, topic), f"the same bytes of {topic} everywhere", 20.0)
 
 
 def differences(cluster: Cluster, topic: str) -> list[str]:
-    """What tells replicas apart, in words."""
+    """Descriptions of all differences between replicas."""
     found = []
     for partition, copies in read_logs(cluster, topic).items():
         assert len(copies) >= 3, f"{topic}-{partition} is on {sorted(copies)} only"
@@ -114,7 +114,7 @@ def read_logs(cluster: Cluster, topic: str) -> Logs:
             node: read_segments(cluster[node].data_dir / "topics" / f"{topic}-{partition}")
             for node in one.replicas
         }
-        for partition, one in told(cluster, topic).items()
+        for partition, one in describe_partitions(cluster, topic).items()
     }
 
 
@@ -123,7 +123,7 @@ def read_segments(folder: Path) -> bytes:
 
 
 def last_records(log: bytes) -> dict[bytes, tuple[int, bytes | None]]:
-    """Of each key, the last record: its offset and its value."""
+    """The last record of each key: its offset and its value."""
     found: dict[bytes, tuple[int, bytes | None]] = {}
     for position, header in iter_headers(log):
         if header.last_offset >= header.base_offset:  # not a control entry
@@ -133,7 +133,7 @@ def last_records(log: bytes) -> dict[bytes, tuple[int, bytes | None]]:
 
 
 def assert_last_records_equal(cluster: Cluster, load: Load) -> None:
-    """4, for a compacted topic, and of each key the last acked value or one that was sent after it."""
+    """Claim 4 for a compacted topic, and each key has its last acked value or one that was sent after it."""
     wait_in_sync(cluster, load.topic)
     eventually(lambda: not _differing_keys(cluster, load.topic), "the same last records everywhere", 20.0)
     found: dict[bytes, int] = {}
