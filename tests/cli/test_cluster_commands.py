@@ -14,15 +14,15 @@ from .conftest import Cli, succeeded
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address where nobody listens."""
+def unused_address() -> str:
+    """An address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """A web server that knows nothing of clusters."""
+    """A web server that is not a Penstock node."""
 
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -47,17 +47,17 @@ COMMANDS = [("status",), ("rebalance",), ("rebalance", "--dry-run"), ("decommiss
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_nobody_there_is_said_at_once_with_what_to_do(
-    command: tuple[str, ...], nobody: str, plain_cli: Cli
+def test_an_unreachable_node_is_reported_at_once_with_what_to_do(
+    command: tuple[str, ...], unused_address: str, plain_cli: Cli
 ) -> None:
-    result = plain_cli("cluster", *command, "--http", nobody)
+    result = plain_cli("cluster", *command, "--http", unused_address)
     assert result.exit_code == 1
-    assert f"no node answers at http://{nobody}" in result.stderr
+    assert f"no node answers at http://{unused_address}" in result.stderr
     assert "PENSTOCK_HTTP_URL" in result.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_another_kind_of_server_is_told_apart(
+def test_a_server_that_is_not_penstock_is_reported(
     command: tuple[str, ...], stranger: str, plain_cli: Cli
 ) -> None:
     result = plain_cli("cluster", *command, "--http", f"http://{stranger}/")
@@ -72,10 +72,10 @@ def test_the_kafka_port_is_not_the_http_port(broker: Broker, plain_cli: Cli) -> 
 
 
 def test_the_address_may_come_from_the_environment(
-    nobody: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    unused_address: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_HTTP_URL", nobody)
-    assert nobody in cli("cluster", "status").stderr
+    monkeypatch.setenv("PENSTOCK_HTTP_URL", unused_address)
+    assert unused_address in cli("cluster", "status").stderr
 
 
 def test_the_kafka_address_is_enough(cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,16 +85,16 @@ def test_the_kafka_address_is_enough(cli: Cli, broker: Broker, monkeypatch: pyte
     succeeded(cli("cluster", "status", "--bootstrap", broker.bootstrap_servers))
 
 
-def test_where_a_node_listens_is_not_where_commands_ask(
-    cli: Cli, nobody: str, monkeypatch: pytest.MonkeyPatch
+def test_the_listen_address_of_a_node_is_not_used_as_the_address_of_commands(
+    cli: Cli, unused_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for listening in ("0.0.0.0:1", "none", f"http://{nobody}"):
+    for listening in ("0.0.0.0:1", "none", f"http://{unused_address}"):
         monkeypatch.setenv("PENSTOCK_HTTP", listening)
         succeeded(cli("cluster", "status"))
 
 
 @pytest.mark.parametrize("command", [("cluster", "status"), ("queues", "list")], ids=" ".join)
-def test_a_broker_without_an_http_port_is_told_with_what_to_do(
+def test_a_broker_without_an_http_port_is_reported_with_what_to_do(
     command: tuple[str, ...], plain_cli: Cli
 ) -> None:
     with Broker(http=None) as broker:
@@ -105,22 +105,22 @@ def test_a_broker_without_an_http_port_is_told_with_what_to_do(
 
 
 @pytest.mark.parametrize("command", [("cluster", "status"), ("queues", "list")], ids=" ".join)
-def test_no_broker_at_the_kafka_address_is_said_at_once(
-    command: tuple[str, ...], nobody: str, plain_cli: Cli
+def test_a_missing_broker_at_the_kafka_address_is_reported_at_once(
+    command: tuple[str, ...], unused_address: str, plain_cli: Cli
 ) -> None:
-    result = plain_cli(*command, "--bootstrap", nobody)
+    result = plain_cli(*command, "--bootstrap", unused_address)
     assert result.exit_code == 1
-    assert f"no broker answers at {nobody}" in result.stderr
+    assert f"no broker answers at {unused_address}" in result.stderr
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ftp://127.0.0.1:80", "127.0.0.1:http", "http://127.0.0.1"])
-def test_an_address_that_is_none_is_a_usage_error(address: str, plain_cli: Cli) -> None:
+def test_an_invalid_address_is_a_usage_error(address: str, plain_cli: Cli) -> None:
     result = plain_cli("cluster", "status", "--http", address)
     assert result.exit_code == 2
     assert "HOST:PORT" in result.stderr
 
 
-def test_a_node_that_is_alone_is_a_healthy_cluster_of_one(broker: Broker, plain_cli: Cli) -> None:
+def test_a_lone_node_is_a_healthy_cluster_of_one(broker: Broker, plain_cli: Cli) -> None:
     result = succeeded(plain_cli("cluster", "status", "--check", "--http", broker.http_url))
     assert "one node, alone" in result.stdout
     assert "healthy" in result.stdout
@@ -129,16 +129,14 @@ def test_a_node_that_is_alone_is_a_healthy_cluster_of_one(broker: Broker, plain_
 
 
 @pytest.mark.parametrize("command", [("rebalance",), ("decommission", "1")], ids=" ".join)
-def test_a_node_that_is_alone_has_nothing_to_move(
-    command: tuple[str, ...], broker: Broker, plain_cli: Cli
-) -> None:
+def test_a_lone_node_has_nothing_to_move(command: tuple[str, ...], broker: Broker, plain_cli: Cli) -> None:
     result = plain_cli("cluster", *command, "--http", broker.http_url)
     assert result.exit_code == 1
     assert "alone" in result.stderr
     assert "--seeds" in result.stderr
 
 
-def test_a_topic_that_is_not_there_is_said(broker: Broker, plain_cli: Cli) -> None:
+def test_a_missing_topic_is_reported(broker: Broker, plain_cli: Cli) -> None:
     result = plain_cli("cluster", "status", "--topic", "nope", "--http", broker.http_url)
     assert result.exit_code == 1
     assert "topics list" in result.stderr

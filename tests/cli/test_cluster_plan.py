@@ -1,4 +1,4 @@
-"""A local cluster on paper: its ports, its file, and how it grows."""
+"""The plan of a local cluster: its ports, its file, and how it grows."""
 
 import socket
 from contextlib import ExitStack
@@ -44,7 +44,7 @@ def test_serve_understands_the_file_for_every_node(tmp_path: Path, memory: bool)
     assert len({config.data_dir for config in configs}) == (1 if memory else 3)
 
 
-def test_a_folder_with_a_quote_in_its_name_is_no_trouble(tmp_path: Path) -> None:
+def test_a_folder_with_a_quote_in_its_name_works(tmp_path: Path) -> None:
     folder = tmp_path / 'my "quoted" \\ cluster'
     folder.mkdir()
     plan = planned(folder, 1)
@@ -53,7 +53,7 @@ def test_a_folder_with_a_quote_in_its_name_is_no_trouble(tmp_path: Path) -> None
     assert config.data_dir == str(folder / "node-1")
 
 
-def test_nodes_that_come_later_join_and_do_not_found(tmp_path: Path) -> None:
+def test_nodes_that_are_added_later_join_and_do_not_found_a_cluster(tmp_path: Path) -> None:
     plan = planned(tmp_path, 2).grown(3, free_nodes(3, kafka_port=None, http_port=None))
     plan.write()
     late = load_node_config(flags={"node_id": 3}, toml_text=plan.file.read_text())
@@ -70,7 +70,7 @@ def test_a_given_port_is_the_first_nodes_and_must_be_free(tmp_path: Path) -> Non
         assert "--kafka-port" in refused.value.hint
 
 
-def test_a_file_that_cannot_be_continued_is_left_alone(tmp_path: Path, plain_cli: Cli) -> None:
+def test_a_cluster_file_that_cannot_be_continued_is_not_overwritten(tmp_path: Path, plain_cli: Cli) -> None:
     (tmp_path / "cluster.toml").write_text("[nodes.1]\nkafka = '127.0.0.1:9092'\n")
     result = plain_cli("cluster", "up", "--data-dir", str(tmp_path))
     assert result.exit_code == 1
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_continued_is_left_alone(tmp_path: Path, plain_cli
     assert (tmp_path / "cluster.toml").read_text() == "[nodes.1]\nkafka = '127.0.0.1:9092'\n"
 
 
-def test_what_a_cluster_has_cannot_be_asked_for_otherwise(tmp_path: Path, plain_cli: Cli) -> None:
+def test_settings_of_an_existing_cluster_cannot_be_changed(tmp_path: Path, plain_cli: Cli) -> None:
     planned(tmp_path).write()
     folder = ("--data-dir", str(tmp_path))
     fewer = plain_cli("cluster", "up", "--nodes", "2", *folder)
@@ -89,7 +89,7 @@ def test_what_a_cluster_has_cannot_be_asked_for_otherwise(tmp_path: Path, plain_
     assert (both.exit_code, "exclude" in both.stderr) == (2, True)
 
 
-def test_the_same_command_continues_what_it_began_and_newcomers_take_the_next_ports(tmp_path: Path) -> None:
+def test_the_same_command_continues_its_cluster_and_new_nodes_take_the_next_ports(tmp_path: Path) -> None:
     first = free_ports(4)
     plan = up_plan(tmp_path, 3, False, first, None)
     plan.write()
@@ -102,7 +102,7 @@ def test_the_same_command_continues_what_it_began_and_newcomers_take_the_next_po
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has."""
+    """The first of so many consecutive free ports."""
     for first in range(20_000, 30_000, count):
         with ExitStack() as held:
             try:
@@ -120,7 +120,7 @@ def test_ports_must_exist_for_all_nodes(plain_cli: Cli) -> None:
     assert "too few ports" in result.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, plain_cli: Cli) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, plain_cli: Cli) -> None:
     (tmp_path / "file").write_text("")
     result = plain_cli("cluster", "up", "--data-dir", str(tmp_path / "file" / "inside"))
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""`penstock cluster status`: what a picture looks like on paper."""
+"""`penstock cluster status`: how a report is printed."""
 
 import re
 import threading
@@ -60,7 +60,7 @@ BROKEN = msgspec.structs.replace(
 
 
 class Node:
-    """An HTTP port that shows one picture."""
+    """An HTTP port that returns one report."""
 
     def __init__(self) -> None:
         self.shows = HEALTHY
@@ -95,7 +95,7 @@ def test_one_partition_is_not_in_the_plural_and_no_line_ends_in_blanks(asked: No
     assert [line for line in shown.split("\n") if line.endswith(" ")] == []
 
 
-def test_check_counts_a_node_that_is_gone_although_no_partition_is_on_it(asked: Node, plain_cli: Cli) -> None:
+def test_check_counts_a_dead_node_that_has_no_partition(asked: Node, plain_cli: Cli) -> None:
     asked.shows = LOST
     result = plain_cli("cluster", "status", "--check", "--http", asked.address)
     assert result.exit_code == cluster_status.EXIT_UNHEALTHY
@@ -117,15 +117,15 @@ def test_an_offline_replica_is_shown_with_its_node_and_the_reason(asked: Node, p
     assert found["offline"][0]["reason"] == "bytes [0] differ"
 
 
-def test_a_picture_of_a_node_that_knows_less_can_be_shown(asked: Node, plain_cli: Cli) -> None:
-    """In the middle of an update: fields that came later have defaults."""
+def test_a_report_of_an_older_node_can_be_shown(asked: Node, plain_cli: Cli) -> None:
+    """During an upgrade: newer fields have defaults."""
     old = msgspec.to_builtins(HEALTHY)
     del old["offline"], old["troubles"], old["metadata"]["behind"], old["partitions"][0]["offline"]
     asked.shows = old
     assert "healthy" in succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout
 
 
-def test_looks_into_a_pipe_are_parted_by_a_blank_line(
+def test_repeated_reports_into_a_pipe_are_separated_by_a_blank_line(
     asked: Node, plain_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_status, "_snapshots", lambda *anything: iter([HEALTHY, HEALTHY]))
@@ -134,7 +134,7 @@ def test_looks_into_a_pipe_are_parted_by_a_blank_line(
     assert len(re.findall(r"\n\n\d\d:\d\d:\d\d\ncluster c", shown)) == 1
 
 
-def test_what_is_counted_is_in_the_plural_where_it_is_not_one() -> None:
+def test_counts_other_than_one_are_in_the_plural() -> None:
     assert [counted(number, "node") for number in (0, 1, 2, 1000)] == [
         "0 nodes",
         "1 node",

@@ -23,7 +23,7 @@ QUICK = ("--set", "replication.election_timeout_ms=600", "--set", "replication.f
 
 
 class Up:
-    """The command, and what it printed so far."""
+    """The command, and its output so far."""
 
     def __init__(self, *flags: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -55,7 +55,7 @@ class Up:
         return next(line for line in self.process.stderr if wanted in line)
 
     def end(self, number: signal.Signals) -> str:
-        """What it said until its end."""
+        """Its output until its end."""
         self.process.send_signal(number)
         return self.process.communicate(timeout=WAIT_SECONDS)[1]
 
@@ -94,13 +94,13 @@ def picture(cli: Cli, running: Up, *flags: str) -> Any:
     return json.loads(succeeded(cli("cluster", "status", "--json", *flags, "--http", running.http)).stdout)
 
 
-def test_any_node_leads_clients_to_all_of_them(cluster: Up) -> None:
+def test_metadata_of_any_node_names_all_nodes(cluster: Up) -> None:
     first_only = cluster.bootstrap.split(",")[0]
     assert len(AdminClient({"bootstrap.servers": first_only}).list_topics(timeout=WAIT_SECONDS).brokers) == 4
 
 
 def test_status_shows_nodes_leaders_and_replicas(cluster: Up, plain_cli: Cli) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS  # a topic that was just made has no leader for a moment
+    deadline = time.monotonic() + WAIT_SECONDS  # a new topic has no leader for a moment
     while (result := plain_cli("cluster", "status", "--check", "--http", cluster.http)).exit_code:
         assert time.monotonic() < deadline, result.output
         time.sleep(0.2)
@@ -121,7 +121,7 @@ def test_every_node_knows_the_lag_of_partitions_that_others_lead(cluster: Up, pl
         assert found["unanswered"] == []
 
 
-def test_a_decommissioned_node_holds_nothing_and_is_gone(cluster: Up, plain_cli: Cli) -> None:
+def test_a_decommissioned_node_has_no_replicas_and_is_removed(cluster: Up, plain_cli: Cli) -> None:
     assert picture(plain_cli, cluster)["nodes"][-1]["hosts"]
     result = succeeded(plain_cli("cluster", "decommission", "4", "--http", cluster.rows[3][2]))
     assert "node 4 is removed from the cluster" in result.stderr
@@ -130,7 +130,7 @@ def test_a_decommissioned_node_holds_nothing_and_is_gone(cluster: Up, plain_cli:
     assert all(4 not in one["replicas"] for one in found["partitions"])
 
 
-def test_a_node_is_not_let_go_when_its_replicas_would_not_fit(cluster: Up, plain_cli: Cli) -> None:
+def test_a_node_is_not_decommissioned_if_its_replicas_would_not_fit(cluster: Up, plain_cli: Cli) -> None:
     for node in picture(plain_cli, cluster)["nodes"][3:]:
         succeeded(plain_cli("cluster", "decommission", str(node["node_id"]), "--http", cluster.http))
     result = plain_cli("cluster", "decommission", "3", "--http", cluster.http)
@@ -139,25 +139,25 @@ def test_a_node_is_not_let_go_when_its_replicas_would_not_fit(cluster: Up, plain
     assert "start another node" in result.stderr
 
 
-def test_a_node_that_is_not_there_cannot_be_decommissioned(cluster: Up, plain_cli: Cli) -> None:
+def test_a_missing_node_cannot_be_decommissioned(cluster: Up, plain_cli: Cli) -> None:
     result = plain_cli("cluster", "decommission", "9", "--http", cluster.http)
     assert result.exit_code == 1
     assert "there is no node 9" in result.stderr
 
 
-def test_a_cluster_in_balance_has_nothing_to_rebalance(cluster: Up, plain_cli: Cli) -> None:
+def test_a_balanced_cluster_has_nothing_to_rebalance(cluster: Up, plain_cli: Cli) -> None:
     succeeded(plain_cli("cluster", "rebalance", "--http", cluster.http))
     result = succeeded(plain_cli("cluster", "rebalance", "--dry-run", "--http", cluster.http))
     assert "nothing to do" in result.stderr
 
 
-def test_a_node_that_dies_is_told_of_and_check_says_so(cluster: Up, plain_cli: Cli) -> None:
+def test_a_dead_node_is_reported_and_fails_the_check(cluster: Up, plain_cli: Cli) -> None:
     """The last one on this cluster."""
     cluster.child(2).kill()
     assert "SIGKILL" in cluster.said("node 2 was killed")
     assert "--node-id 2" in cluster.said("start it again")
     check = ("cluster", "status", "--check", "--trouble", "--http", cluster.http)
-    while "under-replicated" not in (result := plain_cli(*check)).stdout:  # until its silence is noticed
+    while "under-replicated" not in (result := plain_cli(*check)).stdout:  # until the others suspect it
         pass
     assert result.exit_code == 3
 
@@ -201,7 +201,7 @@ def test_the_same_folder_is_the_same_cluster_on_the_same_ports_and_can_grow(
 
 
 def _first_message(bootstrap: str, topic: str) -> bytes | None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
         message = consumer.poll(WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""`penstock demo`, small: the whole story, with a real kill -9 of a broker, and of the leader of a cluster."""
+"""`penstock demo`, small: all its steps, with a real kill -9 of a broker, and of the leader of a cluster."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from .conftest import Cli, succeeded
 
 
 @pytest.mark.xdist_group("jvms")
-def test_the_demo_tells_its_story_and_leaves_nothing(
+def test_the_demo_runs_all_steps_and_leaves_nothing(
     plain_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)

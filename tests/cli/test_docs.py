@@ -1,4 +1,4 @@
-"""The documentation keeps up with the code."""
+"""The documentation matches the code."""
 
 import re
 import subprocess
@@ -32,10 +32,10 @@ def test_every_command_is_in_the_manual() -> None:
     manual = (DOCS / "cli.md").read_text()
     commands = [" ".join(("penstock", *path)) for path in every_command(root)]
     unnamed = [command for command in commands if command not in manual]
-    assert unnamed == ["penstock bench consume"]  # told by its sisters
+    assert unnamed == ["penstock bench consume"]  # documented with its siblings
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_have_targets() -> None:
     pages = [*DOCS.glob("*.md"), *PROJECT.glob("*.md")]
     for page in pages:
         for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", page.read_text()):

@@ -1,4 +1,4 @@
-"""How a run ends when the world outside changes: a closed pipe, a full disk, Ctrl-C, SIGTERM."""
+"""How a command ends: a closed pipe, a full disk, Ctrl-C, SIGTERM."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ def follow(broker: Broker, *arguments: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def test_a_reader_that_goes_away_is_no_failure(broker: Broker, topic: str, cli: Cli) -> None:
+def test_a_closed_output_pipe_is_no_failure(broker: Broker, topic: str, cli: Cli) -> None:
     process = follow(broker, "consume", topic, "--from-beginning")
     assert process.stdout is not None
     assert process.stdout.readline() == b"line\n"
@@ -86,7 +86,7 @@ def test_a_pipe_that_is_closed_from_the_start_is_no_failure(command: str, broker
     ],
 )
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has /dev/full")
-def test_output_and_input_that_cannot_be_used_are_one_line(
+def test_unusable_output_or_input_is_reported_in_one_line(
     line: str, said: str, broker: Broker, topic: str
 ) -> None:
     done = in_a_shell(broker, line)
@@ -117,7 +117,7 @@ def test_ctrl_c_while_typing_messages_is_quiet_and_130(broker: Broker, topic: st
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell without job control lets what it starts in the background ignore Ctrl-C, and tests may run there.
+        # A shell without job control starts background processes with Ctrl-C ignored, and tests may run there.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     watcher = follow(broker, "consume", topic, "--from-beginning", "--max", "1001")
@@ -126,7 +126,7 @@ def test_ctrl_c_while_typing_messages_is_quiet_and_130(broker: Broker, topic: st
     process.stdin.flush()
     assert watcher.communicate(timeout=20)[0].endswith(b"one\n")  # so it is past its start
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130  # before its input ends, which would be another ending
+    assert process.wait(timeout=20) == 130  # before its input ends, which would be another exit
     out, err = process.communicate(timeout=20)
     assert out == b""
     assert b"Traceback" not in err

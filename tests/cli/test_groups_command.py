@@ -34,7 +34,7 @@ def offsets(cli: Cli, group: str) -> dict[int, tuple[int, int]]:
     return {place["partition"]: (place["committed"], place["lag"]) for place in found["offsets"]}
 
 
-def test_lag_is_what_is_left_to_read(cli: Cli, names: tuple[str, str]) -> None:
+def test_lag_counts_the_unread_messages(cli: Cli, names: tuple[str, str]) -> None:
     topic, group = names
     assert offsets(cli, group)[0] == (4, 6)
     page = succeeded(cli("groups", "describe", group)).stdout
@@ -44,7 +44,7 @@ def test_lag_is_what_is_left_to_read(cli: Cli, names: tuple[str, str]) -> None:
     assert {"group": group, "state": "empty", "type": "classic"} in listed
 
 
-def test_reset_changes_nothing_until_told_to(cli: Cli, names: tuple[str, str]) -> None:
+def test_reset_changes_nothing_without_confirmation(cli: Cli, names: tuple[str, str]) -> None:
     topic, group = names
     dry = succeeded(cli("groups", "reset", group, "--topic", topic, "--to-earliest"))
     assert "--execute" in dry.stderr
@@ -63,7 +63,7 @@ def test_reset_changes_nothing_until_told_to(cli: Cli, names: tuple[str, str]) -
         (("--to-timestamp", "2999-01-01T00:00:00Z"), 10),
     ],
 )
-def test_reset_goes_where_it_is_told_within_what_there_is(
+def test_reset_goes_to_the_requested_offset_within_the_log(
     target: tuple[str, ...], expected: int, cli: Cli, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -80,7 +80,7 @@ def test_all_topics_means_those_the_group_has_offsets_for(cli: Cli, names: tuple
     assert {"topic": topic, "partition": 0, "from": 4, "to": 10} in moved["moves"]
 
 
-def test_an_offset_that_the_partition_does_not_have_is_said_to_be_replaced(
+def test_a_reset_beyond_the_partition_reports_the_offset_used_instead(
     cli: Cli, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -91,7 +91,7 @@ def test_an_offset_that_the_partition_does_not_have_is_said_to_be_replaced(
 
 
 @pytest.mark.parametrize("execute", [[], ["--execute"]], ids=["dry run", "execute"])
-def test_a_group_that_is_not_there_is_reset_only_when_a_new_one_is_wanted(
+def test_a_missing_group_is_reset_only_if_creating_it_is_requested(
     execute: list[str], cli: Cli, names: tuple[str, str], unique: Unique
 ) -> None:
     topic, group = names[0], unique("mistyped")
@@ -103,7 +103,7 @@ def test_a_group_that_is_not_there_is_reset_only_when_a_new_one_is_wanted(
     assert (cli("groups", "describe", group).exit_code == 0) is bool(execute)
 
 
-def test_a_partition_that_is_not_there_is_refused(cli: Cli, names: tuple[str, str]) -> None:
+def test_a_missing_partition_is_refused(cli: Cli, names: tuple[str, str]) -> None:
     topic, group = names
     result = cli("groups", "reset", group, "--topic", f"{topic}:7", "--to-earliest")
     assert result.exit_code == 2
@@ -148,9 +148,7 @@ def test_a_share_group_is_listed_with_its_type_among_the_others(
     assert page.stderr == ""
 
 
-def test_in_a_cluster_a_share_group_is_found_whichever_node_coordinates_it(
-    plain_cli: Cli, unique: Unique
-) -> None:
+def test_a_share_group_is_found_on_any_node_of_a_cluster(plain_cli: Cli, unique: Unique) -> None:
     with Trio() as trio, ExitStack() as stack:
         succeeded(plain_cli("topics", "create", "orders", "-b", trio.bootstrap_servers))
         groups = [unique("workers") for _ in range(4)]
@@ -175,17 +173,17 @@ def known(trio: Trio) -> set[str]:
     return trio.call(names)
 
 
-def test_a_share_group_is_said_to_be_a_queue_and_where_to_look(cli: Cli, share_group: str) -> None:
+def test_a_share_group_is_reported_as_a_queue_with_the_command_for_queues(cli: Cli, share_group: str) -> None:
     described = cli("groups", "describe", share_group)
     assert described.exit_code == 1
     assert f"{share_group} is a queue" in described.stderr
     assert f"penstock queues describe {share_group}" in described.stderr
 
 
-def test_where_share_groups_cannot_be_asked_for_the_others_are_listed_and_that_is_said(
+def test_if_share_groups_cannot_be_listed_the_other_groups_are_and_that_is_reported(
     cli: Cli, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_groups, "PLAIN", "ssl")  # now what is in the clear counts as encrypted
+    monkeypatch.setattr(share_groups, "PLAIN", "ssl")  # now a plaintext connection counts as encrypted
     listed = succeeded(cli("groups", "list", "--json", "-X", "security.protocol=plaintext"))
     assert {"group": names[1], "state": "empty", "type": "classic"} in json.loads(listed.stdout)
     assert "share groups may be missing" in listed.stderr

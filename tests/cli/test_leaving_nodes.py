@@ -1,4 +1,4 @@
-"""What a person is told of a node that is to leave, holds nothing any more, and is still there."""
+"""The status of a node that is being decommissioned, has no replicas any more, and has not left yet."""
 
 import msgspec
 import pytest
@@ -34,7 +34,7 @@ def move(partition: int) -> MoveStatus:
         ("learner", 0, "waiting for the controller to remove it"),
     ],
 )
-def test_the_reason_is_the_one_that_holds(role: str, moves: int, said: str) -> None:
+def test_the_reason_depends_on_role_and_moves(role: str, moves: int, said: str) -> None:
     one = msgspec.structs.replace(LEAVING, metadata_role=role)
     snapshot = msgspec.structs.replace(
         HEALTHY, nodes=(*HEALTHY.nodes, one), moves=tuple(move(number) for number in range(moves))
@@ -48,9 +48,7 @@ def test_status_names_the_moves_that_an_empty_node_waits_for(asked: Node, plain_
     assert "node 4 holds nothing any more: waiting for the end of 1 move: orders-0 (1,2,3 to 1,2)" in shown
 
 
-def test_status_says_nothing_of_the_kind_while_a_leaving_node_holds_something(
-    asked: Node, plain_cli: Cli
-) -> None:
+def test_status_names_no_moves_while_a_leaving_node_still_has_replicas(asked: Node, plain_cli: Cli) -> None:
     full = msgspec.structs.replace(LEAVING, hosts={"orders": [0]})
     asked.shows = msgspec.structs.replace(HEALTHY, nodes=(*HEALTHY.nodes, full), moves=(move(0),))
     shown = succeeded(plain_cli("cluster", "status", "--http", asked.address)).stdout

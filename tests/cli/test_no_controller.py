@@ -1,4 +1,4 @@
-"""A broker that is there and cannot do what is asked yet: said as what it is, and asked again where that may help."""
+"""A broker that cannot execute a request yet: reported as such, and asked again where a retry may help."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def answered(code: int | None) -> "Future[None]":
 
 
 class Metadata:
-    """As librdkafka tells it."""
+    """Metadata as librdkafka returns it."""
 
     def __init__(self, controller_id: int, nodes: int) -> None:
         self.controller_id = controller_id
@@ -32,7 +32,7 @@ class Metadata:
 
 
 def knowing(monkeypatch: pytest.MonkeyPatch, found: Any) -> Connection:
-    """A connection to a broker that tells this, or raises it."""
+    """A connection to a broker that returns this, or raises it."""
 
     class Admin:
         def list_topics(self, timeout: float) -> Any:
@@ -45,14 +45,14 @@ def knowing(monkeypatch: pytest.MonkeyPatch, found: Any) -> Connection:
     return Connection(bootstrap="10.0.0.1:9092")
 
 
-def test_what_was_refused_for_want_of_a_controller_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_lacks_a_controller_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, None)
     answers = [answered(KafkaError.NOT_CONTROLLER), answered(KafkaError.NOT_CONTROLLER), answered(None)]
     assert connection.change(lambda: answers.pop(0), "creating orders")
     assert answers == []
 
 
-def test_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, None)
     monkeypatch.setattr(connections, "RETRY_S", -1.0)
     with pytest.raises(Problem) as problem:
@@ -60,7 +60,7 @@ def test_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "majority" in problem.value.hint
 
 
-def test_what_was_refused_for_another_reason_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_refused_for_another_reason_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, None)
     answers = [answered(KafkaError.TOPIC_ALREADY_EXISTS), answered(None)]
     assert not connection.change(
@@ -69,23 +69,23 @@ def test_what_was_refused_for_another_reason_is_not(monkeypatch: pytest.MonkeyPa
     assert len(answers) == 1
 
 
-def test_a_broker_without_a_controller_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_a_controller_is_not_reported_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, Metadata(-1, 3))
     with pytest.raises(Problem, match="its cluster of 3 nodes has no controller") as problem:
         connection.change(lambda: answered(KafkaError._TIMED_OUT), "creating orders")
     assert "voters" in problem.value.hint
 
 
-def test_a_node_that_sends_everybody_away_is_said_to_be_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_closes_all_connections_is_reported_as_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
     with pytest.raises(Problem, match="does not answer yet: it is starting, or waits for the other nodes"):
         connection.wait(answered(KafkaError._TIMED_OUT), "listing")
 
 
-def test_topics_of_a_node_without_a_majority_are_not_said_to_be_of_no_broker(
+def test_listing_topics_on_a_node_without_a_majority_does_not_report_a_missing_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It accepts connections and sends everybody away."""
+    """It accepts connections and closes them."""
     connection = knowing(monkeypatch, KafkaException(KafkaError(KafkaError._TRANSPORT)))
     with pytest.raises(Problem, match="it is starting, or waits for the other nodes") as problem:
         topic_facts.all_topics(connection)

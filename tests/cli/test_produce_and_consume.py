@@ -82,7 +82,7 @@ def test_bytes_that_are_not_text_are_base64_in_json_and_themselves_otherwise(cli
 )
 def test_every_codec_and_acks_level_delivers(codec: str, acks: str, cli: Cli, topic: str) -> None:
     succeeded(cli("produce", topic, "--acks", acks, "-z", codec, "-p", "0", stdin="same\n" * 50))
-    # acks=0 is over before the broker has it, so the reader waits for messages instead of the end.
+    # acks=0 returns before the broker has the message, so the reader waits for messages instead of the end.
     read = succeeded(cli("consume", topic, "--from-beginning", "--max", "50"))
     assert read.stdout == "same\n" * 50
 
@@ -102,7 +102,7 @@ def test_offsets_say_where_to_start(cli: Cli, topic: str) -> None:
     assert succeeded(cli("consume", topic, "--from-beginning", "--max", "2")).stdout == "0\n1\n"
 
 
-def test_a_group_goes_on_where_it_stopped(cli: Cli, topic: str, unique: Unique) -> None:
+def test_a_group_continues_where_it_stopped(cli: Cli, topic: str, unique: Unique) -> None:
     group = unique("billing")
     succeeded(
         cli("produce", topic, "--acks", "1", "-p", "0", stdin="".join(f"{number}\n" for number in range(10)))
@@ -120,13 +120,13 @@ def test_reading_without_a_group_leaves_no_trace(cli: Cli, topic: str) -> None:
     assert "penstock-cli" not in groups
 
 
-def test_consuming_a_topic_that_is_not_there_says_how_to_make_it(cli: Cli, unique: Unique) -> None:
+def test_consuming_a_missing_topic_says_how_to_create_it(cli: Cli, unique: Unique) -> None:
     result = cli("consume", unique("nowhere"))
     assert result.exit_code == 1
     assert "penstock topics create" in result.stderr
 
 
-def test_a_partition_that_is_not_there_is_refused_both_ways(cli: Cli, topic: str) -> None:
+def test_a_missing_partition_is_refused_by_produce_and_consume(cli: Cli, topic: str) -> None:
     read = cli("consume", topic, "--partition", "9")
     assert read.exit_code == 2
     assert "partitions 0 to 1" in read.stderr

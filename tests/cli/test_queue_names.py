@@ -13,9 +13,7 @@ from .conftest import Cli, succeeded
 Unique = Callable[[str], str]
 
 
-def test_a_queue_that_nobody_has_used_is_listed_and_deleted_as_a_group(
-    cli: Cli, broker: Broker, unique: Unique
-) -> None:
+def test_an_unused_queue_is_listed_and_deleted_as_a_group(cli: Cli, broker: Broker, unique: Unique) -> None:
     queue = unique("mail")
     succeeded(cli("queues", "create", queue))
     rows = {row["group"]: row for row in json.loads(succeeded(cli("groups", "list", "--json")).stdout)}

@@ -31,7 +31,7 @@ def settings(queues: Cli, queue: str) -> Any:
     return facts["settings"]
 
 
-def test_what_is_named_changes_and_the_rest_stays(queues: Cli, queue: str) -> None:
+def test_alter_changes_only_the_named_settings(queues: Cli, queue: str) -> None:
     changed = queues("alter", queue, "--lease", "2m", "--retry-delay", "5s", "--exclusive")
     assert f"changed {queue}" in succeeded(changed).stderr
     found = settings(queues, queue)
@@ -46,7 +46,7 @@ def test_a_setting_is_returned_to_its_default(queues: Cli, queue: str) -> None:
     assert (found["delivery_limit"], found["exclusive"], found["lease_ms"]) == (5, False, 60_000)
 
 
-def test_naming_a_dead_letter_topic_lets_there_be_dead_letters_again(queues: Cli, queue: str) -> None:
+def test_naming_a_dead_letter_topic_enables_dead_letters_again(queues: Cli, queue: str) -> None:
     succeeded(queues("alter", queue, "--no-dead-letters"))
     assert settings(queues, queue)["dead_letters"] is False
     changed = json.loads(succeeded(queues("alter", queue, "--dead-letters", "lost", "--json")).stdout)
@@ -66,13 +66,13 @@ def test_a_queue_cannot_have_its_own_topic_for_dead_letters(queues: Cli, queue: 
     assert queues("create", name, "--dead-letters", name).exit_code == 1
 
 
-def test_a_setting_that_there_is_not_cannot_be_unset(queues: Cli, queue: str) -> None:
+def test_an_unknown_setting_cannot_be_unset(queues: Cli, queue: str) -> None:
     refused = queues("alter", queue, "--unset", "lease")
     assert refused.exit_code == 1
     assert "unknown config lease; expected one of penstock.dead.letter.enable," in refused.stderr
 
 
-# --- what is wrong is said in the words of the command line
+# --- errors use the names of the command line's options
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_setting_that_there_is_not_cannot_be_unset(queues: Cli, queue: str) ->
         (("--lease", "soon"), "without a unit it is seconds"),
     ],
 )
-def test_a_time_that_cannot_be_is_refused_by_its_option_and_with_its_bounds(
+def test_an_invalid_time_is_refused_with_its_option_and_its_bounds(
     given: tuple[str, str], expected: str, queues: Cli, queue: str
 ) -> None:
     refused = queues("alter", queue, *given)
@@ -92,20 +92,20 @@ def test_a_time_that_cannot_be_is_refused_by_its_option_and_with_its_bounds(
     assert expected in refused.stderr
 
 
-def test_what_the_broker_refuses_is_told_by_its_option(queues: Cli, queue: str) -> None:
+def test_a_refusal_by_the_broker_names_the_option(queues: Cli, queue: str) -> None:
     refused = queues("alter", queue, "--dead-letters", "no topic")
     assert "error: --dead-letters: expected a topic's name" in refused.stderr
     assert "error: NAME: no topic can be named 'a b': name one with --topic" in queues("create", "a b").stderr
     assert "expected --topic as well" in queues("peek", queue, "--partition", "0").stderr
 
 
-def test_hints_have_the_name_in_them(queues: Cli, queue: str, unique: Unique) -> None:
+def test_hints_contain_the_name_of_the_queue(queues: Cli, queue: str, unique: Unique) -> None:
     absent = unique("absent queue")
     assert f"`penstock queues create '{absent}'` makes one" in queues("describe", absent).stderr
     assert f"`penstock queues describe {queue}` shows it" in queues("create", queue).stderr
 
 
-def test_without_a_broker_it_is_said_how_to_start_one(plain_cli: Cli) -> None:
+def test_without_a_broker_the_error_says_how_to_start_one(plain_cli: Cli) -> None:
     refused = plain_cli("queues", "list", "--http", "127.0.0.1:1")
     assert refused.exit_code == 1
     assert "`penstock serve` starts one" in refused.stderr

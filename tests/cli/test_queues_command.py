@@ -102,7 +102,7 @@ def test_point_to_point_refuses_a_topic_with_more_than_one_partition(
 
 
 @pytest.mark.parametrize("only_new", [False, True])
-def test_a_new_queue_has_what_is_in_its_topic_unless_only_new_is_wanted(
+def test_a_new_queue_has_the_messages_of_its_topic_unless_only_new_ones_are_requested(
     only_new: bool, queues: Cli, cli: Cli, http: httpx.Client, unique: Unique
 ) -> None:
     name = unique("mail")
@@ -134,13 +134,13 @@ def test_list_counts_and_peek_shows_without_taking(queues: Cli, http: httpx.Clie
     assert name in succeeded(queues("list")).stdout
 
 
-def test_purge_lets_everything_be_done_and_leaves_the_topic_as_it_is(
+def test_purge_marks_all_messages_done_and_leaves_the_topic_unchanged(
     queues: Cli, cli: Cli, http: httpx.Client, unique: Unique
 ) -> None:
     name = unique("mail")
     succeeded(queues("create", name))
     publish(http, name, 1, 2, 3)
-    assert queues("purge", name).exit_code == 2  # nobody can be asked
+    assert queues("purge", name).exit_code == 2  # no terminal to ask for confirmation
     assert f"purged 3 messages of {name}" in succeeded(queues("purge", name, "--yes")).stderr
     assert json.loads(succeeded(queues("peek", name, "--json")).stdout) == []
     lines = succeeded(cli("consume", name, "--from-beginning", "--exit")).stdout.split()
@@ -206,7 +206,7 @@ def undone(queues: Cli, name: str) -> int:
     return sum(row["undone"] for row in facts["partitions"])
 
 
-def test_a_letter_that_is_not_there_is_refused(queues: Cli, unique: Unique) -> None:
+def test_a_missing_dead_letter_is_refused(queues: Cli, unique: Unique) -> None:
     name = unique("mail")
     succeeded(queues("create", name))
     assert queues("dead-letters", "show", name, f"{name}:0:99").exit_code == 1
@@ -218,13 +218,13 @@ def test_a_letter_that_is_not_there_is_refused(queues: Cli, unique: Unique) -> N
 
 
 @pytest.mark.parametrize("time_said", ["soon", "5 s", "-1s", "1w"])
-def test_times_that_cannot_be_read_are_refused(time_said: str, queues: Cli) -> None:
+def test_unparsable_times_are_refused(time_said: str, queues: Cli) -> None:
     refused = queues("create", "mail", "--lease", time_said)
     assert refused.exit_code == 2
     assert "such as 30s" in refused.stderr
 
 
-def test_scheduled_counts_what_is_not_due_and_says_when_it_is(
+def test_scheduled_counts_messages_that_are_not_due_and_shows_when_they_are(
     queues: Cli, http: httpx.Client, unique: Unique
 ) -> None:
     name = unique("reminders")

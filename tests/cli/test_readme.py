@@ -1,4 +1,4 @@
-"""README.md: what it shows of Penstock's own client works as it stands there."""
+"""README.md: the examples of Penstock's own client run as printed."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "README.md"
 
 
 class Enough(Exception):
-    """What was to be seen was seen."""
+    """The expected output was printed."""
 
 
 def block(heading: str) -> str:
@@ -21,7 +21,7 @@ def block(heading: str) -> str:
 
 
 def run(script: str, broker: Broker) -> list[tuple[object, ...]]:
-    """What it prints first; it would go on for ever."""
+    """Its first output; the script itself runs for ever."""
     printed: list[tuple[object, ...]] = []
 
     def tell(*words: object) -> None:

@@ -20,7 +20,7 @@ Serve = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts `penstock serve`; whatever still runs afterwards is killed."""
+    """Starts `penstock serve`; processes that still run afterwards are killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*flags: str, **environment: str) -> subprocess.Popen[str]:
@@ -96,7 +96,7 @@ def test_a_data_folder_in_use_is_exit_code_1_and_says_what_to_do(serve: Serve, t
     assert "Traceback" not in err
 
 
-def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_1(serve: Serve, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_one_line_and_exit_code_1(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     process = serve("--data-dir", str(tmp_path / "file" / "data"), *ANYWHERE)
     out, err = process.communicate(timeout=20)
@@ -133,7 +133,7 @@ def test_wrong_bytes_in_the_identity_are_one_line_and_exit_code_1(serve: Serve, 
         (["--cluster", "127.0.0.1:0", "--rack", ""], "rack"),
     ],
 )
-def test_settings_that_cannot_be_are_exit_code_2(flags: list[str], said: str, serve: Serve) -> None:
+def test_invalid_settings_are_exit_code_2(flags: list[str], said: str, serve: Serve) -> None:
     process = serve(*flags)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 2

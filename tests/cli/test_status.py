@@ -23,9 +23,9 @@ from .conftest import Cli, succeeded
 
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Broker]:
-    """A broker on which thirty topics were made, one after the other."""
+    """A broker on which thirty topics were created, one after the other."""
     with Broker(status_topic=TOPIC) as running:
-        # A consumer asks for its group's coordinator, also one that has no use for it.
+        # A consumer asks for its group's coordinator, even if it does not need one.
         events_until(running.bootstrap_servers, has("topic.created", topic="__consumer_offsets"))
         for number in range(30):
             create(running, f"topic-{number}")
@@ -61,7 +61,7 @@ def test_a_line_has_time_node_kind_and_facts(status: Cli) -> None:
     assert facts == ["topic=topic-29", "partitions=1", "replication_factor=1"]
 
 
-def test_the_last_ones_of_a_kind_are_found_however_far_back_they_are(status: Cli) -> None:
+def test_the_last_events_of_a_kind_are_found_however_old_they_are(status: Cli) -> None:
     out = status("--kind", "topic.*", "-n", "30", "--json").stdout
     assert topics_of(out) == [f"topic-{number}" for number in range(30)]
     assert [line.split()[2] for line in status("--kind", "broker.*").stdout.splitlines()] == [
@@ -74,7 +74,7 @@ def kinds_of(out: str) -> set[str]:
     return {line.split()[2].split(".")[0] for line in out.splitlines()}
 
 
-def test_it_does_not_show_its_own_coming_and_going_but_what_happened(status: Cli, watched: Broker) -> None:
+def test_it_does_not_show_its_own_connections(status: Cli, watched: Broker) -> None:
     def is_buried(events: list[Event]) -> bool:
         since = [event["kind"] for event in events[-20:]]
         return len(since) == 20 and all(kind.startswith("connection") for kind in since)
@@ -86,12 +86,12 @@ def test_it_does_not_show_its_own_coming_and_going_but_what_happened(status: Cli
     assert not kinds_of(status("--kind", "!topic.*").stdout) & {"connection", "connections"}
 
 
-def test_connections_are_shown_to_those_who_ask(status: Cli) -> None:
+def test_connections_are_shown_on_request(status: Cli) -> None:
     assert kinds_of(status("--kind", "connection.*").stdout) == {"connection"}
     assert {"connection", "topic"} <= kinds_of(status("--connections", "--since", "1h").stdout)
 
 
-def test_what_is_wanted_is_found_behind_any_number_of_other_events(
+def test_a_kind_is_found_among_any_number_of_other_events(
     status: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WINDOW", 1)
@@ -111,13 +111,13 @@ def test_since_shows_everything_from_then_on(status: Cli) -> None:
     assert status("--since", "0s", "--kind", "topic.*").stdout == ""
 
 
-def test_json_is_what_the_topic_holds(status: Cli, watched: Broker) -> None:
+def test_json_prints_the_records_of_the_topic(status: Cli, watched: Broker) -> None:
     shown = [json.loads(line) for line in status("--json", "--kind", "broker.*").stdout.splitlines()]
     held = events_until(watched.bootstrap_servers, has("broker.ready"))
     assert shown == [event for event in held if event["kind"].startswith("broker.")]
 
 
-def test_serve_writes_it_unasked_and_a_killed_broker_leaves_what_it_had_written(
+def test_serve_writes_the_status_log_by_default_and_it_survives_a_kill(
     tmp_path: Path, plain_cli: Cli
 ) -> None:
     served = BrokerProcess(tmp_path)
@@ -135,7 +135,7 @@ def test_serve_writes_it_unasked_and_a_killed_broker_leaves_what_it_had_written(
         served.stop()
 
 
-def test_follow_goes_on_with_what_comes_until_ctrl_c(watched: Broker) -> None:
+def test_follow_shows_new_events_until_ctrl_c(watched: Broker) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "status", "--follow", "-n", "1", "--kind", "topic.*", "--json"]
         + ["--bootstrap", watched.bootstrap_servers],
@@ -151,16 +151,14 @@ def test_follow_goes_on_with_what_comes_until_ctrl_c(watched: Broker) -> None:
     process.stdout.close()
 
 
-def test_a_broker_without_a_status_log_is_told_from_one_without_events(
-    broker: Broker, plain_cli: Cli
-) -> None:
+def test_a_missing_status_log_is_distinguished_from_an_empty_one(broker: Broker, plain_cli: Cli) -> None:
     result = plain_cli("status", "--bootstrap", broker.bootstrap_servers)
     assert result.exit_code == 1
     assert f"there is no topic {TOPIC}" in result.stderr
     assert "status_topic" in result.stderr
 
 
-def test_what_is_no_event_is_named_and_passed_over(
+def test_a_record_that_is_no_event_is_reported_and_skipped(
     broker: Broker, plain_cli: Cli, unique: Callable[[str], str]
 ) -> None:
     topic = unique("mixed")
@@ -173,7 +171,7 @@ def test_what_is_no_event_is_named_and_passed_over(
     assert result.stderr.count("is not an event") == 3
 
 
-def test_nothing_that_a_client_calls_itself_reaches_the_terminal_as_a_command() -> None:
+def test_control_characters_in_a_client_id_do_not_reach_the_terminal() -> None:
     line = line_of(
         {"time": "t", "kind": "x.y", "node_id": 1, "client_id": "\x1b[2Jgone\n", "reason": "so what"}
     )

@@ -32,7 +32,7 @@ def test_describe_for_people_shows_offsets_and_settings(cli: Cli, unique: Unique
     assert "\x1b" not in page
 
 
-def test_creating_twice_fails_unless_that_is_fine(cli: Cli, unique: Unique) -> None:
+def test_creating_an_existing_topic_fails_unless_it_is_allowed(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
     succeeded(cli("topics", "create", name))
     again = cli("topics", "create", name)
@@ -41,7 +41,7 @@ def test_creating_twice_fails_unless_that_is_fine(cli: Cli, unique: Unique) -> N
     assert "exists already" in succeeded(cli("topics", "create", name, "--if-not-exists")).stderr
 
 
-def test_deleting_what_is_not_there_fails_unless_that_is_fine(cli: Cli, unique: Unique) -> None:
+def test_deleting_a_missing_topic_fails_unless_it_is_allowed(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
     result = cli("topics", "delete", name, "--yes")
     assert result.exit_code == 1
@@ -76,7 +76,7 @@ def test_an_unknown_setting_is_named(cli: Cli, unique: Unique) -> None:
     assert "no.such.setting" in result.stderr
 
 
-def test_a_setting_that_there_is_not_cannot_be_unset(cli: Cli, unique: Unique) -> None:
+def test_an_unknown_setting_cannot_be_unset(cli: Cli, unique: Unique) -> None:
     name = unique("orders")
     succeeded(cli("topics", "create", name))
     refused = cli("topics", "alter", name, "--set", "retention.ms=1000", "--unset", "retention.msx")

@@ -1,4 +1,4 @@
-"""No broker: every command says so at once, and what to do."""
+"""No broker: every command reports it at once, with what to do."""
 
 import socket
 
@@ -8,8 +8,8 @@ from .conftest import Cli
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address where nobody listens."""
+def unused_address() -> str:
+    """An address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -32,19 +32,19 @@ def nobody() -> str:
     ],
     ids=" ".join,
 )
-def test_a_missing_broker_is_said_at_once_with_what_to_do(
-    arguments: tuple[str, ...], nobody: str, plain_cli: Cli
+def test_a_missing_broker_is_reported_at_once_with_what_to_do(
+    arguments: tuple[str, ...], unused_address: str, plain_cli: Cli
 ) -> None:
-    result = plain_cli(*arguments, "--bootstrap", nobody, stdin="")
+    result = plain_cli(*arguments, "--bootstrap", unused_address, stdin="")
     assert result.exit_code == 1
-    assert f"no broker answers at {nobody}" in result.stderr
+    assert f"no broker answers at {unused_address}" in result.stderr
     assert "penstock serve" in result.stderr
     assert result.stdout == ""
 
 
-def test_any_reachable_address_of_the_list_will_do(nobody: str, cli: Cli, broker: object) -> None:
+def test_one_reachable_address_in_the_list_is_enough(unused_address: str, cli: Cli, broker: object) -> None:
     address = getattr(broker, "bootstrap_servers")  # noqa: B009
-    assert cli("topics", "list", "--bootstrap", f"{nobody},{address}").exit_code == 0
+    assert cli("topics", "list", "--bootstrap", f"{unused_address},{address}").exit_code == 0
 
 
 def test_an_unknown_librdkafka_setting_is_a_usage_error(cli: Cli) -> None:

@@ -25,7 +25,7 @@ def topic(client: Client, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def group(client: Client, unique: Callable[[str], str]) -> str:
-    """A queue that begins with what is in its topic already."""
+    """A queue that begins with the existing messages of its topic."""
     name = unique("workers")
     client.admin.create_queue(name)
     return name

@@ -1,4 +1,4 @@
-"""What a broker would say to a session, and what a session has asked for, as tests write it."""
+"""Frames of a broker for a session, and the decoded effects of a session."""
 
 import json
 from random import Random
@@ -14,7 +14,7 @@ A, B = "http://a:8080", "http://b:8080"
 
 
 class Promise:
-    """Keeps what became of it."""
+    """Keeps its outcome."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -26,7 +26,7 @@ class Promise:
 
 
 class Half:
-    """A chance that always says the middle."""
+    """A random source that always returns the middle."""
 
     def uniform(self, low: float, high: float) -> float:
         return (low + high) / 2
@@ -75,7 +75,7 @@ def said(effects: list[Effect], kind: str | None = None) -> list[dict[str, Any]]
 
 
 def settle_all(effects: list[Effect]) -> None:
-    """Does what a driver does with answers."""
+    """Resolves answers as a driver does."""
     for effect in effects:
         if isinstance(effect, Resolve):
             effect.promise.resolve(effect.error)

@@ -13,7 +13,7 @@ SOON = 30.0
 Unique = Callable[[str], str]
 
 
-def test_topics_are_made_listed_changed_and_deleted(client: Client, unique: Unique) -> None:
+def test_topics_are_created_listed_altered_and_deleted(client: Client, unique: Unique) -> None:
     name = unique("made")
     assert client.admin.create_topic(name, partitions=3, configs={"retention.ms": "60000"})
     [info] = [one for one in client.admin.topics() if one.name == name]
@@ -26,7 +26,7 @@ def test_topics_are_made_listed_changed_and_deleted(client: Client, unique: Uniq
     assert name not in [one.name for one in client.admin.topics()]
 
 
-def test_what_is_there_or_not_there_may_be_fine(client: Client, topic: str, unique: Unique) -> None:
+def test_existing_and_missing_topics_may_be_allowed(client: Client, topic: str, unique: Unique) -> None:
     with pytest.raises(Refused) as taken:
         client.admin.create_topic(topic)
     assert taken.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
@@ -48,12 +48,12 @@ def test_the_brokers_own_topics_are_shown_on_request(client: Client, topic: str,
     assert not set(own) & {one.name for one in client.admin.topics()}
 
 
-def test_a_mistake_in_a_config_is_told_with_its_name(client: Client, topic: str) -> None:
+def test_an_invalid_config_is_refused_with_its_name(client: Client, topic: str) -> None:
     with pytest.raises(Refused, match=r"retention\.ms"):
         client.admin.alter_topic(topic, {"retention.ms": "soon"})
 
 
-def test_a_queue_has_settings_and_tells_what_it_holds(client: Client, topic: str, unique: Unique) -> None:
+def test_a_queue_has_settings_and_counts(client: Client, topic: str, unique: Unique) -> None:
     group = unique("workers")
     client.admin.create_queue(
         group, lease=timedelta(minutes=1), max_deliveries=9, key_ordered=True, backoff=2
@@ -92,9 +92,7 @@ def test_groups_are_listed_described_and_deleted(client: Client, topic: str, uni
     assert client.admin.delete_group(name, missing_ok=True) is False
 
 
-def test_a_queue_that_was_created_is_there_before_its_first_consumer(
-    client: Client, topic: str, unique: Unique
-) -> None:
+def test_a_created_queue_exists_before_its_first_consumer(client: Client, topic: str, unique: Unique) -> None:
     client.publish(topic, b"x")
     group = unique("created")
     assert client.admin.create_queue(group, topic=topic, lease=7)
@@ -106,7 +104,7 @@ def test_a_queue_that_was_created_is_there_before_its_first_consumer(
     assert client.admin.queue_configs(group)["share.record.lock.duration.ms"] == "8000"
 
 
-def test_a_queue_begins_by_itself_on_the_topic_of_its_name_and_makes_no_other(
+def test_a_consumer_creates_a_queue_on_the_topic_of_its_name_and_no_other_topic(
     client: Client, topic: str, unique: Unique
 ) -> None:
     assert client.admin.create_queue(topic)
@@ -129,7 +127,7 @@ def test_a_queue_can_be_purged_and_deleted(client: Client, topic: str, unique: U
 
 
 def first_dead_letter(client: Client, group: str) -> DeadLetter:
-    """A rejection is durable before the letter lies in its topic, which nobody announces."""
+    """Polls: a rejection is durable before the dead letter is in its topic, and no event announces that."""
     deadline = time.monotonic() + SOON
     while time.monotonic() < deadline:
         for letter in client.admin.dead_letters(group, limit=1):

@@ -1,4 +1,4 @@
-"""A broker that is killed in the middle of the work: what was acked for good is done once, all else comes again."""
+"""A broker that is killed in the middle of the work: durably acked jobs are done once, all others come again."""
 
 import asyncio
 import signal
@@ -32,7 +32,7 @@ def fill(client: Client) -> None:
     client.flush()
 
 
-def test_every_job_that_was_acked_for_good_is_done_once(served: Served) -> None:
+def test_every_durably_acked_job_is_done_once(served: Served) -> None:
     with Client(served.bootstrap_servers) as client:
         fill(client)
         durable: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def test_every_job_that_was_acked_for_good_is_done_once(served: Served) -> None:
                 try:
                     settlement.wait(SOON)
                 except ClientError:
-                    continue  # nobody knows: it may come again, or not
+                    continue  # the outcome is unknown: it may come again, or not
                 durable[job.text()] += 1
                 if len(durable) + 3 > JOBS:
                     break

@@ -1,4 +1,4 @@
-"""The page about the client: what it shows runs, in order, as it stands there."""
+"""The page about the client: its examples run, in order, as printed."""
 
 import logging
 import re

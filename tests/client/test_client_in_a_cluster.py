@@ -1,4 +1,4 @@
-"""Clients of three nodes: they find every leader, follow what moves, and outlive the nodes that go."""
+"""Clients of three nodes: they find every leader, follow leader changes, and survive the loss of a node."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def test_jobs_and_messages_come_from_every_leader(trio: WebTrio, client: Client)
     assert client.admin.queue("workers").undone == 0
 
 
-def test_a_node_that_goes_costs_no_job_and_no_message(trio: WebTrio, client: Client) -> None:
+def test_a_stopped_node_costs_no_job_and_no_message(trio: WebTrio, client: Client) -> None:
     spread(trio, client, "orders")
     client.admin.create_queue("workers")
     with (
@@ -91,7 +91,7 @@ def test_a_node_that_goes_costs_no_job_and_no_message(trio: WebTrio, client: Cli
         assert queue.flush(SOON)
 
 
-def test_an_asynchronous_client_outlives_a_node_as_well(trio: WebTrio, client: Client) -> None:
+def test_an_asynchronous_client_survives_the_loss_of_a_node(trio: WebTrio, client: Client) -> None:
     spread(trio, client, "orders")
     client.admin.create_queue("workers")
 
@@ -113,7 +113,9 @@ def test_an_asynchronous_client_outlives_a_node_as_well(trio: WebTrio, client: C
     assert asyncio.run(work()) == {str(number) for number in range(JOBS)}
 
 
-def test_every_node_leads_an_asynchronous_subscriber_home(trio: WebTrio, client: Client) -> None:
+def test_every_node_redirects_an_asynchronous_subscriber_to_its_coordinator(
+    trio: WebTrio, client: Client
+) -> None:
     spread(trio, client, "orders")
 
     async def follow(node_id: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""What handlers may be, return and raise. A job is acked only if its handler has run, whatever it is."""
+"""What handlers may be, return and raise. A job is acked only if its handler has run, of whatever kind it is."""
 
 import asyncio
 import functools
@@ -65,7 +65,7 @@ def test_a_job_whose_handler_returns_a_coroutine_is_not_acked(
 
 
 @pytest.mark.parametrize("kind", ["partial", "object", "wrapped", "wrapped with a timeout"])
-def test_the_asynchronous_client_awaits_whatever_is_to_be_awaited(
+def test_the_asynchronous_client_awaits_every_awaitable_result(
     broker: Broker, topic: str, group: str, kind: str
 ) -> None:
     asyncio.run(await_handler(broker, topic, group, kind))
@@ -103,7 +103,7 @@ async def await_handler(broker: Broker, topic: str, group: str, kind: str) -> No
 # --- delays
 
 
-def test_a_delay_that_cannot_be_counts_as_the_nearest_that_can() -> None:
+def test_a_delay_out_of_bounds_is_clamped() -> None:
     policy = WorkerPolicy(backoff_s=10 * WEEK_S, max_backoff_s=30 * WEEK_S, jitter=0.0)
 
     def decided(problem: Exception) -> Decision:
@@ -115,12 +115,12 @@ def test_a_delay_that_cannot_be_counts_as_the_nearest_that_can() -> None:
     assert decided(ValueError()) == Decision("retry", WEEK_S)
 
 
-def test_a_backoff_that_grows_beyond_all_numbers_stays_at_its_maximum() -> None:
+def test_a_backoff_that_overflows_stays_at_its_maximum() -> None:
     policy = WorkerPolicy(backoff_factor=1e10, max_backoff_s=5.0, jitter=0.0)
     assert policy.decide(255, ValueError(), Random(0)).delay_s == 5.0
 
 
-def test_what_is_no_delay_is_told_where_it_is_said() -> None:
+def test_an_invalid_delay_is_refused_where_it_is_given() -> None:
     with pytest.raises(TypeError, match=r"delay='soon'"):
         Retry(delay="soon")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"delay=60"):
@@ -129,18 +129,18 @@ def test_what_is_no_delay_is_told_where_it_is_said() -> None:
         Retry(delay=float("nan"))
 
 
-def test_a_delay_that_was_put_in_later_and_is_none_counts_as_if_there_were_no_delay() -> None:
+def test_an_invalid_delay_that_was_set_later_counts_as_no_delay() -> None:
     problem = Retry()
     problem.delay = "soon"  # type: ignore[assignment]
     assert WorkerPolicy(jitter=0.0).decide(1, problem, Random(0)) == Decision("retry", 1.0)
 
 
-def test_a_worker_is_told_which_of_its_times_is_none(client: Client) -> None:
+def test_an_invalid_time_of_a_worker_is_refused_with_its_name(client: Client) -> None:
     with pytest.raises(TypeError, match="max_backoff='long'"):
         client.worker("orders", group="workers", max_backoff="long")  # type: ignore[arg-type]
 
 
-def test_a_bad_delay_costs_its_own_job_and_no_other(client: Client, topic: str, group: str) -> None:
+def test_an_invalid_delay_fails_its_own_job_and_no_other(client: Client, topic: str, group: str) -> None:
     for value in ("a", "b", "c"):
         client.publish(topic, value)
     seen: list[str] = []
@@ -200,7 +200,7 @@ async def exit_from_handler(broker: Broker, topic: str, group: str, is_coroutine
         assert (await client.admin.queue(group)).undone == 1
 
 
-def test_an_exit_while_it_ends_is_raised_all_the_same(client: Client, topic: str, group: str) -> None:
+def test_an_exit_during_shutdown_is_raised(client: Client, topic: str, group: str) -> None:
     client.publish(topic, b"x")
     begun = threading.Event()
 
@@ -238,7 +238,9 @@ async def interrupt_twice(broker: Broker, topic: str, group: str) -> None:
         await client.run(grace=3600)
 
 
-def test_what_is_said_of_a_job_first_counts_on_a_loop_as_well(broker: Broker, topic: str, group: str) -> None:
+def test_the_first_settlement_of_a_job_counts_on_a_loop_as_well(
+    broker: Broker, topic: str, group: str
+) -> None:
     async def settle_twice() -> None:
         async with AsyncClient(broker.bootstrap_servers) as client:
             await client.publish(topic, b"x")

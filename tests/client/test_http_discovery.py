@@ -1,4 +1,4 @@
-"""Where a node's HTTP port is, as the node says and as a client finds it."""
+"""The address of a node's HTTP port, as the node announces it and as a client discovers it."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_client_finds_it(broker: Broker, client: Client) -> None:
     assert client._find_urls() == [broker.http_url]
 
 
-def test_what_the_client_was_told_counts_more(broker: Broker) -> None:
+def test_a_configured_http_address_takes_precedence(broker: Broker) -> None:
     with Client(broker.bootstrap_servers, http=["http://proxy/a", "http://proxy/b"]) as client:
         assert client._find_urls() == ["http://proxy/a", "http://proxy/b"]
 

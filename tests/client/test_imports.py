@@ -1,4 +1,4 @@
-"""A client is a client: whoever imports it does not get a broker, nor an event loop."""
+"""Importing the client loads neither the broker nor an event loop."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_the_client_for_batches_shares_only_the_errors() -> None:
     assert ours == {"errors", "retriable_codes", "wire"}
 
 
-def test_what_is_for_people_is_there_by_name() -> None:
+def test_public_names_are_exported() -> None:
     for name in penstock.client.__all__:
         assert getattr(penstock.client, name).__name__ == name
     with pytest.raises(AttributeError, match="Nonsense"):

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused where it is said, by the name of the argument; and everything says what it is."""
+"""Invalid arguments are refused at the call, with the name of the argument; and all public names have docstrings."""
 
 import inspect
 from collections.abc import Callable
@@ -28,18 +28,18 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("told", MISTAKES)
-def test_a_mistake_is_told_by_the_name_of_the_argument(client: Client, told: str) -> None:
+def test_an_invalid_argument_is_refused_with_its_name(client: Client, told: str) -> None:
     with pytest.raises((TypeError, ValueError), match=told):
         MISTAKES[told](client)
 
 
-def test_a_topic_that_is_not_there_cannot_be_deleted_later_either(client: Client) -> None:
+def test_deleting_a_missing_topic_is_an_error(client: Client) -> None:
     with pytest.raises(Refused, match="there is no such topic") as refused:
         client.admin.delete_topic("no-such-topic")
     assert not refused.value.retriable
 
 
-def test_a_group_that_is_not_there_is_told(client: Client) -> None:
+def test_a_missing_group_is_an_error(client: Client) -> None:
     with pytest.raises(Denied) as denied:
         client.admin.group("no-such-group")
     assert denied.value.code == "unknown_group"
@@ -48,7 +48,7 @@ def test_a_group_that_is_not_there_is_told(client: Client) -> None:
 @pytest.mark.parametrize(
     "name", ["Client", "AsyncClient", "Admin", "AsyncAdmin", "Job", "AsyncJob", "Message"]
 )
-def test_everything_that_people_call_says_what_it_does(name: str) -> None:
+def test_every_public_name_has_a_docstring(name: str) -> None:
     kind = getattr(penstock.client, name)
     silent = [
         member

@@ -1,4 +1,4 @@
-"""Publishing: acknowledged, in the background, once, later, and not for ever."""
+"""Publishing: acknowledged, in the background, deduplicated, delayed, and with an expiry."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ def stored_headers(broker: Broker, topic: str, offset: int) -> list[tuple[str, b
         consumer.close()
 
 
-def test_publish_says_where_it_is_stored(client: Client, topic: str) -> None:
+def test_publish_returns_partition_and_offset(client: Client, topic: str) -> None:
     first = client.publish(topic, b"one", key="k")
     second = client.publish(topic, "two")
     assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
@@ -34,13 +34,13 @@ def test_publish_says_where_it_is_stored(client: Client, topic: str) -> None:
     assert abs(second.timestamp_ms - datetime.now(UTC).timestamp() * 1000) < 60_000
 
 
-def test_what_is_published_in_the_background_is_stored_in_order(client: Client, topic: str) -> None:
+def test_background_messages_are_stored_in_order(client: Client, topic: str) -> None:
     futures = [client.publish_soon(topic, str(number)) for number in range(1_000)]
     client.flush()
     assert [future.result(0).offset for future in futures] == list(range(1_000))
 
 
-def test_closing_waits_for_what_is_under_way(broker: Broker, topic: str) -> None:
+def test_closing_waits_for_messages_in_flight(broker: Broker, topic: str) -> None:
     with Client(broker.bootstrap_servers) as client:
         futures = [client.publish_soon(topic, str(number)) for number in range(100)]
     assert all(future.done() for future in futures)
@@ -62,7 +62,7 @@ def test_a_message_id_is_stored_once_from_any_client(
     assert [message.value for message in stored if message] == [b"paid", b"other", b"end"]
 
 
-def test_headers_say_when_and_until_when(broker: Broker, client: Client, topic: str) -> None:
+def test_delay_and_expiry_are_stored_in_headers(broker: Broker, client: Client, topic: str) -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     client.publish(topic, b"x", delay=timedelta(minutes=1), ttl=2.5, headers={"trace": "a", "none": None})
     client.publish(topic, b"x", deliver_at=at, message_id="m")
@@ -91,7 +91,7 @@ def test_headers_may_repeat_a_name() -> None:
         ({"delay": 1, "deliver_at": 2}, "give one of them"),
     ],
 )
-def test_times_that_cannot_be_meant_are_refused_before_they_are_sent(
+def test_invalid_times_are_refused_before_they_are_sent(
     client: Client, topic: str, wish: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ValueError, match=told):
@@ -99,18 +99,18 @@ def test_times_that_cannot_be_meant_are_refused_before_they_are_sent(
     assert client.publish(topic, b"first").offset == 0
 
 
-def test_a_message_that_is_too_large_says_what_to_raise(client: Client, topic: str) -> None:
+def test_a_too_large_message_is_refused_with_the_setting_to_raise(client: Client, topic: str) -> None:
     with pytest.raises(PublishFailed, match=r"message\.max\.bytes"):
         client.publish(topic, bytes(2_000_000))
 
 
-def test_a_partition_that_is_not_there_is_named(client: Client, topic: str) -> None:
+def test_a_missing_partition_is_named(client: Client, topic: str) -> None:
     assert client.publish(topic, b"x", partition=0).partition == 0
     with pytest.raises(PublishFailed, match="partition"):
         client.publish(topic, b"x", partition=5)
 
 
-def test_an_unreachable_broker_is_an_error_that_names_what_to_check() -> None:
+def test_an_unreachable_broker_is_an_error_that_says_what_to_check() -> None:
     [port] = free_ports(1)
     servers = f"127.0.0.1:{port}"
     impatient = {"message.timeout.ms": 1_000}
@@ -155,6 +155,6 @@ def test_a_closed_client_says_so(broker: Broker) -> None:
         (KafkaError._MSG_TIMED_OUT, True),
     ],
 )
-def test_doubt_is_told_only_where_there_is_some(code: int, is_doubtful: bool) -> None:
+def test_only_errors_with_an_unknown_outcome_are_marked_doubtful(code: int, is_doubtful: bool) -> None:
     failed = publishing._failed("orders", KafkaError(code))
     assert ("may be stored all the same" in str(failed)) == is_doubtful

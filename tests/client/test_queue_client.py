@@ -93,7 +93,7 @@ def test_a_rejected_job_becomes_a_dead_letter(
         dead.ack()
 
 
-def test_a_block_acks_what_it_finishes_and_retries_what_it_does_not(
+def test_a_with_block_acks_a_finished_job_and_retries_a_failed_one(
     client: Client, topic: str, group: str
 ) -> None:
     fill(client, topic, 2)
@@ -106,12 +106,12 @@ def test_a_block_acks_what_it_finishes_and_retries_what_it_does_not(
         [again] = take(queue, 1)
         assert again.offset == second.offset
         with again:
-            again.reject()  # said in the block: the end of it adds nothing
+            again.reject()  # settled in the block: its end adds nothing
         assert again.settled
         assert queue.flush(SOON)
 
 
-def test_what_is_not_settled_goes_to_the_next_consumer(client: Client, topic: str, group: str) -> None:
+def test_an_unsettled_job_goes_to_the_next_consumer(client: Client, topic: str, group: str) -> None:
     fill(client, topic, 3)
     with client.queue(topic, group=group) as queue:
         held = take(queue, 3)
@@ -123,7 +123,7 @@ def test_what_is_not_settled_goes_to_the_next_consumer(client: Client, topic: st
         assert [job.text() for job in take(queue, 2)] == ["1", "2"]
 
 
-def test_leases_last_as_long_as_jobs_are_in_hand(client: Client, topic: str, group: str) -> None:
+def test_leases_are_renewed_while_jobs_are_unsettled(client: Client, topic: str, group: str) -> None:
     client.admin.alter_queue(group, {"share.record.lock.duration.ms": "1000"})
     fill(client, topic, 1)
     with client.queue(topic, group=group) as slow:
@@ -145,7 +145,7 @@ def test_consumers_share_the_work(client: Client, topic: str, group: str) -> Non
         assert one.receive(0.05) is None, "it has as many as it asked for"
 
 
-def test_iterating_ends_when_there_is_nothing_to_do(client: Client, topic: str, group: str) -> None:
+def test_iterating_ends_when_the_queue_is_empty(client: Client, topic: str, group: str) -> None:
     fill(client, topic, 5)
     with client.queue(topic, group=group, idle_s=0.5) as queue:
         done = []
@@ -155,7 +155,7 @@ def test_iterating_ends_when_there_is_nothing_to_do(client: Client, topic: str, 
     assert done == ["0", "1", "2", "3", "4"]
 
 
-def test_iterating_ends_when_somebody_else_closes_it(client: Client, topic: str, group: str) -> None:
+def test_iterating_ends_when_another_thread_closes_the_queue(client: Client, topic: str, group: str) -> None:
     queue = client.queue(topic, group=group)
     ended = threading.Event()
 
@@ -196,7 +196,7 @@ def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_never(
 ) -> None:
     client.publish(topic, b"first")
     with client.queue(topic, group=group) as queue:
-        take(queue, 1)  # all is warm now: what follows takes far less than the delay
+        take(queue, 1)  # connections are open now: the next calls take far less than the delay
         client.publish_soon(topic, b"later", delay=1.0)
         client.publish_soon(topic, b"gone", ttl=0)
         client.publish_soon(topic, b"now")
@@ -211,9 +211,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_not_a_wait(client: Client, 
         queue.receive(SOON)
 
 
-def test_a_name_that_a_subscription_has_is_refused_and_not_waited_for(
-    client: Client, topic: str, group: str
-) -> None:
+def test_a_name_that_a_subscription_uses_is_refused_at_once(client: Client, topic: str, group: str) -> None:
     client.publish(topic, b"1")
     with client.subscribe(topic, name=group, read_old=True) as subscription:
         next(iter(subscription)).ack()
@@ -223,7 +221,7 @@ def test_a_name_that_a_subscription_has_is_refused_and_not_waited_for(
     assert group in str(refused.value)
 
 
-def test_a_queue_for_one_consumer_sends_the_second_one_away_or_lets_it_stand_by(
+def test_a_second_consumer_of_an_exclusive_queue_is_refused_or_stands_by(
     client: Client, topic: str, group: str
 ) -> None:
     client.admin.alter_queue(group, {"penstock.queue.exclusive": "true"})
@@ -253,7 +251,7 @@ def test_iterating_over_a_queue_for_one_consumer_keeps_order_when_a_job_fails(
     assert seen == ["0", "0", "1", "2"]
 
 
-def test_nobody_there_is_an_error_after_a_while() -> None:
+def test_an_unreachable_broker_is_an_error_after_the_timeout() -> None:
     [port] = free_ports(1)
     with Client(f"127.0.0.1:{port}", http=f"http://127.0.0.1:{port}", reconnect_timeout_s=0.5) as client:
         queue = client.queue("orders", group="g")
@@ -270,7 +268,7 @@ def broker_at(ports: list[int], data_dir: Path) -> Iterator[Broker]:
         yield running
 
 
-def test_a_queue_goes_on_when_its_broker_was_away(tmp_path: Path) -> None:
+def test_a_queue_continues_after_a_broker_restart(tmp_path: Path) -> None:
     ports = free_ports(2)
     with broker_at(ports, tmp_path) as broker:
         client = Client(broker.bootstrap_servers)
@@ -291,17 +289,15 @@ def test_a_queue_goes_on_when_its_broker_was_away(tmp_path: Path) -> None:
         client.close()
 
 
-def test_what_is_given_back_is_waited_for_no_longer_than_its_answer(
-    client: Client, topic: str, group: str
-) -> None:
+def test_flush_ends_when_returned_jobs_are_answered(client: Client, topic: str, group: str) -> None:
     fill(client, topic, 50)
     with client.queue(topic, group=group) as queue:
         take(queue, 1)
         queue.drain()
-        assert queue.flush(None)  # for ever, if the answer were not noticed
+        assert queue.flush(None)  # would wait for ever if the answer were missed
 
 
-def test_jobs_that_nobody_took_do_not_count_as_delivered(client: Client, topic: str, group: str) -> None:
+def test_prefetched_jobs_do_not_count_as_delivered(client: Client, topic: str, group: str) -> None:
     client.admin.alter_queue(group, {"share.delivery.count.limit": "2"})
     fill(client, topic, 50)
     for number in range(4):  # each takes one, does it, and has had many more
@@ -315,7 +311,7 @@ def test_jobs_that_nobody_took_do_not_count_as_delivered(client: Client, topic: 
     assert client.admin.queue(group).undone == 46
 
 
-def test_waiting_for_a_broker_is_not_idleness(tmp_path: Path) -> None:
+def test_waiting_for_a_broker_does_not_count_as_idle_time(tmp_path: Path) -> None:
     ports = free_ports(2)
     with broker_at(ports, tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         client.admin.create_topic("orders")
@@ -333,7 +329,7 @@ def test_waiting_for_a_broker_is_not_idleness(tmp_path: Path) -> None:
             queue.close()
 
 
-def test_what_is_said_of_a_job_first_counts(client: Client, topic: str, group: str) -> None:
+def test_the_first_settlement_of_a_job_counts(client: Client, topic: str, group: str) -> None:
     client.publish(topic, b"x")
     with client.queue(topic, group=group) as queue:
         job = queue.receive(SOON)

@@ -1,4 +1,4 @@
-"""A consumer of a queue without a network: what it asks for, says and gives up, told as what happens to it."""
+"""A queue session without a network: its requests, settlements and reconnects, driven by events."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def working(*elsewhere: str, lease_s: float = LEASE_S, exclusive: bool | None = 
 
 @pytest.fixture
 def session() -> "QueueSession[ReceivedRecord]":
-    """One that works at node A since time 0, over link 1."""
+    """A session that works at node A since time 0, over connection 1."""
     session = new_session()
     step(session, 0.0)
     session.found([A], 0.0)
@@ -37,7 +37,7 @@ def session() -> "QueueSession[ReceivedRecord]":
     return session
 
 
-def test_it_asks_where_the_nodes_are_and_introduces_itself() -> None:
+def test_it_looks_up_the_nodes_and_introduces_itself() -> None:
     session = new_session(standby=True)
     assert step(session, 0.0) == [FindNodes()]
     session.found([A, B], 0.0)
@@ -68,7 +68,7 @@ def test_it_fetches_ahead_only_when_it_knows_that_the_queue_is_shared() -> None:
     assert said(step(session, 2.0)) == [{"type": "credit", "credit": 1}]
 
 
-def test_a_session_that_is_drained_asks_for_nothing_whatever_the_queue_is() -> None:
+def test_a_drained_session_asks_for_nothing() -> None:
     session = new_session(credit=Credit(100, 1))
     step(session, 0.0)
     session.found([A], 0.0)
@@ -80,7 +80,7 @@ def test_a_session_that_is_drained_asks_for_nothing_whatever_the_queue_is() -> N
     assert said(step(session, 0.1)) == []
 
 
-def test_a_broker_that_does_not_know_returning_is_not_troubled_with_it(
+def test_a_broker_that_does_not_support_return_is_not_sent_it(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, working(exclusive=None), 0.5)
@@ -91,14 +91,14 @@ def test_a_broker_that_does_not_know_returning_is_not_troubled_with_it(
     assert "return" not in settle
 
 
-def test_each_node_that_leads_something_is_connected_once(session: "QueueSession[ReceivedRecord]") -> None:
+def test_each_leading_node_has_one_connection(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, working("ws://b:8080/v1/work", "ws://b:8080/v1/work"), 1.0)
     assert dialled(step(session, 1.0)) == [(2, "ws://b:8080/v1/work")]
     session.received(1, working("ws://b:8080/v1/work"), 2.0)
     assert step(session, 2.0) == []
 
 
-def test_only_what_was_acquired_is_handed_out(session: "QueueSession[ReceivedRecord]") -> None:
+def test_only_acquired_records_are_handed_out(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(3, 5, deliveries=2, held=[2, 3, 4, 5, 6]), 1.0)
     taken = take_all(session)
     assert offsets(taken) == [3, 5]
@@ -107,7 +107,7 @@ def test_only_what_was_acquired_is_handed_out(session: "QueueSession[ReceivedRec
     assert session.take() is None
 
 
-def test_what_is_said_at_once_travels_in_one_frame(session: "QueueSession[ReceivedRecord]") -> None:
+def test_simultaneous_settlements_are_sent_in_one_frame(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3, 5), 1.0)
     tokens = [Promise() for _ in range(4)]
     for item, promise in zip(take_all(session), tokens, strict=True):
@@ -135,7 +135,7 @@ def test_each_delay_has_a_frame_of_its_own(session: "QueueSession[ReceivedRecord
     ]
 
 
-def test_leases_are_renewed_while_jobs_are_in_hand_and_no_longer(
+def test_leases_are_renewed_until_jobs_are_settled(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
@@ -159,7 +159,7 @@ def test_leases_that_become_shorter_are_renewed_sooner(session: "QueueSession[Re
     assert [one["renew"] for one in said(step(session, 2.5))] == [[[1, 1]]]
 
 
-def test_what_the_broker_has_taken_back_is_not_handed_out(session: "QueueSession[ReceivedRecord]") -> None:
+def test_jobs_that_the_broker_revoked_are_not_handed_out(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2), 1.0)
     [renewal] = said(step(session, LEASE_S))
     over = {"code": "lease_over", "message": "too late", "refused": [[1, 1]]}
@@ -180,7 +180,7 @@ def test_no_job_gets_older_than_half_of_its_lease_before_its_renewal(
     assert renewed_at > 250
 
 
-def test_a_job_that_is_settled_is_not_renewed_in_the_same_breath(
+def test_a_settled_job_is_not_renewed_at_the_same_time(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1, 2), 0.0)
@@ -196,7 +196,7 @@ def test_a_job_that_is_settled_is_not_renewed_in_the_same_breath(
     assert not promise.is_done
 
 
-def test_one_late_job_does_not_spoil_the_acks_of_its_neighbours(
+def test_one_late_ack_does_not_fail_the_acks_next_to_it(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
@@ -222,7 +222,7 @@ def test_one_late_job_does_not_spoil_the_acks_of_its_neighbours(
     assert session.is_settled
 
 
-def test_runs_that_were_not_refused_are_durable(session: "QueueSession[ReceivedRecord]") -> None:
+def test_ranges_that_were_not_refused_are_durable(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 5), 1.0)
     tokens = [Promise(), Promise()]
     for item, promise in zip(take_all(session), tokens, strict=True):
@@ -247,7 +247,7 @@ def test_a_job_is_settled_once(session: "QueueSession[ReceivedRecord]") -> None:
     assert isinstance(second.error, LeaseLost)
 
 
-def test_what_is_said_of_an_earlier_delivery_does_not_settle_the_next_one(
+def test_settling_an_earlier_delivery_does_not_settle_the_next_one(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1), 1.0)
@@ -265,7 +265,7 @@ def test_what_is_said_of_an_earlier_delivery_does_not_settle_the_next_one(
     assert [one["accept"] for one in said(step(session, 4.0))] == [[[1, 1]]]
 
 
-def test_an_answer_that_came_late_does_not_take_the_next_delivery_away(
+def test_a_late_answer_does_not_remove_the_next_delivery(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1), 1.0)
@@ -279,7 +279,7 @@ def test_an_answer_that_came_late_does_not_take_the_next_delivery_away(
     assert session.holds(again)
 
 
-def test_what_a_lost_connection_held_is_gone_at_once(session: "QueueSession[ReceivedRecord]") -> None:
+def test_jobs_of_a_lost_connection_are_dropped_at_once(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
     unsaid, no_answer_text = session.take(), session.take()
     assert unsaid is not None
@@ -296,7 +296,7 @@ def test_what_a_lost_connection_held_is_gone_at_once(session: "QueueSession[Rece
     assert session.is_settled
 
 
-def test_it_comes_back_after_pauses_that_grow() -> None:
+def test_it_reconnects_with_growing_delays() -> None:
     session = new_session()
     now, dials = 0.0, []
     for connection_id in range(1, 8):
@@ -316,7 +316,7 @@ def test_it_comes_back_after_pauses_that_grow() -> None:
     assert pauses[-1] > 1
 
 
-def test_a_node_that_is_away_is_not_tried_again_once_nobody_names_it(
+def test_an_unreachable_node_is_not_retried_once_no_node_names_it(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, working("ws://b:8080/v1/work"), 1.0)
@@ -328,7 +328,7 @@ def test_a_node_that_is_away_is_not_tried_again_once_nobody_names_it(
     assert dialled(step(session, 61.0)) == [(3, "ws://b:8080/v1/work")]
 
 
-def test_patience_ends_with_what_is_wrong() -> None:
+def test_the_reconnect_timeout_ends_it_with_the_cause() -> None:
     session = new_session(reconnect_timeout_s=30.0)
     step(session, 0.0)
     session.found([A], 0.0)
@@ -340,7 +340,7 @@ def test_patience_ends_with_what_is_wrong() -> None:
     assert session.wake_at() is None
 
 
-def test_what_a_broker_refuses_for_good_ends_it(session: "QueueSession[ReceivedRecord]") -> None:
+def test_a_permanent_refusal_ends_it(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, frame("error", code="unknown_topic", message="there is no topic 'orders'"), 1.0)
     session.disconnected(1, ConnectionLoss("closed", 4404), 1.0)
     assert isinstance(session.ended, Denied)
@@ -349,7 +349,9 @@ def test_what_a_broker_refuses_for_good_ends_it(session: "QueueSession[ReceivedR
 
 
 @pytest.mark.parametrize("close_code", [1006, 1012, 1013, 4408])
-def test_what_may_pass_does_not_end_it(session: "QueueSession[ReceivedRecord]", close_code: int) -> None:
+def test_a_transient_close_code_does_not_end_it(
+    session: "QueueSession[ReceivedRecord]", close_code: int
+) -> None:
     session.disconnected(1, ConnectionLoss("closed", close_code), 1.0)
     assert session.ended is None
     assert step(session, 100.0) == [FindNodes()]
@@ -362,7 +364,7 @@ def test_a_node_that_is_starting_is_asked_again(session: "QueueSession[ReceivedR
     assert session.ended is None
 
 
-def test_draining_gives_back_what_nobody_has_taken_and_keeps_what_is_in_hand(
+def test_draining_returns_prefetched_jobs_and_keeps_jobs_that_were_handed_out(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, jobs(1, 2, 3), 1.0)
@@ -374,14 +376,14 @@ def test_draining_gives_back_what_nobody_has_taken_and_keeps_what_is_in_hand(
     assert [one["return"] for one in frames[2:]] == [[[2, 3]]]
     assert "retry" not in frames[2]
     assert session.holds(in_hand)
-    session.received(1, jobs(4), 2.5)  # it was under way
+    session.received(1, jobs(4), 2.5)  # it was in flight
     [late] = said(step(session, 2.5))
     assert late["return"] == [[4, 4]]
     session.settle(in_hand, "accept", None, None, 3.0)
     assert [one["accept"] for one in said(step(session, 3.0))] == [[[1, 1]]]
 
 
-def test_a_drained_session_is_settled_when_nothing_can_be_under_way_any_more(
+def test_a_drained_session_is_settled_when_nothing_can_be_in_flight_any_more(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.drain()
@@ -395,21 +397,21 @@ def test_a_drained_session_is_settled_when_nothing_can_be_under_way_any_more(
     assert session.is_settled
 
 
-def test_a_node_that_is_gone_is_not_waited_for_when_draining(session: "QueueSession[ReceivedRecord]") -> None:
+def test_draining_does_not_wait_for_a_lost_node(session: "QueueSession[ReceivedRecord]") -> None:
     session.drain()
     step(session, 1.0)
     session.disconnected(1, GONE, 1.1)
     assert session.is_settled
 
 
-def test_records_that_are_no_longer_there_are_done_with(session: "QueueSession[ReceivedRecord]") -> None:
+def test_deleted_records_are_accepted(session: "QueueSession[ReceivedRecord]") -> None:
     session.received(1, jobs(1, 2, 3, held=[1, 3]), 1.0)
     assert offsets(take_all(session)) == [1, 3]
     [settle] = said(step(session, 1.0))
     assert settle["accept"] == [[2, 2]]
 
 
-def test_records_that_nobody_can_read_are_rejected(session: "QueueSession[ReceivedRecord]") -> None:
+def test_unreadable_records_are_rejected(session: "QueueSession[ReceivedRecord]") -> None:
     rotten = bytearray(jobs(1, 2))
     rotten[-1] ^= 0xFF
     session.received(1, bytes(rotten), 1.0)
@@ -418,7 +420,9 @@ def test_records_that_nobody_can_read_are_rejected(session: "QueueSession[Receiv
     assert settle["reject"] == [[1, 2]]
 
 
-def test_closing_resolves_everything_and_hangs_up(session: "QueueSession[ReceivedRecord]") -> None:
+def test_closing_resolves_all_settlements_and_closes_connections(
+    session: "QueueSession[ReceivedRecord]",
+) -> None:
     session.received(1, jobs(1, 2), 1.0)
     first, second = take_all(session)
     tokens = [Promise(), Promise()]
@@ -433,7 +437,7 @@ def test_closing_resolves_everything_and_hangs_up(session: "QueueSession[Receive
     assert isinstance(tokens[1].error, Closed)
 
 
-def test_a_link_that_is_made_after_the_end_is_hung_up() -> None:
+def test_a_connection_that_opens_after_the_end_is_closed() -> None:
     session = new_session()
     step(session, 0.0)
     session.found([A], 0.0)
@@ -444,7 +448,7 @@ def test_a_link_that_is_made_after_the_end_is_hung_up() -> None:
     assert step(session, 2.0) == [Disconnect(1)]
 
 
-def test_frames_of_a_newer_broker_are_left_alone_and_nonsense_is_not(
+def test_unknown_frames_are_ignored_and_malformed_ones_are_not(
     session: "QueueSession[ReceivedRecord]",
 ) -> None:
     session.received(1, frame("weather", sun=True), 1.0)

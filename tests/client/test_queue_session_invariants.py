@@ -1,4 +1,4 @@
-"""Sessions under any order of events: each word about a job is answered once, and only what is ours is handed out."""
+"""Sessions under any order of events: each settlement is answered once, and only leased jobs are handed out."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from tests.client.frames import A, B, Promise, chance, frame, jobs, said
 
 
 class Broker(RuleBasedStateMachine):
-    """Two nodes that hand out jobs, lose leases and connections, and answer when they like."""
+    """Two nodes that deliver jobs, end leases, drop connections and answer at random times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,13 +25,13 @@ class Broker(RuleBasedStateMachine):
         self.open: list[int] = []
         self.no_answer_text: list[tuple[int, dict[str, object]]] = []
         self.leased: dict[int, set[int]] = {}
-        """By link: what this broker thinks that the client has."""
+        """By connection: the jobs that this broker has leased to the client."""
         self.next_offset = 0
         self.in_hand: list[ReceivedRecord] = []
         self.tokens: list[Promise] = []
 
     def act(self) -> None:
-        """Does what the session asks for."""
+        """Carries out the session's effects."""
         for effect in self.session.take_effects(self.now):
             match effect:
                 case FindNodes():
@@ -39,7 +39,7 @@ class Broker(RuleBasedStateMachine):
                 case Connect(connection_id=connection_id):
                     self.dialling.append(connection_id)
                 case Send(connection_id=connection_id):
-                    assert connection_id in self.open, "said to nobody"
+                    assert connection_id in self.open, "sent over a closed connection"
                     self.no_answer_text += [(connection_id, one) for one in said([effect], "settle")]
                 case Disconnect(connection_id=connection_id):
                     self.open = [one for one in self.open if one != connection_id]
@@ -140,7 +140,7 @@ class Broker(RuleBasedStateMachine):
         self.act()
         self.session.end()
         self.act()
-        assert all(promise.is_done for promise in self.tokens), "somebody would wait for ever"
+        assert all(promise.is_done for promise in self.tokens), "a caller would wait for ever"
         assert self.session.is_settled
 
 

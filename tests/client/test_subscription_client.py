@@ -1,4 +1,4 @@
-"""LocalReplicas topics with the blocking client."""
+"""Subscriptions with the blocking client."""
 
 import threading
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def take(subscription: Subscription, count: int) -> list[Message]:
     return messages
 
 
-def test_it_goes_on_where_its_acks_left_off(client: Client, topic: str, unique: Unique) -> None:
+def test_it_continues_after_its_last_ack(client: Client, topic: str, unique: Unique) -> None:
     name = unique("billing")
     fill(client, topic, 10)
     with client.subscribe(topic, name=name, read_old=True) as subscription:
@@ -42,11 +42,11 @@ def test_it_goes_on_where_its_acks_left_off(client: Client, topic: str, unique: 
         assert subscription.resumed
 
 
-def test_a_new_subscription_may_begin_with_what_comes(client: Client, topic: str, unique: Unique) -> None:
+def test_a_new_subscription_may_begin_with_new_messages(client: Client, topic: str, unique: Unique) -> None:
     fill(client, topic, 3)
     with client.subscribe(topic, name=unique("tail")) as subscription:
         first = None
-        while first is None:  # until it is attached, what is published is old to it
+        while first is None:  # messages published before it is attached are not new to it
             client.publish(topic, b"new")
             first = subscription.receive(0.1)
         assert first.value == b"new"
@@ -62,7 +62,7 @@ def test_an_ack_can_be_waited_for_and_shows_in_the_group(client: Client, topic: 
     assert group.total_lag == 1
 
 
-def test_no_more_is_sent_than_was_asked_for(client: Client, topic: str, unique: Unique) -> None:
+def test_the_broker_sends_no_more_than_the_credit(client: Client, topic: str, unique: Unique) -> None:
     fill(client, topic, 5)
     with client.subscribe(topic, name=unique("slow"), read_old=True, prefetch=2) as subscription:
         _first, second = take(subscription, 2)
@@ -71,7 +71,7 @@ def test_no_more_is_sent_than_was_asked_for(client: Client, topic: str, unique: 
         assert [message.text() for message in take(subscription, 2)] == ["2", "3"]
 
 
-def test_many_topics_come_in_one_subscription(client: Client, unique: Unique) -> None:
+def test_one_subscription_may_have_many_topics(client: Client, unique: Unique) -> None:
     topics = [unique("a"), unique("b")]
     for topic in topics:
         client.admin.create_topic(topic, partitions=2)
@@ -101,7 +101,7 @@ def test_a_name_in_use_is_refused_unless_it_is_taken_over(client: Client, topic:
 
 @pytest.mark.parametrize("times", [1, 2, 4])
 def test_slow_work_is_not_handed_out_twice(client: Client, topic: str, unique: Unique, times: int) -> None:
-    """The subscriber is sent away for its missing ack, comes back by itself, and its late ack counts."""
+    """The broker disconnects the subscriber for its missing ack; it reconnects by itself, and its late ack counts."""
     fill(client, topic, 3)
     with client.subscribe(topic, name=unique("slow"), read_old=True, ack_timeout=0.2) as subscription:
         [message] = take(subscription, 1)
@@ -115,13 +115,13 @@ def test_slow_work_is_not_handed_out_twice(client: Client, topic: str, unique: U
         assert texts == ["1", "2"]
 
 
-def test_iterating_ends_when_it_is_quiet(client: Client, topic: str, unique: Unique) -> None:
+def test_iterating_ends_after_the_idle_time(client: Client, topic: str, unique: Unique) -> None:
     fill(client, topic, 3)
     with client.subscribe(topic, name=unique("quiet"), read_old=True, idle_s=0.5) as subscription:
         assert [message.text() for message in subscription] == ["0", "1", "2"]
 
 
-def test_unsubscribing_forgets_the_place(client: Client, topic: str, unique: Unique) -> None:
+def test_unsubscribing_deletes_the_position(client: Client, topic: str, unique: Unique) -> None:
     name = unique("billing")
     fill(client, topic, 2)
     subscription = client.subscribe(topic, name=name, read_old=True)
@@ -131,7 +131,7 @@ def test_unsubscribing_forgets_the_place(client: Client, topic: str, unique: Uni
         assert take(again, 1)[0].text() == "0"
 
 
-def test_what_is_deferred_does_not_keep_closing_waiting(client: Client, topic: str, unique: Unique) -> None:
+def test_a_deferred_message_does_not_delay_closing(client: Client, topic: str, unique: Unique) -> None:
     client.publish(topic, b"later", delay=3600)
     client.publish(topic, b"now")
     subscription = client.subscribe(topic, name=unique("late"), read_old=True)
@@ -142,7 +142,7 @@ def test_what_is_deferred_does_not_keep_closing_waiting(client: Client, topic: s
     subscription.close()
 
 
-def test_it_goes_on_when_its_broker_was_away(tmp_path: Path) -> None:
+def test_it_continues_after_a_broker_restart(tmp_path: Path) -> None:
     kafka, http = (f"127.0.0.1:{port}" for port in free_ports(2))
     with Broker(data_dir=tmp_path, kafka=kafka, http=http):
         client = Client(kafka)

@@ -1,4 +1,4 @@
-"""A subscriber without a network: order, acks, and what comes again after a connection was lost."""
+"""A subscription session without a network: order, acks, and redelivery after a lost connection."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def new_session(**changes: object) -> "SubscriptionSession[ReceivedRecord]":
 
 
 def attach(session: "SubscriptionSession[ReceivedRecord]", connection_id: int, now: float) -> None:
-    """The next link, up to the answer of the broker."""
+    """Opens the next connection, up to the answer of the broker."""
     step(session, now)
     session.found([A], now)
     while not dialled(step(session, now)):
@@ -43,7 +43,7 @@ def attach(session: "SubscriptionSession[ReceivedRecord]", connection_id: int, n
 
 @pytest.fixture
 def session() -> "SubscriptionSession[ReceivedRecord]":
-    """One that is attached over link 1."""
+    """A session that is attached over connection 1."""
     session = new_session()
     attach(session, 1, 0.0)
     return session
@@ -106,7 +106,7 @@ def test_acks_above_a_deferred_message_are_durable_in_their_own_right(
     assert session.is_settled
 
 
-def test_messages_nobody_has_taken_come_again_over_the_next_link(
+def test_untaken_messages_come_again_over_the_next_connection(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2, 3), 1.0)
@@ -118,7 +118,7 @@ def test_messages_nobody_has_taken_come_again_over_the_next_link(
     assert offsets(take_all(session)) == [1, 2, 3]
 
 
-def test_what_was_acked_too_late_is_acked_when_it_comes_again_and_not_handed_out_twice(
+def test_a_message_that_was_acked_late_is_acked_again_and_not_handed_out_twice(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2, 3), 1.0)
@@ -129,9 +129,9 @@ def test_what_was_acked_too_late_is_acked_when_it_comes_again_and_not_handed_out
     step(session, 2.0)
     session.found([A], 2.0)
     step(session, 3.0)
-    session.disconnected(2, GONE, 3.0)  # nobody is there yet
+    session.disconnected(2, GONE, 3.0)  # the node does not answer yet
     promise = Promise()
-    session.ack(second, promise)  # for the first one as well
+    session.ack(second, promise)  # covers the first one as well
     step(session, 3.0)
     assert isinstance(promise.error, LeaseLost)
     attach(session, 3, 3.0)
@@ -140,7 +140,7 @@ def test_what_was_acked_too_late_is_acked_when_it_comes_again_and_not_handed_out
     assert offsets(take_all(session)) == [3]
 
 
-def test_an_ack_that_was_not_durable_in_time_is_said_again(
+def test_an_ack_that_was_not_durable_in_time_is_sent_again(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2), 1.0)
@@ -156,7 +156,7 @@ def test_an_ack_that_was_not_durable_in_time_is_said_again(
     assert [one["offset"] for one in said(step(session, 3.0), "ack")] == [2]
 
 
-def test_a_message_that_is_acked_already_never_acks_one_before_it(
+def test_an_already_acked_message_never_acks_an_earlier_one(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(5), 1.0)
@@ -171,7 +171,7 @@ def test_a_message_that_is_acked_already_never_acks_one_before_it(
 def welcome(
     session: "SubscriptionSession[ReceivedRecord]", connection_id: int, now: float, **said: object
 ) -> None:
-    """The next link, begun as the broker says."""
+    """Opens the next connection, with this answer of the broker."""
     step(session, now)
     session.found([A], now)
     while not dialled(step(session, now)):
@@ -188,7 +188,7 @@ def take_one(session: "SubscriptionSession[ReceivedRecord]") -> ReceivedRecord:
     return item
 
 
-def test_an_ack_counts_however_many_links_later_it_comes(
+def test_an_ack_counts_after_any_number_of_reconnects(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2), 1.0)
@@ -196,13 +196,13 @@ def test_an_ack_counts_however_many_links_later_it_comes(
     for connection_id in (2, 3, 4):
         session.disconnected(connection_id - 1, GONE, float(connection_id))
         attach(session, connection_id, float(connection_id))
-        session.received(connection_id, messages(1, 2), float(connection_id))  # nobody takes the copies
+        session.received(connection_id, messages(1, 2), float(connection_id))  # the copies are not taken
     session.ack(slow, None)
     assert [one["offset"] for one in said(step(session, 5.0), "ack")] == [1]
     assert offsets(take_all(session)) == [2]
 
 
-def test_an_ack_between_two_links_counts_over_the_next(
+def test_an_ack_between_two_connections_is_sent_over_the_next(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2), 1.0)
@@ -218,7 +218,7 @@ def test_an_ack_between_two_links_counts_over_the_next(
     assert offsets(take_all(session)) == [2]
 
 
-def test_a_late_ack_is_not_for_what_came_after_its_message(
+def test_a_late_ack_does_not_ack_later_messages(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(1, 2, 3), 1.0)
@@ -231,7 +231,7 @@ def test_a_late_ack_is_not_for_what_came_after_its_message(
     assert offsets(take_all(session)) == [2, 3]
 
 
-def test_what_follows_a_late_message_is_acked_when_that_one_is(
+def test_messages_behind_a_late_one_are_acked_with_it(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, messages(5), 1.0)
@@ -247,7 +247,7 @@ def test_what_follows_a_late_message_is_acked_when_that_one_is(
 def test_another_message_at_the_same_offset_is_handed_out(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
-    """The topic was deleted and made again while the ack was late."""
+    """The topic was deleted and recreated while the ack was late."""
     session.received(1, messages(1), 1.0)
     late = take_one(session)
     session.disconnected(1, GONE, 2.0)
@@ -261,7 +261,7 @@ def test_another_message_at_the_same_offset_is_handed_out(
 @pytest.mark.parametrize(
     "said_", [{"resumed": False}, {"positions": [{"topic": "orders", "partition": 0, "offset": 0}]}]
 )
-def test_where_it_begins_anew_all_is_handed_out_again(
+def test_after_a_reset_all_messages_are_handed_out_again(
     session: "SubscriptionSession[ReceivedRecord]", said_: dict[str, object]
 ) -> None:
     session.received(1, messages(1, 2), 1.0)
@@ -275,7 +275,7 @@ def test_where_it_begins_anew_all_is_handed_out_again(
     assert offsets(take_all(session)) == [1, 2]
 
 
-def test_what_is_remembered_of_links_that_are_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_closed_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redelivery, "REMEMBERED_MAX", 3)
     session = new_session()
     attach(session, 1, 0.0)
@@ -304,7 +304,7 @@ def test_what_is_remembered_of_links_that_are_gone_is_bounded(monkeypatch: pytes
     assert offsets(take_all(session)) == [8]
 
 
-def test_it_follows_the_home_of_its_subscription() -> None:
+def test_it_follows_redirects_to_its_coordinator() -> None:
     session = new_session()
     step(session, 0.0)
     session.found([A], 0.0)
@@ -317,7 +317,7 @@ def test_it_follows_the_home_of_its_subscription() -> None:
     assert dialled(step(session, 0.0)) == [(3, "ws://c:1/v1/push?subscription=billing%2Feu")]
 
 
-def test_nodes_that_send_it_round_in_circles_are_given_time() -> None:
+def test_circular_redirects_are_retried_with_a_delay() -> None:
     session = new_session()
     step(session, 0.0)
     session.found([A], 0.0)
@@ -328,7 +328,7 @@ def test_nodes_that_send_it_round_in_circles_are_given_time() -> None:
     assert session.wake_at() is not None
 
 
-def test_a_subscriber_that_was_too_slow_comes_back_by_itself(
+def test_a_subscriber_that_was_too_slow_reconnects_by_itself(
     session: "SubscriptionSession[ReceivedRecord]",
 ) -> None:
     session.received(1, frame("inactive", reason="ack_timeout", message="no ack"), 40.0)
@@ -339,7 +339,7 @@ def test_a_subscriber_that_was_too_slow_comes_back_by_itself(
     assert session.resumed
 
 
-def test_it_takes_over_from_itself_but_from_nobody_else() -> None:
+def test_it_takes_over_from_its_own_session_only() -> None:
     session = new_session()
     step(session, 0.0)
     session.found([A], 0.0)

@@ -1,4 +1,4 @@
-"""A subscriber under any order of events: what was acked is not handed out again, and nothing is left out."""
+"""A subscriber under any order of events: acked messages are not handed out again, and none is skipped."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from tests.client.frames import A, Promise, chance, frame, messages, said
 
 
 class Pusher(RuleBasedStateMachine):
-    """A broker that pushes from the durable place, loses connections, and makes acks durable when it likes."""
+    """A broker that pushes from the durable position, drops connections, and makes acks durable at random times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Pusher(RuleBasedStateMachine):
         self.open: int | None = None
         self.durable = 0
         self.next_offset = 0
-        """What the open link is sent next."""
+        """The next offset for the open connection."""
         self.heard = 0
-        """Behind the highest ack over the open link."""
+        """One after the highest ack over the open connection."""
         self.in_hand: list[ReceivedRecord] = []
         self.taken: dict[int, list[int]] = {}
-        """By link, in order."""
+        """By connection, in order."""
         self.done: set[int] = set()
         self.tokens: list[Promise] = []
 
@@ -48,10 +48,10 @@ class Pusher(RuleBasedStateMachine):
                 case Connect(connection_id=connection_id):
                     self.dialling.append(connection_id)
                 case Send(connection_id=connection_id):
-                    assert connection_id == self.open, "said to nobody"
+                    assert connection_id == self.open, "sent over a closed connection"
                     for one in said([effect], "ack"):
                         assert set(range(self.durable, one["offset"] + 1)) <= self.done, (
-                            "acked in nobody's name"
+                            "acked without a session"
                         )
                         self.heard = max(self.heard, one["offset"] + 1)
                 case Disconnect():
@@ -119,7 +119,7 @@ class Pusher(RuleBasedStateMachine):
     @precondition(lambda self: self.open is not None)
     @rule(is_kept=st.booleans())
     def the_link_is_lost(self, is_kept: bool) -> None:
-        """Perhaps after the last acks were stored, of which nobody hears."""
+        """Perhaps after the last acks were stored, without an answer to the client."""
         assert self.open is not None
         self.durable = self.heard if is_kept else self.durable
         connection_id, self.open = self.open, None
@@ -130,7 +130,7 @@ class Pusher(RuleBasedStateMachine):
         self.act()
         self.session.end()
         self.act()
-        assert all(promise.is_done for promise in self.tokens), "somebody would wait for ever"
+        assert all(promise.is_done for promise in self.tokens), "a caller would wait for ever"
         assert self.session.is_settled
 
 

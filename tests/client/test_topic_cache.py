@@ -1,4 +1,4 @@
-"""Where messages go: to topics that are there, and with a message id always to the same partition."""
+"""Partition choice: only of existing topics, and the same partition for the same message id."""
 
 import asyncio
 from collections.abc import Callable
@@ -62,13 +62,13 @@ def test_a_binary_body_goes_to_the_partition_of_its_id_too(broker: Broker, clien
         assert (row["partition"], row["offset"]) == client.publish(wide, b"x", message_id=one)[1:3]
 
 
-def test_an_id_in_a_header_is_as_good(client: Client, wide: str) -> None:
+def test_an_id_in_a_header_is_equivalent(client: Client, wide: str) -> None:
     for one in IDS:
         by_hand = client.publish(wide, b"x", headers={"penstock-message-id": one})
         assert client.publish(wide, b"x", message_id=one)[:3] == by_hand[:3]
 
 
-def test_a_key_goes_before_the_id_and_to_the_same_partition_as_over_http(
+def test_a_key_takes_precedence_over_the_id_and_gets_the_partition_that_http_chooses(
     broker: Broker, client: Client, wide: str
 ) -> None:
     for number, one in enumerate(IDS):
@@ -76,7 +76,7 @@ def test_a_key_goes_before_the_id_and_to_the_same_partition_as_over_http(
         assert publish_over_http(broker, wide, key=f"key-{number}", message_id=one) == stored[1:3]
 
 
-def test_a_partition_that_is_named_goes_before_the_id(client: Client, wide: str) -> None:
+def test_a_named_partition_takes_precedence_over_the_id(client: Client, wide: str) -> None:
     assert {client.publish(wide, b"x", partition=3, message_id=one).partition for one in IDS} == {3}
 
 
@@ -87,7 +87,7 @@ def test_an_id_that_no_topic_would_take_is_refused_before_it_is_sent(wrong: str 
     assert record_headers(None, message_id="ä" * 128) == [("penstock-message-id", "ä".encode() * 128)]
 
 
-# --- topics that are not there
+# --- missing topics
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("message_id", [None, "order-17"])
-def test_a_topic_that_is_not_made_is_an_error_that_says_what_to_do(message_id: str | None) -> None:
+def test_a_topic_that_is_not_created_is_an_error_that_says_what_to_do(message_id: str | None) -> None:
     with (
         Broker(auto_create_topics=False) as broker,
         Client(broker.bootstrap_servers) as client,
@@ -111,7 +111,7 @@ def test_a_topic_that_is_not_made_is_an_error_that_says_what_to_do(message_id: s
 
 
 @pytest.mark.usefixtures("hasty")
-def test_the_asynchronous_client_says_the_same() -> None:
+def test_the_asynchronous_client_raises_the_same_error() -> None:
     async def work(servers: str) -> None:
         async with AsyncClient(servers) as client:
             with pytest.raises(PublishFailed, match=r"create_topic.*Nothing was stored"):
@@ -121,16 +121,16 @@ def test_the_asynchronous_client_says_the_same() -> None:
         asyncio.run(work(broker.bootstrap_servers))
 
 
-def test_a_name_that_no_topic_can_have_is_refused_at_once(client: Client) -> None:
+def test_an_invalid_topic_name_is_refused_at_once(client: Client) -> None:
     with pytest.raises(PublishFailed, match="invalid name"):
         client.publish("no topic, surely", b"x")
 
 
-def test_a_topic_is_made_where_the_broker_does_that(client: Client, unique: Unique) -> None:
+def test_a_topic_is_created_if_the_broker_does_that(client: Client, unique: Unique) -> None:
     assert client.publish(unique("made"), b"x", message_id="m").offset == 0
 
 
-def test_a_second_producer_of_an_exclusive_topic_is_told_what_that_means(
+def test_a_second_producer_of_an_exclusive_topic_gets_an_error_that_explains_it(
     broker: Broker, client: Client, unique: Unique
 ) -> None:
     topic = unique("exclusive")
@@ -144,11 +144,11 @@ def test_a_second_producer_of_an_exclusive_topic_is_told_what_that_means(
     assert "may be stored" not in str(failed.value)
 
 
-# --- what is asked, and when
+# --- when metadata is requested
 
 
 class Answers:
-    """A producer whose brokers answer this, and the last again and again."""
+    """A producer whose brokers give these answers, and repeat the last one."""
 
     def __init__(self, *answers: int | KafkaException) -> None:
         self._answers = list(answers)
@@ -172,7 +172,7 @@ def look_up(known: TopicCache, *, counted: bool = True, timeout_s: float = 5.0) 
     known.look_up("orders", counted=counted, timeout_s=timeout_s)
 
 
-def test_a_topic_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_being_created_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_cache, "ASK_AGAIN_SECONDS", 0.001)
     producer = Answers(UNKNOWN, UNKNOWN, -KafkaError.LEADER_NOT_AVAILABLE, 3)
     known = TopicCache(producer, "a:9092")  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_a_topic_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_was_waited_for_in_vain_is_asked_for_once_the_next_time() -> None:
+def test_after_a_timeout_the_next_lookup_asks_once() -> None:
     producer = Answers(UNKNOWN)
     known = TopicCache(producer, "a:9092")  # type: ignore[arg-type]
     with pytest.raises(PublishFailed):
@@ -202,7 +202,7 @@ def test_while_no_broker_answers_messages_without_an_id_are_left_to_librdkafka()
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_that_no_broker_ever_answered_is_told_with_the_address(
+def test_an_unreachable_broker_is_reported_with_its_address(
     monkeypatch: pytest.MonkeyPatch, counted: bool
 ) -> None:
     monkeypatch.setattr(topic_cache, "FIRST_SECONDS", 0.0)
@@ -211,7 +211,7 @@ def test_that_no_broker_ever_answered_is_told_with_the_address(
     assert failed.value.retriable
 
 
-def test_where_nobody_listens_each_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_client_reports_an_address_without_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_cache, "FIRST_SECONDS", 0.1)
     monkeypatch.setattr(topic_cache, "ASK_SECONDS", 0.1)
     monkeypatch.setattr(admin, "FIRST_SECONDS", 0.1)
@@ -238,7 +238,7 @@ def test_an_id_waits_until_a_broker_says_how_many_partitions_there_are() -> None
     assert known.knows("orders", counted=True)
 
 
-def test_the_number_of_partitions_is_asked_again_and_an_old_one_will_do(
+def test_the_number_of_partitions_is_refreshed_and_the_old_one_is_used_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topic_cache, "COUNT_SECONDS", 0.0)
@@ -251,7 +251,7 @@ def test_the_number_of_partitions_is_asked_again_and_an_old_one_will_do(
     assert {known.partition_of("orders", one.encode()) for one in IDS} == {0, 1, 2, 3}
 
 
-def test_a_topic_that_has_gone_is_looked_up_again() -> None:
+def test_a_deleted_topic_is_looked_up_again() -> None:
     known = TopicCache(Answers(2), "a:9092")  # type: ignore[arg-type]
     look_up(known)
     known.forget("orders")
@@ -260,7 +260,7 @@ def test_a_topic_that_has_gone_is_looked_up_again() -> None:
         known.partition_of("orders", b"order-17")
 
 
-def test_a_topic_that_cannot_be_made_is_refused_at_once() -> None:
+def test_a_topic_that_cannot_be_created_is_refused_at_once() -> None:
     producer = Answers(-KafkaError.INVALID_REPLICATION_FACTOR)
     with pytest.raises(PublishFailed, match=r"cannot be created.*replication_factor=1.*Nothing was stored"):
         look_up(TopicCache(producer, "a:9092"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Handlers that hang: their jobs go to others after a while, and what they say later is ignored."""
+"""Handlers that hang: after a timeout their jobs go to other workers, and late settlements are ignored."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ SHORT = 0.3
 
 @pytest.fixture
 def go_on() -> Iterator[threading.Event]:
-    """What handlers hang on: set at the end of the test, if not before."""
+    """The event that handlers wait for: set at the end of the test, if not before."""
     event = threading.Event()
     yield event
     event.set()
@@ -37,7 +37,7 @@ def long_leases(client: Client, group: str) -> None:
     client.admin.alter_queue(group, {"share.record.lock.duration.ms": "3600000"})
 
 
-def test_a_thread_that_hangs_loses_its_job_and_its_place(
+def test_a_thread_that_hangs_loses_its_job_and_is_replaced(
     client: Client, topic: str, group: str, go_on: threading.Event, warnings: pytest.LogCaptureFixture
 ) -> None:
     long_leases(client, group)
@@ -54,14 +54,14 @@ def test_a_thread_that_hangs_loses_its_job_and_its_place(
         else:
             client.stop()
 
-    assert client.run(signals=False, grace=SOON)  # without waiting for what hangs
+    assert client.run(signals=False, grace=SOON)  # without waiting for the handler that hangs
     assert not first_ended.is_set()
     assert attempts[:2] == [1, 2]
     assert client.admin.queue(group).undone == 0
     assert "the handler was not done within 0.3 s; its thread goes on; again in" in warnings.text
 
 
-def test_what_a_late_handler_says_of_its_job_is_ignored(
+def test_a_late_settlement_by_a_handler_is_ignored(
     client: Client, topic: str, group: str, go_on: threading.Event
 ) -> None:
     long_leases(client, group)
@@ -72,7 +72,7 @@ def test_what_a_late_handler_says_of_its_job_is_ignored(
     @client.worker(topic, group=group, backoff=0.01, timeout=SHORT)
     def handle(job: Job) -> None:
         if job.deliveries == 1:
-            go_on.wait(SOON)  # until it is in the hands of another thread
+            go_on.wait(SOON)  # until another thread has it
             try:
                 job.ack().wait(SOON)
             except LeaseLost as lost:
@@ -89,7 +89,7 @@ def test_what_a_late_handler_says_of_its_job_is_ignored(
     assert client.admin.queue(group).undone == 1
 
 
-def test_a_thread_that_hangs_after_it_settled_its_job_loses_its_place_only(
+def test_a_thread_that_hangs_after_settling_its_job_is_replaced(
     client: Client, topic: str, group: str, go_on: threading.Event, warnings: pytest.LogCaptureFixture
 ) -> None:
     client.publish(topic, "a")
@@ -143,7 +143,7 @@ def test_a_worker_with_too_many_threads_that_hang_ends(
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), timedelta(0)])
-def test_times_that_cannot_be_meant_are_refused(client: Client, timeout: float) -> None:
+def test_invalid_timeouts_are_refused(client: Client, timeout: float) -> None:
     with pytest.raises(ValueError, match=r"timeout=.*: expected"):
         client.worker("orders", group="workers", timeout=timeout)(print)
 
@@ -211,7 +211,7 @@ def test_a_thread_of_an_event_loop_that_hangs_loses_its_job(
     assert client.admin.queue(group).undone == 0
 
 
-def test_what_a_thread_of_an_event_loop_raises_in_time_is_its_failure(
+def test_an_exception_of_a_threaded_handler_in_time_is_a_failure(
     broker: Broker, client: Client, topic: str, group: str, warnings: pytest.LogCaptureFixture
 ) -> None:
     client.publish(topic, "a")

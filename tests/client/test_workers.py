@@ -27,7 +27,7 @@ def fill(client: Client, topic: str, count: int) -> None:
     client.flush()
 
 
-def test_what_returns_is_accepted_and_what_raises_is_tried_again_later_each_time() -> None:
+def test_a_result_accepts_the_job_and_an_exception_retries_it_with_growing_delays() -> None:
     random = Random(0)
     assert NEVER_EARLIER.decide(1, None, random) == Decision("accept")
     delays = [NEVER_EARLIER.decide(attempt, ValueError(), random).delay_s for attempt in range(1, 7)]
@@ -35,7 +35,7 @@ def test_what_returns_is_accepted_and_what_raises_is_tried_again_later_each_time
     assert NEVER_EARLIER.decide(255, ValueError(), random).delay_s == 10.0
 
 
-def test_chance_shortens_a_delay_by_no_more_than_the_jitter() -> None:
+def test_jitter_bounds_how_much_a_delay_is_shortened() -> None:
     policy = WorkerPolicy(backoff_s=10.0, jitter=0.3)
     random = Random(0)
     delays = [policy.decide(1, ValueError(), random).delay_s or 0 for _ in range(1_000)]
@@ -50,7 +50,7 @@ def test_the_last_attempt_rejects() -> None:
     assert policy.decide(3, None, Random(0)).action == "accept"
 
 
-def test_a_handler_can_say_what_it_wants() -> None:
+def test_a_handler_can_choose_the_outcome_by_its_exception() -> None:
     assert NEVER_EARLIER.decide(1, Reject("never"), Random(0)) == Decision("reject")
     assert NEVER_EARLIER.decide(1, Retry(delay=7), Random(0)) == Decision("retry", 7.0)
     assert NEVER_EARLIER.decide(3, Retry(), Random(0)) == Decision("retry", 4.0)
@@ -59,7 +59,7 @@ def test_a_handler_can_say_what_it_wants() -> None:
 @pytest.mark.parametrize(
     "mistake", [{"max_attempts": 0}, {"backoff_s": -1}, {"backoff_factor": 0.5}, {"jitter": 2}]
 )
-def test_policies_that_cannot_be_meant_are_refused(mistake: dict[str, float]) -> None:
+def test_invalid_policies_are_refused(mistake: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="expected"):
         WorkerPolicy(**mistake)  # type: ignore[arg-type]
 
@@ -125,7 +125,7 @@ def test_a_worker_of_a_point_to_point_queue_keeps_its_order_when_a_job_fails(
     assert client.admin.queue(group).undone == 0
 
 
-def test_a_worker_has_one_in_reserve_unless_its_queue_is_for_one_consumer() -> None:
+def test_a_worker_prefetches_one_job_unless_its_queue_is_exclusive() -> None:
     def credit(concurrency: int, prefetch: int | None) -> tuple[int, int]:
         options = {"concurrency": concurrency, "prefetch": prefetch, "policy": WorkerPolicy()}
         return plan_worker(("orders",), "workers", print, standby=False, **options).credit  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def test_a_worker_has_one_in_reserve_unless_its_queue_is_for_one_consumer() -> N
     assert credit(4, 1) == (4, 4)  # fewer would leave handlers without work
 
 
-def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(
+def test_stopping_finishes_running_jobs_and_returns_the_others(
     client: Client, topic: str, group: str
 ) -> None:
     client.admin.alter_queue(group, {"share.record.lock.duration.ms": "3600000"})
@@ -154,9 +154,9 @@ def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(
     assert begun.wait(SOON)
     client.stop()
     with client.queue(topic, group=group) as other:
-        job = other.receive(SOON)  # given back at once, although the handler is still busy
+        job = other.receive(SOON)  # returned at once, although the handler is still busy
         assert job is not None
-        assert (job.text(), job.deliveries) == ("1", 1)  # nobody had begun it
+        assert (job.text(), job.deliveries) == ("1", 1)  # no worker had begun it
         go_on.set()
         runner.join(SOON)
         assert not runner.is_alive()
@@ -165,7 +165,7 @@ def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(
     assert info.undone == 9
 
 
-def test_what_takes_too_long_is_left_behind(client: Client, topic: str, group: str) -> None:
+def test_a_handler_that_outlasts_the_grace_time_is_abandoned(client: Client, topic: str, group: str) -> None:
     fill(client, topic, 1)
     begun, go_on = threading.Event(), threading.Event()
     outcome: list[bool] = []
@@ -205,7 +205,7 @@ def test_a_signal_ends_it_gracefully(client: Client, topic: str, group: str, num
     assert client.admin.queue(group).undone == 0
 
 
-def test_workers_that_cannot_work_say_why(client: Client, group: str) -> None:
+def test_invalid_workers_are_refused_with_the_reason(client: Client, group: str) -> None:
     with pytest.raises(ClientError, match=r"@client\.worker"):
         client.run()
 
@@ -251,7 +251,7 @@ def test_closing_the_client_ends_its_workers(client: Client, topic: str, group: 
     assert not runner.is_alive()
 
 
-def test_stopping_before_it_runs_counts(client: Client, topic: str, group: str) -> None:
+def test_stopping_before_the_run_takes_effect(client: Client, topic: str, group: str) -> None:
     @client.worker(topic, group=group)
     def handle(job: Job) -> None:
         raise AssertionError
@@ -260,7 +260,9 @@ def test_stopping_before_it_runs_counts(client: Client, topic: str, group: str) 
     assert client.run(signals=False)
 
 
-def test_a_handler_that_exits_ends_the_run_and_keeps_nothing(client: Client, topic: str, group: str) -> None:
+def test_a_handler_that_exits_ends_the_run_and_returns_its_jobs(
+    client: Client, topic: str, group: str
+) -> None:
     fill(client, topic, 1)
 
     @client.worker(topic, group=group)

@@ -1,5 +1,5 @@
-"""A simulated cluster of members on a simulated network: one heap of events, one seed, no real time. Packets are lost or
-late, members pause and stop, paths are cut and healed, and every change of what a member believes is recorded."""
+"""A simulated cluster of members on a simulated network: one heap of events, one seed, no real time. Packets are lost
+or late, members pause and stop, paths are cut and healed, and every change of what a member believes is recorded."""
 
 import heapq
 import itertools

@@ -57,7 +57,7 @@ def test_a_comparison_takes_medians_and_above_1_is_better() -> None:
     assert cost.ratio == pytest.approx(4.0)
 
 
-def test_cost_is_left_out_where_a_brokers_process_is_unknown() -> None:
+def test_cost_is_omitted_if_the_brokers_process_is_unknown() -> None:
     assert [each.measure for each in compare([run("ours", 1.0)], [run("theirs", 1.0)])] == ["messages/s"]
 
 

@@ -28,7 +28,7 @@ def run(subscribers: int, per_second: float, broker_us: float | None = None) -> 
     )
 
 
-def test_medians_are_of_each_number_of_subscribers() -> None:
+def test_there_is_a_median_for_each_number_of_subscribers() -> None:
     runs = [run(1, 5.0), run(100, 50.0, 2.0), run(1, 7.0), run(100, 70.0, 4.0), run(1, 6.0)]
     one, many = medians(runs, "subscribers")
     assert (one.subscribers, one.deliveries_per_second, one.broker_us_per_delivery) == (1, 6.0, None)
@@ -50,13 +50,13 @@ def test_every_subscriber_is_in_one_process() -> None:
     assert sum(PushShape().spread(1000)) == 1000
 
 
-def test_the_broker_gets_room_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_connection_limit_is_raised_for_all_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
     _allow_files(monkeypatch, 1_000_000)
     assert broker_flags(1000)[-1] == "limits.max_http_connections=4096"
     assert broker_flags(10_000)[-1] == "limits.max_http_connections=10064"
 
 
-def test_too_few_files_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_low_file_limit_is_reported_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     _allow_files(monkeypatch, 4096)
     broker_flags(100)
     with pytest.raises(Problem, match="1,000 subscribers need a process that may open 8,512 files"):
@@ -98,7 +98,7 @@ def test_a_broker_without_room_for_all_subscribers_is_a_problem_and_not_a_figure
     assert "limits.max_http_connections" in result.stderr
 
 
-def test_without_a_broker_one_is_started_for_the_occasion(plain_cli: Cli) -> None:
+def test_without_a_broker_one_is_started_for_the_run(plain_cli: Cli) -> None:
     load = ("--subscribers", "3", "--messages", "5", "--rate", "5", "--seconds", "1")
     [measured] = json.loads(succeeded(plain_cli("bench", "push", "--memory", *load, "--json")).stdout)[
         "medians"
@@ -107,7 +107,7 @@ def test_without_a_broker_one_is_started_for_the_occasion(plain_cli: Cli) -> Non
 
 
 @pytest.mark.parametrize("counts", ["0", "1,x", "", "30000"])
-def test_counts_of_subscribers_that_make_no_sense_are_a_usage_error(counts: str, plain_cli: Cli) -> None:
+def test_invalid_counts_of_subscribers_are_a_usage_error(counts: str, plain_cli: Cli) -> None:
     result = plain_cli("bench", "push", "--subscribers", counts)
     assert result.exit_code == 2
     assert "--subscribers" in result.stderr

@@ -28,7 +28,7 @@ def run(via: Via, published: float, p50_ms: float, broker_us: float | None = Non
     )
 
 
-def test_medians_are_of_each_client_by_itself() -> None:
+def test_there_is_a_median_for_each_client() -> None:
     runs = [
         run("client", 10.0, 1.0),
         run("confluent", 500.0, 9.0),
@@ -41,13 +41,13 @@ def test_medians_are_of_each_client_by_itself() -> None:
     assert confluent.published_per_second == 500.0
 
 
-def test_a_median_is_of_the_runs_that_know_the_brokers_cpu() -> None:
+def test_a_median_uses_only_runs_that_know_the_brokers_cpu() -> None:
     runs = [run("client", 1.0, 1.0, 4.0), run("client", 1.0, 1.0), run("client", 1.0, 1.0, 6.0)]
     [known] = medians(runs, "via")
     assert (known.publish_broker_us, known.acknowledge_broker_us) == (5.0, None)
 
 
-def test_consumers_see_what_all_of_them_have_done(tmp_path: Path) -> None:
+def test_consumers_share_their_count_of_finished_messages(tmp_path: Path) -> None:
     path = tmp_path / "tally"
     QueueStats.create(path, 3)
     first, last = QueueStats(str(path), 0), QueueStats(str(path), 2)
@@ -87,7 +87,7 @@ def test_a_broker_without_an_http_port_is_a_problem_that_says_so(plain_cli: Cli)
     assert "--http" in result.stderr
 
 
-def test_without_a_broker_one_is_started_for_the_occasion(plain_cli: Cli) -> None:
+def test_without_a_broker_one_is_started_for_the_run(plain_cli: Cli) -> None:
     arguments = ("bench", "queue", "--memory", "--through", "client", *SMALL, "--json")
     [measured] = json.loads(succeeded(plain_cli(*arguments)).stdout)["medians"]
     assert measured["acknowledged_per_second"] > 0

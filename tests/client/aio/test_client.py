@@ -1,4 +1,4 @@
-"""The asynchronous client: the same verbs, awaited, and many tasks on one event loop."""
+"""The asynchronous client: the same methods, awaited, and many tasks on one event loop."""
 
 import asyncio
 import logging
@@ -67,7 +67,7 @@ def test_publishing_is_acknowledged_and_in_order(broker: Broker, topic: str) -> 
     run(work())
 
 
-def test_a_publish_that_is_given_up_does_no_harm(broker: Broker, topic: str) -> None:
+def test_a_cancelled_publish_does_no_harm(broker: Broker, topic: str) -> None:
     async def work() -> None:
         async with AsyncClient(broker.bootstrap_servers, kafka={"linger.ms": 200}) as client:
             with pytest.raises(PublishFailed, match="still under way"):
@@ -122,9 +122,7 @@ def test_many_tasks_share_a_queue(broker: Broker, topic: str, group: str) -> Non
     run(work())
 
 
-def test_a_task_that_is_cancelled_while_it_waits_takes_no_job_with_it(
-    broker: Broker, topic: str, group: str
-) -> None:
+def test_cancelling_a_waiting_task_loses_no_job(broker: Broker, topic: str, group: str) -> None:
     async def work() -> None:
         async with opened(broker) as client, client.queue(topic, group=group) as queue:
             waiting = [asyncio.ensure_future(queue.receive()) for _ in range(3)]
@@ -137,7 +135,7 @@ def test_a_task_that_is_cancelled_while_it_waits_takes_no_job_with_it(
     run(work())
 
 
-def test_a_subscription_goes_on_where_its_acks_left_off(broker: Broker, topic: str, unique: Unique) -> None:
+def test_a_subscription_continues_after_its_last_ack(broker: Broker, topic: str, unique: Unique) -> None:
     async def work() -> None:
         name = unique("billing")
         async with opened(broker) as client:
@@ -205,7 +203,7 @@ def test_a_handler_that_is_no_coroutine_runs_in_a_thread(broker: Broker, topic: 
     run(work())
 
 
-def test_jobs_that_nobody_took_do_not_count_as_delivered(broker: Broker, topic: str, group: str) -> None:
+def test_prefetched_jobs_do_not_count_as_delivered(broker: Broker, topic: str, group: str) -> None:
     async def work() -> None:
         async with opened(broker) as client:
             await client.admin.alter_queue(group, {"share.delivery.count.limit": "2"})
@@ -262,7 +260,7 @@ def test_a_signal_ends_workers_gracefully(broker: Broker, topic: str, group: str
     run(work())
 
 
-def test_cancelling_a_run_finishes_what_is_in_hand(broker: Broker, topic: str, group: str) -> None:
+def test_cancelling_a_run_finishes_running_jobs(broker: Broker, topic: str, group: str) -> None:
     async def work() -> None:
         begun, done = asyncio.Event(), []
         async with opened(broker) as client:
@@ -285,7 +283,7 @@ def test_cancelling_a_run_finishes_what_is_in_hand(broker: Broker, topic: str, g
     run(work())
 
 
-def test_what_cannot_work_says_why(broker: Broker, group: str) -> None:
+def test_invalid_calls_are_refused_with_the_reason(broker: Broker, group: str) -> None:
     async def work() -> None:
         async with opened(broker) as client:
             with pytest.raises(ClientError, match=r"@client\.worker"):
@@ -304,7 +302,7 @@ def test_what_cannot_work_says_why(broker: Broker, group: str) -> None:
     run(work())
 
 
-def test_it_goes_on_when_its_broker_was_away(tmp_path: Path) -> None:
+def test_it_continues_after_a_broker_restart(tmp_path: Path) -> None:
     kafka, http = (f"127.0.0.1:{port}" for port in free_ports(2))
 
     def start() -> Broker:
@@ -347,7 +345,7 @@ def test_nothing_is_left_running_after_the_end(
     run(work())
 
 
-def test_blocking_and_asynchronous_clients_have_the_same_verbs() -> None:
+def test_blocking_and_asynchronous_clients_have_the_same_methods() -> None:
     def verbs(cls: type) -> set[str]:
         return {name for name in dir(cls) if not name.startswith("_")}
 

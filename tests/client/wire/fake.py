@@ -1,4 +1,4 @@
-"""A broker that answers as the test says: late, wrong, half, or not at all. Real sockets, one thread each."""
+"""A broker with scripted answers: late, wrong, truncated, or none. Real sockets, one thread each."""
 
 import socket
 import threading
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 40.0
 
 
 class Request(NamedTuple):
-    """What came in."""
+    """A received request."""
 
     api: ApiKey
     version: int
@@ -54,7 +54,7 @@ Handler = Callable[[Request], Answer]
 
 
 class FakeBroker:
-    """Knows ApiVersions and Metadata (one topic of one partition, led by itself); the test teaches it the rest."""
+    """Knows ApiVersions and Metadata (one topic of one partition, led by itself); the test supplies other handlers."""
 
     def __init__(self, handlers: Mapping[ApiKey, Handler] | None = None) -> None:
         self._handlers: dict[ApiKey, Handler] = {
@@ -98,7 +98,7 @@ class FakeBroker:
         return [request for request in self.requests if request.api == api]
 
     def wait_for(self, api: ApiKey, count: int) -> None:
-        """Until this many requests of a kind have come."""
+        """Waits for this many requests of a kind."""
         with self._came:
             assert self._came.wait_for(lambda: len(self.asked(api)) >= count, PATIENCE_SECONDS)
 
@@ -146,7 +146,7 @@ class FakeBroker:
 
 
 def versions(**ranges: tuple[int, int]) -> ApiVersionsResponse:
-    """What the codec knows, or other ranges for the APIs that are named."""
+    """The versions of the codec, or other ranges for the named APIs."""
     rows = []
     for api in ApiKey:
         first, last = ranges.get(api.name.lower(), schema_range(api))

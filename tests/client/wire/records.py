@@ -1,4 +1,4 @@
-"""Batches put into partitions exactly as a test wants them, and what came out of ranges."""
+"""Batches that are appended to partitions unchanged, and the records of fetched ranges."""
 
 from collections.abc import Iterable, Iterator
 

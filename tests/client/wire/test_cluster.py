@@ -62,7 +62,7 @@ def test_a_partition_has_a_leader_with_a_connection(cluster: Cluster, unique: Un
 
 
 @pytest.mark.parametrize("name", ["missing", "existing"])
-def test_a_place_that_does_not_exist_is_told_soon(broker: Broker, connect: Connect, name: str) -> None:
+def test_a_missing_topic_or_partition_is_reported_soon(broker: Broker, connect: Connect, name: str) -> None:
     cluster = connect(broker.bootstrap_servers, retry_for_ms=30)
     if name == "existing":
         cluster.create_topic(name)
@@ -74,7 +74,7 @@ def test_a_place_that_does_not_exist_is_told_soon(broker: Broker, connect: Conne
         cluster.offsets({TopicPartition(name, 9): LATEST})
 
 
-def test_a_broker_number_that_nobody_knows_is_told(broker: Broker, connect: Connect) -> None:
+def test_an_unknown_broker_id_is_reported(broker: Broker, connect: Connect) -> None:
     cluster = connect(broker.bootstrap_servers, retry_for_ms=0)
     assert not cluster.connect_once(1).closed, "one that was not heard of before is asked for"
     with pytest.raises(Refused, match=r"broker 99.*not in the cluster"):
@@ -105,7 +105,7 @@ def test_many_topics_are_searched_at_once(cluster: Cluster, unique: Unique) -> N
         assert set(fresh.offsets(dict.fromkeys(partitions, LATEST))) == set(partitions)
 
 
-def test_what_was_committed_is_read_back(cluster: Cluster, unique: Unique) -> None:
+def test_committed_offsets_are_read_back(cluster: Cluster, unique: Unique) -> None:
     group, first, second = unique("group"), TopicPartition(unique("a"), 0), TopicPartition(unique("b"), 1)
     cluster.create_topic(first.topic)
     cluster.create_topic(second.topic, 2)
@@ -132,12 +132,12 @@ def test_a_second_server_serves_when_the_first_is_down(broker: Broker, connect: 
     assert isinstance(connect(f"127.0.0.1:1,{broker.bootstrap_servers}").topics(), dict)
 
 
-def test_wrong_settings_are_told_before_anything_is_tried() -> None:
+def test_wrong_settings_are_refused_before_connecting() -> None:
     with pytest.raises(ConfigError, match="bootstrap_servers"):
         Cluster(impatient("nowhere"))
 
 
-def test_errors_survive_the_way_between_processes() -> None:
+def test_errors_survive_pickling() -> None:
     refused = Refused(6, "the leader of t-0")
     refused.add_effort("tried once")
     copy = pickle.loads(pickle.dumps(refused))
@@ -145,7 +145,7 @@ def test_errors_survive_the_way_between_processes() -> None:
     assert copy.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_code_from_the_future_is_told_by_its_number() -> None:
+def test_an_unknown_error_code_is_shown_as_a_number() -> None:
     refused = Refused(999, "something")
     assert "error code 999" in str(refused)
     assert not refused.retriable

@@ -1,4 +1,4 @@
-"""One connection: versions, order, limits, and what it does when the peer misbehaves."""
+"""One connection: versions, order, limits, and misbehaving peers."""
 
 import signal
 import socket
@@ -53,7 +53,7 @@ def test_answers_come_in_the_order_of_the_requests(broker: Broker) -> None:
     connection.close()
 
 
-def test_a_call_between_keeps_earlier_answers_for_those_who_asked(broker: Broker) -> None:
+def test_a_call_keeps_earlier_responses_for_their_receivers(broker: Broker) -> None:
     connection = open_to(broker.bootstrap_servers)
     connection.send(ApiKey.API_VERSIONS, ASK_VERSIONS)
     assert isinstance(connection.call(ApiKey.METADATA, ASK), MetadataResponse)
@@ -105,7 +105,7 @@ def test_an_api_versions_error_ends_the_connection() -> None:
         open_to(fake.address)
 
 
-def test_the_end_of_the_connection_in_the_middle_of_an_answer_is_told() -> None:
+def test_a_connection_that_ends_within_a_response_is_an_error() -> None:
     def half(request: Request) -> Answer:
         whole = frame_of(request, fake.metadata())
         return Raw(whole[: len(whole) // 2])
@@ -139,7 +139,7 @@ def _other_id(request: Request) -> Answer:
         (lambda _: Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "another service"),
     ],
 )
-def test_an_answer_that_is_no_kafka_closes_the_connection(answer: object, reason: str) -> None:
+def test_a_response_that_is_not_kafka_closes_the_connection(answer: object, reason: str) -> None:
     with FakeBroker({ApiKey.METADATA: answer}) as fake:  # type: ignore[dict-item]
         connection = open_to(fake.address)
         with pytest.raises(Garbled, match=reason) as garbled:
@@ -159,7 +159,7 @@ def test_an_answer_above_the_limit_is_refused_before_it_is_read() -> None:
             connection.call(ApiKey.METADATA, ASK)
 
 
-def test_silence_ends_after_the_request_timeout() -> None:
+def test_a_request_without_a_response_times_out() -> None:
     with FakeBroker({ApiKey.METADATA: lambda _: SILENCE}) as fake:
         connection = open_to(fake.address, request_timeout_ms=50)
         with pytest.raises(Unreachable, match=r"no answer within 50 ms.*METADATA"):
@@ -167,7 +167,7 @@ def test_silence_ends_after_the_request_timeout() -> None:
         assert connection.closed
 
 
-def test_a_peer_that_does_not_read_is_given_up_while_sending() -> None:
+def test_a_peer_that_does_not_read_times_out_while_sending() -> None:
     done = threading.Event()
 
     def busy(_: Request) -> Answer:
@@ -184,7 +184,7 @@ def test_a_peer_that_does_not_read_is_given_up_while_sending() -> None:
         done.set()
 
 
-def test_an_answer_that_trickles_is_given_up_as_a_whole() -> None:
+def test_the_timeout_covers_a_whole_slow_response() -> None:
     done = threading.Event()
 
     def trickle(_: Request) -> Answer:
@@ -201,7 +201,7 @@ def test_an_answer_that_trickles_is_given_up_as_a_whole() -> None:
 
 
 class _Interrupt(BaseException):
-    """What Ctrl-C raises, for a test."""
+    """Stands for KeyboardInterrupt."""
 
 
 def test_an_interrupt_in_the_middle_of_an_answer_closes_the_connection() -> None:
@@ -223,7 +223,7 @@ def test_an_interrupt_in_the_middle_of_an_answer_closes_the_connection() -> None
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_peer_that_never_speaks_is_given_up_while_connecting() -> None:
+def test_a_silent_peer_times_out_while_connecting() -> None:
     with (
         FakeBroker({ApiKey.API_VERSIONS: in_turn(SILENCE)}) as fake,
         pytest.raises(Unreachable, match="50 ms"),
@@ -231,7 +231,7 @@ def test_a_peer_that_never_speaks_is_given_up_while_connecting() -> None:
         open_to(fake.address, request_timeout_ms=50)
 
 
-def test_a_peer_that_hangs_up_at_once_is_unreachable() -> None:
+def test_a_peer_that_closes_at_once_is_unreachable() -> None:
     with (
         FakeBroker({ApiKey.API_VERSIONS: in_turn(HANG_UP)}) as fake,
         pytest.raises(Unreachable, match="closed"),
@@ -239,7 +239,7 @@ def test_a_peer_that_hangs_up_at_once_is_unreachable() -> None:
         open_to(fake.address)
 
 
-def test_nobody_at_the_port_is_told_with_the_address() -> None:
+def test_a_refused_connection_is_reported_with_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(
@@ -256,7 +256,7 @@ def test_a_name_that_does_not_exist_is_final() -> None:
     assert "check bootstrap_servers" in str(lost.value)
 
 
-def test_receiving_what_nobody_asked_for_is_a_bug_of_the_caller(broker: Broker) -> None:
+def test_receiving_without_a_request_is_a_bug_of_the_caller(broker: Broker) -> None:
     connection = open_to(broker.bootstrap_servers)
     with pytest.raises(RuntimeError, match="expected a request"):
         connection.receive()

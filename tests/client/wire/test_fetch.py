@@ -30,7 +30,7 @@ def tp(cluster: Cluster, unique: Unique) -> TopicPartition:
 
 
 @pytest.mark.parametrize("fetch_bytes", [1, 300, 4 << 20])
-def test_a_range_is_covered_whole_whatever_one_fetch_holds(
+def test_a_range_is_covered_whole_for_any_fetch_size(
     cluster: Cluster, tp: TopicPartition, fetch_bytes: int
 ) -> None:
     records = list(records_of(fetch_range(cluster, tp, 0, COUNT, fetch_bytes=fetch_bytes)))
@@ -76,7 +76,7 @@ def test_two_ranges_may_be_read_in_turns(cluster: Cluster, tp: TopicPartition) -
     assert all(left == right for left, right in pairs)
 
 
-def test_a_reader_that_stops_early_disturbs_nobody(cluster: Cluster, tp: TopicPartition) -> None:
+def test_a_reader_that_stops_early_does_not_affect_others(cluster: Cluster, tp: TopicPartition) -> None:
     for _ in range(3):
         reading = fetch_range(cluster, tp, 0, COUNT, fetch_bytes=1)
         assert offsets_of([next(reading)]) == list(range(10))
@@ -85,7 +85,7 @@ def test_a_reader_that_stops_early_disturbs_nobody(cluster: Cluster, tp: TopicPa
         assert offsets_of(fetch_range(cluster, tp, 50, 60)) == list(range(50, 60))
 
 
-def test_answers_that_others_wait_for_are_left_to_them(cluster: Cluster, tp: TopicPartition) -> None:
+def test_a_reader_leaves_responses_of_other_requests_alone(cluster: Cluster, tp: TopicPartition) -> None:
     shared = cluster.connect_once(cluster.leader_of(tp))
     shared.send(ApiKey.METADATA, MetadataRequest(topics=[]))
     assert offsets_of(fetch_range(cluster, tp, 0, COUNT)) == list(range(COUNT))
@@ -100,7 +100,7 @@ def test_the_connection_of_a_finished_reader_is_used_again(cluster: Cluster, tp:
     assert cluster.connect_once(leader) is before
 
 
-def test_offsets_that_were_deleted_are_told_with_what_is_left(
+def test_deleted_offsets_are_an_error_that_names_the_first_one_left(
     broker: Broker, cluster: Cluster, tp: TopicPartition
 ) -> None:
     _delete_before(broker, tp, 30)
@@ -116,7 +116,7 @@ def test_offsets_that_were_deleted_are_told_with_what_is_left(
     assert offsets_of(fetch_range(cluster, tp, 30, COUNT)) == list(range(30, COUNT))
 
 
-def test_a_deletion_that_overtakes_a_reader_is_told(
+def test_a_deletion_ahead_of_a_reader_is_an_error(
     broker: Broker, cluster: Cluster, tp: TopicPartition
 ) -> None:
     reading = fetch_range(cluster, tp, 0, COUNT, fetch_bytes=1)
@@ -156,7 +156,7 @@ def test_records_that_come_while_the_reader_waits_are_read(
     assert [record.value for record in reading] == [b"late"]
 
 
-def test_a_topic_that_is_missing_is_told(broker: Broker, connect: Connect) -> None:
+def test_a_missing_topic_is_an_error(broker: Broker, connect: Connect) -> None:
     impatient = connect(broker.bootstrap_servers, retry_for_ms=20)
     with pytest.raises(Refused, match="no such topic"):
         list(fetch_range(impatient, TopicPartition("missing", 0), 0, 1))

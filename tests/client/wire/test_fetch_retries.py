@@ -1,4 +1,4 @@
-"""Ranges read from brokers that restart, move, answer strangely or have holes in their logs."""
+"""Ranges read from brokers that restart, lose leadership, answer wrongly or have gaps in their logs."""
 
 import socket
 import time
@@ -105,7 +105,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_read_loses_nothing(
     ],
     ids=["not the leader", "epoch", "storage", "throttled", "hang-up", "silence"],
 )
-def test_a_read_goes_on_from_where_it_was(connect: Connect, trouble: Answer) -> None:
+def test_a_read_continues_at_its_position(connect: Connect, trouble: Answer) -> None:
     answers = in_turn(fetched(batch_at(0, 1)), trouble, fetched(batch_at(2, 3)), fetched(batch_at(4, 5)))
     with FakeBroker({ApiKey.FETCH: answers}) as fake:
         cluster = connect(fake.address, request_timeout_ms=100)
@@ -122,7 +122,7 @@ def test_a_leader_that_moves_is_followed(connect: Connect) -> None:
         assert (positions(old), positions(new)) == ([0, 1], [1])
 
 
-def test_an_answer_cut_off_in_the_middle_is_asked_for_again(connect: Connect) -> None:
+def test_a_truncated_response_is_requested_again(connect: Connect) -> None:
     whole = fetched(batch_at(0, size=1_000))
     answers = iter([True, False])
 
@@ -133,7 +133,7 @@ def test_an_answer_cut_off_in_the_middle_is_asked_for_again(connect: Connect) ->
         assert offsets_of(fetch_range(connect(fake.address), PLACE, 0, 1)) == [0]
 
 
-def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> None:
+def test_a_lasting_failure_is_reported_with_the_attempts(connect: Connect) -> None:
     with FakeBroker({ApiKey.FETCH: in_turn(HANG_UP)}) as fake:
         reading = fetch_range(connect(fake.address, retry_for_ms=40), PLACE, 0, 1)
         with pytest.raises(Unreachable, match=r"tried (?:once|\d+ times).*retry_for_ms=40"):
@@ -144,8 +144,8 @@ def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> Non
         assert len(positions(fake)) == 1
 
 
-def test_every_chunk_renews_the_patience(connect: Connect) -> None:
-    """Trouble for longer than retry_for_ms in sum, but never between two chunks."""
+def test_every_chunk_restarts_the_retry_time(connect: Connect) -> None:
+    """Failures last longer than retry_for_ms in sum, but never between two chunks."""
     hiccup, count = fetched(code=ErrorCode.NOT_LEADER_OR_FOLLOWER), 16
     answers = [answer for n in range(count) for answer in (hiccup, hiccup, fetched(batch_at(n)))]
     with FakeBroker({ApiKey.FETCH: in_turn(*answers)}) as fake:
@@ -153,10 +153,10 @@ def test_every_chunk_renews_the_patience(connect: Connect) -> None:
         assert offsets_of(fetch_range(cluster, PLACE, 0, count)) == list(range(count))
 
 
-# --- holes
+# --- gaps
 
 
-def test_holes_that_compaction_left_are_stepped_over(connect: Connect) -> None:
+def test_gaps_from_compaction_are_skipped(connect: Connect) -> None:
     answers = in_turn(
         fetched(batch_at(3, 8) + batch_at(15)), fetched(batch_at(40, 45)), fetched(batch_at(99))
     )
@@ -165,7 +165,7 @@ def test_holes_that_compaction_left_are_stepped_over(connect: Connect) -> None:
         assert positions(fake) == [0, 16, 46]
 
 
-def test_nothing_left_before_the_end_is_believed_when_told_twice(connect: Connect) -> None:
+def test_an_empty_rest_of_the_range_is_accepted_after_two_responses(connect: Connect) -> None:
     answers = in_turn(fetched(batch_at(0)), fetched(), fetched(batch_at(5)), fetched(), fetched())
     with FakeBroker({ApiKey.FETCH: answers}) as fake:
         assert offsets_of(fetch_range(connect(fake.address), PLACE, 0, 100)) == [0, 5]
@@ -200,7 +200,7 @@ def test_an_offset_out_of_range_for_a_moment_is_asked_for_again(connect: Connect
     assert (gone.value.wanted, gone.value.earliest) == (49, 50)
 
 
-# --- strange answers
+# --- wrong responses
 
 
 def test_half_a_batch_at_the_end_is_cut_off_and_asked_for_again(connect: Connect) -> None:
@@ -210,7 +210,7 @@ def test_half_a_batch_at_the_end_is_cut_off_and_asked_for_again(connect: Connect
         assert positions(fake) == [0, 1]
 
 
-def test_a_broker_that_gives_only_half_a_batch_is_asked_for_more(connect: Connect) -> None:
+def test_a_response_with_only_half_a_batch_is_requested_with_a_larger_size(connect: Connect) -> None:
     whole = batch_at(0, size=10_000)
 
     def as_much_as_asked(request: Request) -> Answer:
@@ -237,7 +237,7 @@ def _with_magic(batch: bytes, magic: int) -> bytes:
         (fetched(batch_at(3)), "the batches end at 4"),
     ],
 )
-def test_an_answer_that_cannot_be_right_is_told(connect: Connect, answer: Message, reason: str) -> None:
+def test_an_invalid_response_is_an_error(connect: Connect, answer: Message, reason: str) -> None:
     with FakeBroker({ApiKey.FETCH: in_turn(answer)}) as fake:
         with pytest.raises(Garbled, match=reason):
             list(fetch_range(connect(fake.address), PLACE, 5, 10))
@@ -253,7 +253,7 @@ def test_a_version_that_names_topics_is_used(connect: Connect) -> None:
         list(fetch_range(connect(fake.address), PLACE, 0, 1))
 
 
-def test_the_next_request_is_under_way_before_a_chunk_is_given(connect: Connect) -> None:
+def test_the_next_request_is_sent_before_a_chunk_is_returned(connect: Connect) -> None:
     with FakeBroker({ApiKey.FETCH: in_turn(fetched(batch_at(0)), fetched(batch_at(1)))}) as fake:
         cluster = connect(fake.address)
         reading = fetch_range(cluster, PLACE, 0, 2)
@@ -264,7 +264,7 @@ def test_the_next_request_is_under_way_before_a_chunk_is_given(connect: Connect)
         assert len(positions(fake)) == 2, "nothing is asked for after the end"
 
 
-def test_a_reader_that_is_given_up_leaves_no_answer_behind(connect: Connect) -> None:
+def test_an_abandoned_reader_leaves_no_response_behind(connect: Connect) -> None:
     with FakeBroker({ApiKey.FETCH: in_turn(fetched(batch_at(0)), fetched(batch_at(1)))}) as fake:
         cluster = connect(fake.address)
         reading = fetch_range(cluster, PLACE, 0, 2)

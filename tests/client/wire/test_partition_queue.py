@@ -42,7 +42,7 @@ def test_at_most_five_are_in_flight() -> None:
     assert queue.has_work()
 
 
-def test_what_came_back_goes_again_first_and_only_when_all_are_back() -> None:
+def test_failed_batches_are_resent_first_and_only_when_none_is_in_flight() -> None:
     queue = queue_of(1, 1, 1, 1)
     for _ in range(3):
         queue.take(1)
@@ -54,7 +54,7 @@ def test_what_came_back_goes_again_first_and_only_when_all_are_back() -> None:
     assert sequences(queue) == [0, 1, 3]
 
 
-def test_another_broker_gets_none_while_the_old_one_has_some() -> None:
+def test_a_new_leader_gets_no_batch_while_the_old_one_has_some_in_flight() -> None:
     queue = queue_of(1, 1)
     queue.take(1)
     assert queue.may_go_to(1)
@@ -63,7 +63,7 @@ def test_another_broker_gets_none_while_the_old_one_has_some() -> None:
     assert queue.may_go_to(2)
 
 
-def test_a_restart_counts_everything_anew_from_zero() -> None:
+def test_a_restart_numbers_all_batches_from_zero() -> None:
     queue = queue_of(2, 3, 1, start=77)
     queue.take(1)
     queue.failed()

@@ -87,7 +87,7 @@ def test_headers_keys_and_times_of_single_records_are_kept(
     assert message.headers() == [("why", b"bad"), ("none", None)]
 
 
-def test_a_missing_topic_is_created_where_the_broker_does_that(
+def test_a_missing_topic_is_created_if_the_broker_does_that(
     cluster: Cluster, unique: Callable[[str], str]
 ) -> None:
     topic = unique("new")
@@ -95,14 +95,14 @@ def test_a_missing_topic_is_created_where_the_broker_does_that(
     assert topic in cluster.topics([topic])
 
 
-def test_a_missing_topic_is_an_error_where_the_broker_does_not_create_it(connect: Connect) -> None:
+def test_a_missing_topic_is_an_error_if_the_broker_does_not_create_it(connect: Connect) -> None:
     with Broker(auto_create_topics=False) as broker:
         producer = BatchProducer(connect(broker.bootstrap_servers, retry_for_ms=20))
         with pytest.raises(Refused, match=r"topic 'absent': UNKNOWN_TOPIC_OR_PARTITION, .*create it"):
             producer.partitions_of("absent")
 
 
-def test_a_topics_limit_is_met_by_cutting_batches(
+def test_batches_are_split_to_fit_the_topics_limit(
     broker: Broker, cluster: Cluster, unique: Callable[[str], str]
 ) -> None:
     topic = unique("small")
@@ -125,14 +125,14 @@ def test_more_than_five_requests_in_flight_are_refused(cluster: Cluster) -> None
         BatchProducer(cluster, max_in_flight=6)
 
 
-def test_a_broker_that_is_not_there_is_named() -> None:
+def test_an_unreachable_broker_is_named() -> None:
     settings = ClientSettings(bootstrap_servers="127.0.0.1:1", retry_for_ms=10)
     with Cluster(settings) as cluster, pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
         BatchProducer(cluster).partitions_of("any")
 
 
 class BrokerProcess:
-    """A broker that can be killed without a farewell and comes back on the same port."""
+    """A broker that can be killed and restarted on the same port."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir

@@ -1,4 +1,5 @@
-"""A producer against a broker that refuses, forgets, hangs up and loses answers: each record once, in order."""
+"""A producer against a broker that refuses, forgets producers, closes connections and loses responses: each record once,
+in order."""
 
 import threading
 from collections import deque
@@ -31,7 +32,7 @@ REMEMBERED = 5
 
 
 class Fault(Enum):
-    """What happens to one Produce request; a code stands for a refusal with it."""
+    """The fault of one Produce request; an error code means a refusal with it."""
 
     HANG_UP = "the connection breaks before the batch is written"
     WRITE_AND_HANG_UP = "the batch is written and the answer is lost"
@@ -145,7 +146,7 @@ PASSING: list[Step] = [
 @given(
     script=st.lists(st.sampled_from(PASSING), max_size=25), buffer_bytes=st.sampled_from([1, 3_000, 1 << 20])
 )
-def test_every_record_is_written_once_and_in_order_whatever_happens(
+def test_every_record_is_written_once_and_in_order_under_any_faults(
     script: list[Step], buffer_bytes: int
 ) -> None:
     log = FakeLog(script)
@@ -162,7 +163,7 @@ LOST_TRACK = pytest.mark.parametrize(
 
 
 @LOST_TRACK
-def test_a_broker_that_lost_track_gets_the_records_from_a_new_producer(code: ErrorCode) -> None:
+def test_a_broker_that_lost_producer_state_gets_the_records_under_a_new_producer_id(code: ErrorCode) -> None:
     log = FakeLog([ErrorCode.NONE, ErrorCode.NONE, code])
     with producing(log, max_in_flight=1) as producer:
         send(producer, values(6))
@@ -170,14 +171,14 @@ def test_a_broker_that_lost_track_gets_the_records_from_a_new_producer(code: Err
 
 
 @LOST_TRACK
-def test_a_broker_that_loses_track_of_a_new_producer_too_is_an_error(code: ErrorCode) -> None:
+def test_a_broker_that_loses_the_state_of_a_new_producer_too_is_an_error(code: ErrorCode) -> None:
     log = FakeLog([ErrorCode.NONE, code, code])
     expected = f"producing to {TOPIC}-0: {code.name}, .*check its log"
     with pytest.raises(Refused, match=expected), producing(log, max_in_flight=1) as producer:
         send(producer, values(6))
 
 
-def test_producers_that_were_forgotten_go_on_with_all_batches_that_were_in_flight() -> None:
+def test_forgotten_producers_resend_all_batches_that_were_in_flight() -> None:
     log = FakeLog([ErrorCode.NONE, ErrorCode.NONE, Fault.FORGET])
     with producing(log) as producer:
         send(producer, values(30))
@@ -211,14 +212,14 @@ def test_after_a_final_error_every_call_raises_it() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
-def test_what_never_passes_is_not_tried_again(code: ErrorCode) -> None:
+def test_permanent_errors_are_not_retried(code: ErrorCode) -> None:
     log = FakeLog([code])
     with pytest.raises(Refused, match=code.name), producing(log) as producer:
         send(producer, values(3))
     assert log.values == []
 
 
-def test_a_problem_that_does_not_pass_in_time_is_named_with_the_limit() -> None:
+def test_an_error_that_outlasts_the_delivery_timeout_names_the_limit() -> None:
     log = FakeLog([ErrorCode.NOT_ENOUGH_REPLICAS] * 10_000)
     with (
         pytest.raises(DeliveryTimedOut, match=r"1 records .* delivery_timeout_ms=50; .*NOT_ENOUGH_REPLICAS"),

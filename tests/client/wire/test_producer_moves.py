@@ -26,7 +26,7 @@ IDENTITY = InitProducerIdResponse(producer_id=5, producer_epoch=0)
 
 
 class MovingPartition:
-    """One partition that wanders to the next of two brokers after every `stay` requests that it has answered."""
+    """One partition that moves to the other of two brokers after every `stay` requests that it has answered."""
 
     def __init__(self, stay: int) -> None:
         self.log = FakeLog()

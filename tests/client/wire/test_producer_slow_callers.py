@@ -13,11 +13,11 @@ DELIVERY_TIMEOUT_MS = 50
 
 
 @pytest.mark.parametrize("lost", [Fault.HANG_UP, Fault.WRITE_AND_HANG_UP, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_what_was_lost_while_the_caller_was_away_is_sent_again(lost: Step) -> None:
+def test_batches_lost_while_the_caller_was_busy_are_sent_again(lost: Step) -> None:
     log = FakeLog([ErrorCode.NONE, lost])
     with producing(log, delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer:
-        send(producer, values(12))  # several requests: some are on their way when this returns
-        time.sleep(2 * DELIVERY_TIMEOUT_MS / 1000)  # the caller's time, which is what this is about
+        send(producer, values(12))  # several requests: some are in flight when this returns
+        time.sleep(2 * DELIVERY_TIMEOUT_MS / 1000)  # the caller's own time, which must not count
         send(producer, values(15)[12:])
         producer.flush()
     assert log.values == values(15)

@@ -1,4 +1,4 @@
-"""What is waited out, what is asked elsewhere, and what is final: told by a broker that answers as it is told."""
+"""Which errors are retried, which are sent to another broker, and which are final, with a scripted broker."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def committed_as(code: int) -> Message:
     ],
     ids=["not the leader", "fenced", "not available", "hang-up", "half an answer", "silence"],
 )
-def test_what_passes_is_asked_again_after_a_refresh(connect: Connect, trouble: Answer) -> None:
+def test_a_transient_error_is_retried_after_a_metadata_refresh(connect: Connect, trouble: Answer) -> None:
     with FakeBroker({ApiKey.LIST_OFFSETS: in_turn(trouble, latest(42))}) as fake:
         cluster = connect(fake.address, request_timeout_ms=100)
         assert cluster.offsets({PLACE: LATEST}) == {PLACE: FoundOffset(42, -1)}
@@ -96,7 +96,7 @@ def test_a_leader_that_moves_is_followed(connect: Connect) -> None:
         assert len(new.asked(ApiKey.LIST_OFFSETS)) == 1
 
 
-def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> None:
+def test_a_lasting_failure_is_reported_with_the_attempts(connect: Connect) -> None:
     with FakeBroker({ApiKey.LIST_OFFSETS: in_turn(latest(code=ErrorCode.NOT_LEADER_OR_FOLLOWER))}) as fake:
         cluster = connect(fake.address, retry_for_ms=40)
         with pytest.raises(
@@ -105,7 +105,7 @@ def test_trouble_that_stays_is_told_with_what_was_tried(connect: Connect) -> Non
             cluster.offsets({PLACE: LATEST})
 
 
-def test_what_is_final_is_not_asked_again(connect: Connect) -> None:
+def test_a_final_error_is_not_retried(connect: Connect) -> None:
     with FakeBroker(
         {ApiKey.LIST_OFFSETS: in_turn(latest(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))}
     ) as fake:
@@ -120,7 +120,7 @@ def test_an_answer_about_another_partition_is_garbled(connect: Connect) -> None:
         connect(fake.address).offsets({PLACE: LATEST})
 
 
-def test_a_name_that_is_missing_is_not_waited_for_as_long_as_a_leader(
+def test_a_missing_topic_is_retried_for_less_time_than_a_missing_leader(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -155,7 +155,7 @@ def test_a_broker_too_old_to_ask_without_creating_is_refused(connect: Connect) -
         connect(fake.address).topics([TOPIC])
 
 
-def test_metadata_errors_are_waited_out_or_told(connect: Connect) -> None:
+def test_metadata_errors_are_retried_or_raised(connect: Connect) -> None:
     with FakeBroker() as fake:
         passing, final = fake.metadata(), fake.metadata()
         passing.topics[0].error_code = ErrorCode.LEADER_NOT_AVAILABLE
@@ -169,7 +169,7 @@ def test_metadata_errors_are_waited_out_or_told(connect: Connect) -> None:
             cluster.topics([TOPIC])
 
 
-def test_nobody_who_answers_is_told_with_all_addresses(connect: Connect) -> None:
+def test_unreachable_servers_are_reported_with_all_addresses(connect: Connect) -> None:
     with FakeBroker({ApiKey.API_VERSIONS: in_turn(HANG_UP)}) as fake:
         cluster = connect(f"{fake.address},127.0.0.1:1", retry_for_ms=30)
         with pytest.raises(Unreachable, match=r"no broker answers.*tried (?:once|\d+ times)") as lost:
@@ -184,7 +184,7 @@ def test_a_name_that_does_not_exist_is_not_tried_again(connect: Connect) -> None
     assert "tried" not in str(lost.value)
 
 
-def test_another_service_at_the_port_is_told_at_once(connect: Connect) -> None:
+def test_another_service_at_the_port_is_reported_at_once(connect: Connect) -> None:
     with FakeBroker({ApiKey.API_VERSIONS: in_turn(Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"))}) as fake:
         with pytest.raises(Garbled, match="another service"):
             connect(fake.address).topics()
@@ -258,7 +258,7 @@ def _fetched(code: int) -> Message:
 # --- the rest
 
 
-def test_a_producer_id_is_asked_for_until_there_is_one(connect: Connect) -> None:
+def test_a_producer_id_is_requested_until_there_is_one(connect: Connect) -> None:
     loading = InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     there = InitProducerIdResponse(producer_id=9, producer_epoch=1)
     with FakeBroker({ApiKey.INIT_PRODUCER_ID: in_turn(loading, there)}) as fake:
@@ -270,12 +270,17 @@ def test_a_topic_is_created_once_the_controller_is_found(connect: Connect) -> No
         return CreateTopicsResponse(topics=[CreatableTopicResult(name=TOPIC, error_code=code)])
 
     with FakeBroker() as fake:
-        nobody, leaderless = fake.metadata(), fake.metadata(leader=-1)
-        nobody.controller_id = -1
+        without_controller, leaderless = fake.metadata(), fake.metadata(leader=-1)
+        without_controller.controller_id = -1
         fake.teach(
             ApiKey.METADATA,
             in_turn(
-                nobody, fake.metadata(), fake.metadata(), MetadataResponse(), leaderless, fake.metadata()
+                without_controller,
+                fake.metadata(),
+                fake.metadata(),
+                MetadataResponse(),
+                leaderless,
+                fake.metadata(),
             ),
         )
         codes = (ErrorCode.NOT_CONTROLLER, ErrorCode.TOPIC_ALREADY_EXISTS)

@@ -1,4 +1,4 @@
-"""What a client can be told, and what it refuses to be told."""
+"""Which settings a client accepts, and which it refuses."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_an_address_is_shown_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     "text", ["", " , ", "host", "host:", ":9092", "host:0", "host:65536", "host:x", "::1:9092", "host:-1"]
 )
-def test_an_address_that_cannot_be_is_refused_by_name(text: str) -> None:
+def test_an_invalid_address_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap_servers=.*expected HOST:PORT"):
         ClientSettings(bootstrap_servers=text).validate()
 
