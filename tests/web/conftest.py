@@ -21,7 +21,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def create(http: httpx.Client, unique: Unique) -> Create:
-    """Makes a queue on a topic of its own, and names both."""
+    """Creates a queue on a topic of its own, and returns the name of both."""
 
     def make(**settings: Any) -> str:
         name = unique("work")

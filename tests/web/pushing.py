@@ -1,4 +1,4 @@
-"""A subscriber as anybody could write it: the `websockets` package and JSON."""
+"""A subscriber as an application would write it: the `websockets` package and JSON."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ class Subscriber:
                 return frame
 
     def subscribe(self, name: str, *topics: str, **more: Any) -> Json:
-        """What the broker says to it."""
+        """The broker's response to it."""
         self.say(type="subscribe", subscription=name, topics=list(topics), **more)
         return self.hear()
 
@@ -60,7 +60,7 @@ class Subscriber:
         self.say(type="ack", topic=message["topic"], partition=message["partition"], offset=message["offset"])
 
     def ack_durably(self, message: Json) -> None:
-        """Returns when the broker has said that it is on the disk."""
+        """Returns when the broker has confirmed that the ack is durable."""
         self.ack(message)
         place = {
             "topic": message["topic"],
@@ -95,7 +95,7 @@ def push_url(http_url: str) -> str:
     return http_url.replace("http://", "ws://") + "/v1/push"
 
 
-# --- the other side
+# --- Kafka clients
 
 
 def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> None:
@@ -127,7 +127,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[object], **how: Any) ->
 
 
 def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int:
-    """Where a Kafka tool sees the group; -1001 if nowhere."""
+    """The group's committed offset as Kafka tools see it; -1001 if there is none."""
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     [future] = admin.list_consumer_group_offsets([wanted]).values()

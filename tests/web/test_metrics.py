@@ -1,4 +1,4 @@
-"""What /metrics says of a node."""
+"""The metrics of a node."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def snapshot(counters: NodeMetrics | None = None, *, ready: bool = True, **figures: Any) -> Snapshot:
-    """What a node with these counters and figures shows."""
+    """The snapshot of a node with these counters and figures."""
     base = of_counters(counters or NodeMetrics(started_seconds=1000.0), ready=ready)
     return msgspec.structs.replace(base, **figures)
 
@@ -104,7 +104,7 @@ def test_a_groups_lag_is_the_number_of_messages_that_are_left_to_read() -> None:
 @pytest.mark.parametrize(
     ("committed", "lag"), [(11, 0), (2**63 - 1, 0), (10, 0), (4, 6), (3, 6), (-1, 6), (-(2**63), 6)]
 )
-def test_lag_is_between_nothing_and_all_that_the_log_holds(committed: int, lag: int) -> None:
+def test_lag_is_between_zero_and_the_size_of_the_log(committed: int, lag: int) -> None:
     group = GroupSummary("odd", "empty", 0, {TopicPartition("orders", 0): committed})
     [figures] = group_figures([group], [held("orders", 0, start=4, end=10)])
     assert figures.lags == (("orders", 0, lag),)
@@ -116,7 +116,7 @@ def test_labels_with_quotes_and_newlines_survive() -> None:
     assert scrape(snapshot(groups=groups))[labelled("penstock_group_members", group=name)] == 7
 
 
-def test_flushes_traffic_and_the_loop_are_there() -> None:
+def test_flushes_traffic_and_the_event_loop_have_metrics() -> None:
     node = counters()
     node.bytes_in, node.bytes_out = 11, 22
     node.connections, node.connections_total = 3, 9
@@ -149,7 +149,7 @@ def test_two_nodes_in_one_process_do_not_share_figures() -> None:
     assert scrape(snapshot(second))[labelled("penstock_received_bytes_total")] == 2
 
 
-def test_the_cluster_is_shown() -> None:
+def test_the_cluster_has_metrics() -> None:
     figures = ClusterFigures(
         leaders=1,
         replicas=2,

@@ -1,4 +1,4 @@
-"""What /metrics says of queues and of push: the numbers are true."""
+"""The metrics of queues and of push: their values are correct."""
 
 import asyncio
 import json
@@ -62,18 +62,18 @@ def ask(broker: Broker, method: str, path: str, body: Any = None) -> None:
         answer.read()
 
 
-def of(found: Samples, name: str, queue: str = "crew", topic: str = "jobs", **more: str) -> float:
+def of(found: Samples, name: str, queue: str = "workers", topic: str = "jobs", **more: str) -> float:
     return found[labelled(f"penstock_queue_{name}", queue=queue, topic=topic, **more)]
 
 
 # --- queues of a real broker
 
 
-def test_a_share_consumer_shows_in_every_number_of_its_queue(broker: Broker) -> None:
+def test_a_share_consumer_changes_every_metric_of_its_queue(broker: Broker) -> None:
     servers = broker.bootstrap_servers
-    configure(servers, "crew", share_auto_offset_reset="earliest", share_delivery_count_limit="2")
+    configure(servers, "workers", share_auto_offset_reset="earliest", share_delivery_count_limit="2")
     publish(servers, "jobs", [str(number) for number in range(10)])
-    with worker(servers, "crew", "jobs") as consumer:
+    with worker(servers, "workers", "jobs") as consumer:
         messages = take(consumer, lambda got: len(got) == 10)
         found = samples(broker)
         assert (of(found, "available"), of(found, "leased")) == (0, 10)
@@ -96,27 +96,29 @@ def test_a_share_consumer_shows_in_every_number_of_its_queue(broker: Broker) -> 
     scraped_until(broker, lambda found: of(found, "workers") == 0)
 
 
-def test_a_worker_over_websocket_shows_and_what_is_not_due_is_deferred(broker: Broker) -> None:
-    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs", "lease_ms": 1000})
+def test_a_worker_over_websocket_is_counted_and_messages_that_are_not_due_are_deferred(
+    broker: Broker,
+) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs", "lease_ms": 1000})
     publish(broker.bootstrap_servers, "jobs", ["a", "b", "c", "d"])
-    with working(broker.http_url, "crew", "jobs", credit=4) as one:
+    with working(broker.http_url, "workers", "jobs", credit=4) as one:
         jobs = one.jobs(4)
         one.settle(jobs[:1], "retry", delay_ms=600_000)
         one.say(type="credit", credit=0)
         found = samples(broker)
         assert (of(found, "workers"), of(found, "deferred")) == (1, 1)
         assert of(found, "settlements_total", outcome="released") == 1
-        # Nobody settles the others: their leases run out.
+        # The others are not settled: their leases run out.
         found = scraped_until(broker, lambda found: of(found, "leased") == 0)
         assert of(found, "expired_leases_total") == 3
     found = scraped_until(broker, lambda found: of(found, "workers") == 0)
     assert (of(found, "available"), of(found, "deferred")) == (3, 1)
 
 
-def test_jobs_that_nobody_has_begun_are_counted_as_returned(broker: Broker) -> None:
-    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs"})
+def test_returned_jobs_are_counted(broker: Broker) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs"})
     publish(broker.bootstrap_servers, "jobs", ["a", "b"])
-    with working(broker.http_url, "crew", "jobs", credit=2) as one:
+    with working(broker.http_url, "workers", "jobs", credit=2) as one:
         jobs = one.jobs(2)
         one.say(type="credit", credit=0)
         one.settle(jobs, "return")
@@ -126,9 +128,9 @@ def test_jobs_that_nobody_has_begun_are_counted_as_returned(broker: Broker) -> N
 
 
 def test_partitions_of_a_topic_are_counted_together(broker: Broker) -> None:
-    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs", "partitions": 4})
+    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs", "partitions": 4})
     publish(broker.bootstrap_servers, "jobs", [str(number) for number in range(40)])
-    with working(broker.http_url, "crew", "jobs", credit=0) as one:
+    with working(broker.http_url, "workers", "jobs", credit=0) as one:
         one.hear("working")
         found = samples(broker)
     assert (of(found, "available"), of(found, "workers")) == (40, 1)
@@ -137,7 +139,7 @@ def test_partitions_of_a_topic_are_counted_together(broker: Broker) -> None:
 def test_a_backlog_without_consumers_stays_in_the_metrics(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs"})
+    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs"})
     publish(broker.bootstrap_servers, "jobs", ["a", "b", "c"])
     node: Any = broker._thread.service.node
     monkeypatch.setattr(driver, "IDLE_SECONDS", -1.0)
@@ -145,28 +147,28 @@ def test_a_backlog_without_consumers_stays_in_the_metrics(
         PATIENCE_SECONDS
     )
     monkeypatch.undo()
-    assert not list(node.queues.manager.drivers()), "nobody drives it any more"
+    assert not list(node.queues.manager.drivers()), "it is not driven any more"
     publish(broker.bootstrap_servers, "jobs", ["d"])
     assert of(samples(broker), "available") == 4
-    with working(broker.http_url, "crew", "jobs", credit=1) as one:
+    with working(broker.http_url, "workers", "jobs", credit=1) as one:
         one.jobs(1)
         found = samples(broker)
     assert (of(found, "available"), of(found, "leased")) == (3, 1)
 
 
-def test_a_topic_that_is_deleted_takes_its_queues_out_of_the_metrics(broker: Broker) -> None:
-    ask(broker, "POST", "/v1/queues", {"queue": "crew", "topic": "jobs"})
-    name = labelled("penstock_queue_available", queue="crew", topic="jobs")
+def test_deleting_a_topic_removes_its_queues_from_the_metrics(broker: Broker) -> None:
+    ask(broker, "POST", "/v1/queues", {"queue": "workers", "topic": "jobs"})
+    name = labelled("penstock_queue_available", queue="workers", topic="jobs")
     assert name in samples(broker)
     ask(broker, "DELETE", "/v1/topics/jobs")
     found = scraped_until(broker, lambda found: name not in found)
-    assert labelled("penstock_queue_deliveries_total", queue="crew", topic="jobs") not in found
+    assert labelled("penstock_queue_deliveries_total", queue="workers", topic="jobs") not in found
 
 
 # --- push of a real broker
 
 
-def test_a_subscriber_shows_with_what_it_was_pushed_and_acked(broker: Broker) -> None:
+def test_a_subscriber_is_counted_with_its_pushed_and_acked_messages(broker: Broker) -> None:
     publish(broker.bootstrap_servers, "news", [str(number) for number in range(7)])
     with subscriber(broker.http_url) as reader:
         reader.subscribe("paper", "news", read_old=True)
@@ -205,7 +207,7 @@ def test_a_subscriber_that_does_not_read_is_counted_as_too_slow() -> None:
 # --- how they are shown
 
 
-def figures(queue: str = "crew", backlog: Backlog | None = None) -> QueueFigures:
+def figures(queue: str = "workers", backlog: Backlog | None = None) -> QueueFigures:
     return QueueFigures(
         group_id=queue,
         topic="jobs",
@@ -234,9 +236,9 @@ def test_every_number_has_its_own_name() -> None:
     assert found[labelled("penstock_push_ended_total", reason="closed")] == 24
 
 
-def test_what_nobody_has_counted_is_left_out_and_not_shown_as_nothing() -> None:
+def test_an_unknown_count_is_omitted_and_not_shown_as_zero() -> None:
     found = scrape(snapshot(queues=(figures(backlog=None),)))
-    assert labelled("penstock_queue_available", queue="crew", topic="jobs") not in found
+    assert labelled("penstock_queue_available", queue="workers", topic="jobs") not in found
     assert of(found, "deliveries_total") == 9
 
 
@@ -262,7 +264,7 @@ def test_queues_beyond_the_limit_are_counted_together_under_no_name() -> None:
     assert counted == {"queue-0": 10, "queue-1": 10, "": 20}
 
 
-def test_a_queue_that_nobody_drives_makes_room_for_one_that_somebody_does() -> None:
+def test_an_idle_queue_makes_room_for_an_active_one() -> None:
     table = QueueStatsTable(most=2)
     first = table.open("first", TopicPartition("jobs", 0))
     table.open("second", TopicPartition("jobs", 0))
@@ -273,14 +275,14 @@ def test_a_queue_that_nobody_drives_makes_room_for_one_that_somebody_does() -> N
 
 def test_partitions_share_a_tally_until_the_last_of_them_ends() -> None:
     table = QueueStatsTable(most=1)
-    one = table.open("crew", TopicPartition("jobs", 0))
-    assert table.open("crew", TopicPartition("jobs", 1)) is one
+    one = table.open("workers", TopicPartition("jobs", 0))
+    assert table.open("workers", TopicPartition("jobs", 1)) is one
     table.close(one)
-    assert table.open("other", TopicPartition("jobs", 0)).group_id == "", "crew is at work"
+    assert table.open("other", TopicPartition("jobs", 0)).group_id == "", "workers is active"
 
 
 def test_a_range_is_counted_by_its_kinds() -> None:
-    stats = QueueStatsTable().open("crew", TopicPartition("jobs", 0))
+    stats = QueueStatsTable().open("workers", TopicPartition("jobs", 0))
     stats.count_settled(0, 99, bytes([AckKind.ACCEPT]))
     stats.count_settled(100, 102, bytes([AckKind.ACCEPT, AckKind.REJECT, AckKind.RENEW]))
     assert stats.kinds[AckKind.ACCEPT] == 101
@@ -288,16 +290,16 @@ def test_a_range_is_counted_by_its_kinds() -> None:
     assert stats.kinds[AckKind.RENEW] == 1
 
 
-def test_what_was_left_when_nobody_asked_any_more_is_still_there_with_what_came_since() -> None:
-    stats, led = QueueStatsTable().open("crew", TopicPartition("jobs", 0)), FakeLed()
+def test_the_backlog_of_an_idle_queue_includes_new_messages() -> None:
+    stats, led = QueueStatsTable().open("workers", TopicPartition("jobs", 0)), FakeLed()
     stats.add_idle(led, Isolation.READ_UNCOMMITTED, Backlog(available=5, deferred=2))
     led.high_watermark = Offset(130)
     [idle] = stats.idle.values()
     assert idle.now == Backlog(available=35, deferred=2)
 
 
-def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> None:
-    stats, led, lost = QueueStatsTable().open("crew", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
+def test_the_backlog_is_unknown_after_another_leader_may_have_changed_it() -> None:
+    stats, led, lost = QueueStatsTable().open("workers", TopicPartition("jobs", 0)), FakeLed(), FakeLed(1)
     stats.add_idle(led, Isolation.READ_UNCOMMITTED, Backlog(available=5))
     stats.add_idle(lost, Isolation.READ_UNCOMMITTED, Backlog(available=5))
     lost.term = Term(4)
@@ -307,7 +309,7 @@ def test_what_another_leader_may_have_worked_on_is_not_counted_any_more() -> Non
 
 def test_an_idle_queue_that_is_driven_again_is_not_counted_twice() -> None:
     table = QueueStatsTable()
-    stats = table.open("crew", TopicPartition("jobs", 0))
+    stats = table.open("workers", TopicPartition("jobs", 0))
     stats.add_idle(FakeLed(), Isolation.READ_UNCOMMITTED, Backlog(available=5))
     table.close(stats)
-    assert not table.open("crew", TopicPartition("jobs", 0)).idle
+    assert not table.open("workers", TopicPartition("jobs", 0)).idle

@@ -1,4 +1,4 @@
-"""The HTTP port on a real socket, inside a loop that is not its own."""
+"""The HTTP port on a real socket, on an event loop of its host."""
 
 import asyncio
 import json
@@ -66,14 +66,14 @@ async def ask(
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the server closed the connection without a word."""
+    """Whether the server closed the connection without a response."""
     try:
         return await asyncio.wait_for(reader.read(), 30) == b""
     except ConnectionResetError:
         return True
 
 
-def test_health_is_there_even_when_the_node_is_not_ready() -> None:
+def test_health_is_ok_even_if_the_node_is_not_ready() -> None:
     async def scenario() -> None:
         async with serving(idle_node()) as number:
             status, _, body = await ask(number, "/health")
@@ -151,7 +151,7 @@ def test_a_wrong_method_is_refused_as_json() -> None:
     run(scenario)
 
 
-def test_headers_that_never_end_are_refused_and_others_go_on() -> None:
+def test_endless_headers_are_refused_and_other_callers_are_served() -> None:
     async def scenario() -> None:
         async with serving(idle_node()) as number:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
@@ -209,7 +209,7 @@ def test_a_connection_beyond_the_limit_is_closed_when_all_others_are_being_answe
     run(scenario)
 
 
-def test_signals_stay_with_the_host() -> None:
+def test_signal_handlers_of_the_host_are_kept() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Subscribers over WebSocket: what they get, in which order, and where they go on."""
+"""Subscribers over WebSocket: which messages they get, in which order, and where they resume."""
 
 import json
 import time
@@ -55,7 +55,7 @@ def test_each_partition_keeps_its_order_and_one_subscriber_reads_many_topics(
             assert values(of_it) == list(range(50))
 
 
-def test_messages_are_told_whole(broker: Broker, topic: str, unique: Unique) -> None:
+def test_messages_have_all_fields_of_their_records(broker: Broker, topic: str, unique: Unique) -> None:
     produce(
         broker.bootstrap_servers,
         topic,
@@ -80,7 +80,9 @@ def test_messages_are_told_whole(broker: Broker, topic: str, unique: Unique) -> 
     }
 
 
-def test_a_subscriber_may_have_stored_batches_as_they_are(broker: Broker, topic: str, unique: Unique) -> None:
+def test_a_subscriber_may_receive_stored_batches_unchanged(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
     produce(broker.bootstrap_servers, topic, range(10))
     with subscriber(broker.http_url) as one:
         one.subscribe(unique("batch"), topic, read_old=True, encoding="batch", credit=4)
@@ -93,10 +95,10 @@ def test_a_subscriber_may_have_stored_batches_as_they_are(broker: Broker, topic:
     assert [record.value for record in records[:4]] == [b"0", b"1", b"2", b"3"]
 
 
-# --- where it begins
+# --- start position
 
 
-def test_without_read_old_only_what_comes_after_subscribing_is_pushed(
+def test_without_read_old_only_messages_after_subscribing_are_pushed(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     produce(broker.bootstrap_servers, topic, ["old"])
@@ -108,7 +110,7 @@ def test_without_read_old_only_what_comes_after_subscribing_is_pushed(
     assert said["positions"] == [{"topic": topic, "partition": 0, "offset": 1}]
 
 
-def test_what_comes_between_subscribing_and_the_first_ack_is_kept_for_a_subscriber_that_leaves(
+def test_messages_between_subscribing_and_the_first_ack_are_kept_for_a_subscriber_that_disconnects(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("leaves")
@@ -139,7 +141,7 @@ def test_the_offset_moves_on_ack_and_on_nothing_else(broker: Broker, topic: str,
         assert values(one.take(6)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_an_ack_that_was_on_its_way_when_the_subscriber_left_counts(
+def test_an_ack_in_flight_when_the_subscriber_disconnects_counts(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("leaves")
@@ -167,7 +169,7 @@ def test_no_more_than_the_credit_is_unacked(broker: Broker, topic: str, unique: 
         assert one.nothing_more()
 
 
-def test_a_missed_ack_makes_the_subscriber_inactive_and_it_resumes_where_the_acks_ended(
+def test_a_missed_ack_makes_the_subscriber_inactive_and_it_resumes_after_its_last_ack(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("inactive")
@@ -208,7 +210,7 @@ def test_a_second_subscriber_is_refused_and_the_first_stays(
         assert values(first.take(1)) == ["x"]
 
 
-def test_who_takes_over_goes_on_behind_the_acks_of_the_first(
+def test_a_subscriber_that_takes_over_resumes_after_the_acks_of_the_first(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("over")
@@ -240,7 +242,7 @@ def test_a_consumer_group_with_members_is_no_subscription(broker: Broker, topic:
             assert one.subscribe(name, topic)["code"] == "group_in_use"
     finally:
         consumer.close()
-    with subscriber(broker.http_url) as one:  # nobody is in it any more, so its position is taken over
+    with subscriber(broker.http_url) as one:  # it has no members any more, so its position is taken over
         assert one.subscribe(name, topic)["resumed"] is True
 
 
@@ -266,7 +268,7 @@ def test_no_consumer_joins_the_group_of_a_subscription_that_is_in_use(
         assert values(one.take(1)) == ["x"]
 
 
-def test_retention_that_was_faster_is_told(
+def test_messages_deleted_by_retention_are_reported(
     broker: Broker, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_reader, "CACHE_SECONDS", 0)
@@ -285,7 +287,7 @@ def test_retention_that_was_faster_is_told(
         assert values(one.take(4)) == [6, 7, 8, 9]
 
 
-def test_unsubscribing_forgets_the_place(broker: Broker, topic: str, unique: Unique) -> None:
+def test_unsubscribing_deletes_the_position(broker: Broker, topic: str, unique: Unique) -> None:
     name = unique("ends")
     produce(broker.bootstrap_servers, topic, range(3))
     with subscriber(broker.http_url) as one:
@@ -313,8 +315,8 @@ def test_many_subscribers_of_one_topic_each_get_all_of_it(broker: Broker, topic:
             assert values(one.take(200)) == list(range(200))
 
 
-def test_the_first_subscribers_of_all_may_come_at_once() -> None:
-    """They find no topic that could keep them, and one of them makes it."""
+def test_the_first_subscribers_may_connect_at_the_same_time() -> None:
+    """The topic of committed offsets does not exist yet, and one of them creates it."""
     with Broker() as fresh, ExitStack() as stack:
         create(fresh.bootstrap_servers, "t")
         crowd = [stack.enter_context(subscriber(fresh.http_url)) for _ in range(20)]
@@ -330,15 +332,15 @@ def test_a_subscriber_that_does_not_read_does_not_hold_up_another(
     with subscriber(broker.http_url, max_queue=1) as slow, subscriber(broker.http_url) as fast:
         slow.subscribe(unique("slow"), topic, credit=100_000)
         fast.subscribe(unique("fast"), topic, credit=100_000)
-        produce(broker.bootstrap_servers, topic, [big] * 1000)  # 20 MB: more than any buffer takes
+        produce(broker.bootstrap_servers, topic, [big] * 1000)  # 20 MB: more than any buffer
         assert len(fast.take(1000)) == 1000
-        assert values(slow.take(1000)) == [big] * 1000  # and it finds all of it when it reads on
+        assert values(slow.take(1000)) == [big] * 1000  # it gets all of them when it reads again
 
 
-# --- what records say of themselves
+# --- delay and expiry headers
 
 
-def test_what_is_not_due_comes_when_it_is_and_not_again_after_a_restart(
+def test_a_delayed_message_comes_when_it_is_due_and_not_again_after_a_restart(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("later")
@@ -404,9 +406,7 @@ def test_expired_messages_are_not_pushed(broker: Broker, topic: str, unique: Uni
 # --- topics that change
 
 
-def test_a_partition_that_is_added_is_read_from_its_beginning(
-    broker: Broker, topic: str, unique: Unique
-) -> None:
+def test_an_added_partition_is_read_from_its_beginning(broker: Broker, topic: str, unique: Unique) -> None:
     with subscriber(broker.http_url) as one:
         one.subscribe(unique("grows"), topic)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -417,7 +417,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(
     assert (message["partition"], message["value"]) == (1, "there")
 
 
-def test_when_one_topic_is_deleted_the_others_go_on(broker: Broker, topic: str, unique: Unique) -> None:
+def test_deleting_one_topic_does_not_stop_the_others(broker: Broker, topic: str, unique: Unique) -> None:
     doomed = unique("doomed")
     create(broker.bootstrap_servers, doomed)
     with subscriber(broker.http_url) as one:

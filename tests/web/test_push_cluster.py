@@ -1,4 +1,4 @@
-"""Subscriptions of a cluster: any node knows where to go, and a failover costs no message and no ack."""
+"""Subscriptions of a cluster: any node redirects to the coordinator, and a failover costs no message and no ack."""
 
 import asyncio
 import json
@@ -29,8 +29,8 @@ class WebTrio(Trio):
     def http_url(self, node_id: int) -> str:
         return f"http://{self._services[node_id].http_address}"
 
-    def home(self, name: str) -> int:
-        """Where a subscription is at home, now that there are subscriptions."""
+    def coordinator_of(self, name: str) -> int:
+        """The node that coordinates a subscription."""
         return self.leader(OFFSETS_TOPIC, self.index(name))
 
     def index(self, name: str) -> int:
@@ -41,7 +41,7 @@ class WebTrio(Trio):
 def trio() -> Iterator[WebTrio]:
     with WebTrio() as running:
         create(running.bootstrap_servers, "warm-up")
-        with subscriber(running.http_url(1)) as one:  # makes the topic of committed offsets
+        with subscriber(running.http_url(1)) as one:  # creates the topic of committed offsets
             one.subscribe("warm-up", "warm-up")
         yield running
 
@@ -66,18 +66,20 @@ def kinds_until_closed(one: Subscriber) -> list[str]:
         return kinds
 
 
-def test_every_node_sends_subscribers_home(trio: WebTrio, topic: str, unique: Unique) -> None:
-    name = unique("home")
-    home = trio.home(name)
+def test_every_node_redirects_subscribers_to_their_coordinator(
+    trio: WebTrio, topic: str, unique: Unique
+) -> None:
+    name = unique("push")
+    coordinator = trio.coordinator_of(name)
     for node_id in trio.running:
         with subscriber(trio.http_url(node_id)) as one:
             said = one.subscribe(name, topic, take_over=True)
-            if node_id == home:
+            if node_id == coordinator:
                 assert said["type"] == "subscribed"
             else:
                 assert said["type"] == "elsewhere"
-                assert said["node_id"] == home
-                assert said["url"] == push_url(trio.http_url(home)) + f"?subscription={name}"
+                assert said["node_id"] == coordinator
+                assert said["url"] == push_url(trio.http_url(coordinator)) + f"?subscription={name}"
                 assert one.closed() == (4421, "elsewhere")
 
 
@@ -85,7 +87,7 @@ def test_a_client_that_names_its_subscription_in_the_url_is_redirected(
     trio: WebTrio, topic: str, unique: Unique
 ) -> None:
     name = unique("redirected")
-    away = other(trio, trio.home(name))
+    away = other(trio, trio.coordinator_of(name))
 
     async def follow() -> str:
         async with connect_async(f"{push_url(trio.http_url(away))}?subscription={name}") as socket:
@@ -102,7 +104,7 @@ def test_messages_come_from_whichever_node_leads_the_partition(trio: WebTrio, un
     for index, node_id in enumerate(trio.running):
         trio.hand_over(topic, node_id, index)
         produce(trio.bootstrap_servers, topic, range(100), partition=index)
-    with subscriber(trio.http_url(trio.home(name))) as one:
+    with subscriber(trio.http_url(trio.coordinator_of(name))) as one:
         one.subscribe(name, topic, read_old=True, credit=1000)
         got = one.take(300)
         for index in range(3):
@@ -112,51 +114,51 @@ def test_messages_come_from_whichever_node_leads_the_partition(trio: WebTrio, un
         assert values(m for m in got if m["partition"] == index) == list(range(100))
 
 
-def test_a_partition_that_changes_its_leader_is_read_on(trio: WebTrio, topic: str, unique: Unique) -> None:
+def test_reading_continues_after_a_leader_change(trio: WebTrio, topic: str, unique: Unique) -> None:
     name = unique("reader")
-    home = trio.home(name)
-    with subscriber(trio.http_url(home)) as one:
+    coordinator = trio.coordinator_of(name)
+    with subscriber(trio.http_url(coordinator)) as one:
         one.subscribe(name, topic)
-        for number, node_id in enumerate([home, other(trio, home), home]):
+        for number, node_id in enumerate([coordinator, other(trio, coordinator), coordinator]):
             trio.hand_over(topic, node_id)
             produce(trio.bootstrap_servers, topic, [number])
             assert values(one.take(1)) == [number]
 
 
-def test_when_the_home_moves_the_subscriber_is_told_and_resumes_at_the_next(
+def test_when_the_coordinator_moves_the_subscriber_is_told_and_resumes_at_the_next(
     trio: WebTrio, topic: str, unique: Unique
 ) -> None:
     name = unique("moves")
-    home = trio.home(name)
+    coordinator = trio.coordinator_of(name)
     produce(trio.bootstrap_servers, topic, range(10))
-    with subscriber(trio.http_url(home)) as one:
+    with subscriber(trio.http_url(coordinator)) as one:
         one.subscribe(name, topic, read_old=True)
         one.ack_durably(one.take(10)[4])
-        trio.hand_over(OFFSETS_TOPIC, other(trio, home), trio.index(name))
+        trio.hand_over(OFFSETS_TOPIC, other(trio, coordinator), trio.index(name))
         assert one.hear_of("error")["code"] == "unavailable"
         assert one.closed() == (1013, "unavailable")
-    with subscriber(trio.http_url(trio.home(name))) as one:
+    with subscriber(trio.http_url(trio.coordinator_of(name))) as one:
         assert one.subscribe(name, topic)["resumed"] is True
         assert values(one.take(5)) == [5, 6, 7, 8, 9]
 
 
-def test_when_the_home_is_cut_off_the_subscriber_resumes_at_the_next_and_no_durable_ack_is_lost(
+def test_when_the_coordinator_is_cut_off_the_subscriber_resumes_at_the_next_and_no_durable_ack_is_lost(
     trio: WebTrio, topic: str, unique: Unique
 ) -> None:
     name = unique("failover")
-    home = trio.home(name)
-    trio.hand_over(topic, other(trio, home))
+    coordinator = trio.coordinator_of(name)
+    trio.hand_over(topic, other(trio, coordinator))
     produce(trio.bootstrap_servers, topic, range(10))
-    with subscriber(trio.http_url(home)) as one:
+    with subscriber(trio.http_url(coordinator)) as one:
         one.subscribe(name, topic, read_old=True)
         got = one.take(10)
         one.ack_durably(got[2])
-        with trio.cut_off(home):
-            one.ack(got[7])  # to a node that can no longer write it down
-            rest = tuple(node_id for node_id in trio.running if node_id != home)
+        with trio.cut_off(coordinator):
+            one.ack(got[7])  # to a node that can no longer store it
+            rest = tuple(node_id for node_id in trio.running if node_id != coordinator)
             successor = trio.leader(OFFSETS_TOPIC, trio.index(name), among=rest)
             with subscriber(trio.http_url(successor)) as next_one:
                 assert next_one.subscribe(name, topic)["resumed"] is True
                 assert values(next_one.take(7)) == [3, 4, 5, 6, 7, 8, 9]
             assert "acked" not in kinds_until_closed(one)
-    assert trio.home(name) in trio.running
+    assert trio.coordinator_of(name) in trio.running

@@ -1,4 +1,4 @@
-"""Subscriptions outlive the broker's death: what was told to be acked stays so, and nothing else is lost or acked."""
+"""Subscriptions survive a crash of the broker: confirmed acks are kept, and nothing else is lost or acked."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_subscriber_resumes_behind_its_durable_acks_after_the_broker_died(
+def test_a_subscriber_resumes_after_its_durable_acks_when_the_broker_was_killed(
     served: Served, unique: Callable[[str], str], how: signal.Signals
 ) -> None:
     topic = unique("crash")
@@ -79,7 +79,7 @@ def test_a_subscriber_resumes_behind_its_durable_acks_after_the_broker_died(
         assert values(one.take(1)) == ["after"]
 
 
-def test_scheduled_messages_come_after_a_crash_and_what_was_acked_around_them_does_not(
+def test_scheduled_messages_come_after_a_crash_and_acked_messages_around_them_do_not(
     served: Served, unique: Callable[[str], str]
 ) -> None:
     topic = unique("scheduled")

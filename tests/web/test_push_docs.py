@@ -1,4 +1,4 @@
-"""The example of docs/push.md works as it is written."""
+"""The example of docs/push.md works as printed."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Subscribers that say wrong things, too much, or nothing. Each is told why, and nobody else notices."""
+"""Subscribers that send invalid frames, too much, or nothing. Each is told why, and others are not affected."""
 
 import json
 import socket
@@ -71,9 +71,7 @@ def still_serves(broker: Broker, topic: str, unique: Unique) -> bool:
         (json.dumps({**SUBSCRIBE, "topics": ["__consumer_offsets"]}), "unknown_topic"),
     ],
 )
-def test_a_first_frame_that_cannot_be_is_refused_with_what_is_wrong(
-    broker: Broker, frame: str, code: str
-) -> None:
+def test_an_invalid_first_frame_is_refused_with_the_reason(broker: Broker, frame: str, code: str) -> None:
     with subscriber(broker.http_url) as one:
         one.socket.send(frame)
         told = one.hear()
@@ -88,7 +86,9 @@ def test_a_binary_frame_is_refused(broker: Broker) -> None:
         assert one.hear()["code"] == "invalid_frame"
 
 
-def test_who_says_nothing_is_sent_away(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_first_frame_is_closed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(websocket_frames, "FIRST_FRAME_SECONDS", 0.2)
     with subscriber(broker.http_url) as one:
         assert one.hear()["code"] == "no_frame"
@@ -108,7 +108,7 @@ def test_who_says_nothing_is_sent_away(broker: Broker, monkeypatch: pytest.Monke
         (json.dumps(SUBSCRIBE), "already_subscribed"),
     ],
 )
-def test_a_later_frame_that_cannot_be_ends_the_connection_and_not_the_subscription(
+def test_an_invalid_later_frame_ends_the_connection_and_not_the_subscription(
     broker: Broker, topic: str, unique: Unique, frame: str, code: str
 ) -> None:
     name = unique("later")
@@ -121,7 +121,7 @@ def test_a_later_frame_that_cannot_be_ends_the_connection_and_not_the_subscripti
 
 
 @pytest.mark.parametrize("offset", [3, 4, 2**62])
-def test_an_ack_of_what_was_not_sent_is_an_error_and_acks_nothing(
+def test_an_ack_of_an_unsent_message_is_an_error_and_acks_nothing(
     broker: Broker, topic: str, unique: Unique, offset: int
 ) -> None:
     name = unique("liar")
@@ -135,7 +135,9 @@ def test_an_ack_of_what_was_not_sent_is_an_error_and_acks_nothing(
         assert one.subscribe(name, topic, take_over=True)["positions"][0]["offset"] == 0
 
 
-def test_acks_of_other_peoples_partitions_mean_nothing(broker: Broker, topic: str, unique: Unique) -> None:
+def test_acks_of_partitions_outside_the_subscription_are_ignored(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
     with subscriber(broker.http_url) as one:
         one.subscribe(unique("stranger"), topic)
         one.say(type="ack", topic="another-topic", partition=99, offset=5)
@@ -153,14 +155,16 @@ def test_a_frame_that_is_too_long_is_refused(broker: Broker, topic: str, unique:
     assert still_serves(broker, topic, unique)
 
 
-def test_a_message_beyond_all_limits_ends_the_connection(broker: Broker, topic: str, unique: Unique) -> None:
+def test_a_websocket_message_above_the_limit_ends_the_connection(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
     with subscriber(broker.http_url) as one:
         one.socket.send("x" * (websocket_protocol.MAX_MESSAGE_BYTES + 1))
         assert one.closed()[0] == 1009
     assert still_serves(broker, topic, unique)
 
 
-def test_a_message_of_endless_empty_pieces_ends_the_connection(
+def test_a_message_of_endless_empty_fragments_ends_the_connection(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     """On a plain socket: a client library may drop the close frame when its own sending breaks off."""
@@ -171,8 +175,8 @@ def test_a_message_of_endless_empty_pieces_ends_the_connection(
     assert still_serves(broker, topic, unique)
 
 
-def test_pings_that_are_never_read_fill_no_memory(broker: Broker, topic: str, unique: Unique) -> None:
-    """Megabytes of pings from somebody who does not take the pongs."""
+def test_unread_pongs_do_not_fill_memory(broker: Broker, topic: str, unique: Unique) -> None:
+    """Megabytes of pings from a client that does not read the pongs."""
     ping = bytes([0x89, 0x80 | 125]) + bytes(4) + bytes(125)
     with upgraded(broker) as raw:
         raw.settimeout(10)
@@ -183,7 +187,7 @@ def test_pings_that_are_never_read_fill_no_memory(broker: Broker, topic: str, un
         held = [
             one.transport.get_write_buffer_size() for one in service._web._server.server_state.connections
         ]
-        assert 0 < max(held) < 1024 * 1024  # the limit, and what one read of the socket adds to it
+        assert 0 < max(held) < 1024 * 1024  # the limit, plus what one read of the socket adds
 
 
 def test_a_flood_of_frames_is_read_slowly_and_the_others_are_served(
@@ -195,11 +199,11 @@ def test_a_flood_of_frames_is_read_slowly_and_the_others_are_served(
         for _ in range(80):
             one.say(type="ping")
         assert still_serves(broker, topic, unique)
-        for _ in range(80):  # and each of its frames is answered in the end
+        for _ in range(80):  # each of its frames is answered in the end
             one.hear_of("pong")
 
 
-def test_who_does_not_read_is_sent_away_after_a_while() -> None:
+def test_a_subscriber_that_does_not_read_is_disconnected_after_a_timeout() -> None:
     name, topic = "deaf", "t"
     with (
         Broker(limits=Limits(slow_drain_timeout_ms=300)) as broker,
@@ -208,7 +212,7 @@ def test_who_does_not_read_is_sent_away_after_a_while() -> None:
         create(broker.bootstrap_servers, topic)
         one.subscribe(name, topic, credit=100_000)
         produce(broker.bootstrap_servers, topic, ["x" * 20_000] * 1000)
-        while True:  # until it has gone, somebody else is refused
+        while True:  # until it is disconnected, another subscriber is refused
             with subscriber(broker.http_url) as other:
                 told = other.subscribe(name, topic)
                 if told["type"] == "subscribed":
@@ -228,7 +232,7 @@ def test_a_subscriber_that_does_not_read_can_be_taken_over_at_once(
         assert other.take(1)[0]["offset"] == 0
 
 
-def test_a_broker_that_stops_says_so(unique: Unique) -> None:
+def test_a_stopping_broker_says_so_before_it_closes(unique: Unique) -> None:
     with Broker() as stopping, ExitStack() as stack:
         create(stopping.bootstrap_servers, "t")
         crowd = [stack.enter_context(subscriber(stopping.http_url)) for _ in range(3)]
@@ -242,7 +246,7 @@ def test_a_broker_that_stops_says_so(unique: Unique) -> None:
 
 
 def upgraded(broker: Broker) -> socket.socket:
-    """A WebSocket without a client."""
+    """A WebSocket on a plain socket, without a client library."""
     where = urlsplit(broker.http_url)
     raw = socket.create_connection((where.hostname, where.port), 10)
     raw.sendall(
@@ -257,7 +261,7 @@ def upgraded(broker: Broker) -> socket.socket:
 
 
 def close_code(raw: socket.socket) -> int:
-    """The code of the close frame that comes next."""
+    """The code of the next close frame."""
     frame = b""
     while len(frame) < 4:
         piece = raw.recv(100)
@@ -281,13 +285,13 @@ def test_a_page_of_another_site_may_not_subscribe(
         pass
     assert refused.value.response.status_code == 403
     assert json.loads(refused.value.response.body)["error"]["code"] == "foreign_origin"
-    with connect(url, origin=Origin(broker.http_url)) as own:  # a page that this port has served itself
+    with connect(url, origin=Origin(broker.http_url)) as own:  # a page from this port itself
         own.send('{"type": "ping"}')
         assert json.loads(own.recv(10))["code"] == "not_subscribed"
     assert not [row for row in caplog.records if row.levelname == "ERROR"], "it is the page's mistake"
 
 
-def test_whoever_does_not_ask_for_a_websocket_is_told_so(http: httpx.Client) -> None:
+def test_a_plain_request_for_the_push_path_is_answered_with_a_hint(http: httpx.Client) -> None:
     answer = http.get("/v1/push")
     assert answer.status_code == 426
     assert answer.json()["error"]["code"] == "upgrade_required"

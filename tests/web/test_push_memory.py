@@ -1,4 +1,4 @@
-"""Subscriptions to topics in memory: their positions are on the disk, and the logs that these were in are not."""
+"""Subscriptions to topics in memory: their positions are on disk, and their logs are not."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.web.pushing import create, produce, subscriber, values
 
 
 def use(broker: Broker, messages: list[str]) -> list[str]:
-    """Publishes, subscribes and acks all but what was acked before; what was pushed."""
+    """Publishes, subscribes and acks; returns the pushed messages."""
     produce(broker.bootstrap_servers, "ticks", messages)
     with subscriber(broker.http_url) as one:
         one.subscribe("ledger", "ticks", read_old=True)
@@ -17,8 +17,8 @@ def use(broker: Broker, messages: list[str]) -> list[str]:
         return values(came)
 
 
-def test_what_comes_after_a_restart_is_pushed_though_as_many_were_acked_before(tmp_path: Path) -> None:
-    """Fewer, more, and as many as before: the numbers of the messages tell nothing."""
+def test_messages_after_a_restart_are_pushed_even_if_their_offsets_were_acked_before(tmp_path: Path) -> None:
+    """Fewer, more, and as many as before: the offsets alone do not tell."""
     rounds = [
         [f"{name}{number}" for number in range(count)]
         for name, count in (("a", 20), ("b", 5), ("c", 40), ("d", 40))
@@ -30,7 +30,7 @@ def test_what_comes_after_a_restart_is_pushed_though_as_many_were_acked_before(t
             assert use(broker, messages) == messages
 
 
-def test_in_the_same_log_a_subscription_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_without_a_restart_a_subscription_resumes_at_its_position(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker:
         create(broker.bootstrap_servers, "ticks", penstock_storage="memory")
         for messages in (["a", "b"], ["c"], ["d", "e", "f"]):

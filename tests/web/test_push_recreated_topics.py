@@ -12,7 +12,7 @@ from tests.web.pushing import PATIENCE_SECONDS, committed, create, produce, subs
 
 Unique = Callable[[str], str]
 NOWHERE = -1001
-"""What the client makes of "nothing committed"."""
+"""librdkafka's offset for "nothing committed"."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def recreate(broker: Broker, topic: str) -> None:
     produce(broker.bootstrap_servers, topic, range(10))
 
 
-def test_who_leaves_a_topic_that_was_made_anew_comes_back_to_all_of_the_new_one(
+def test_a_subscriber_of_a_recreated_topic_gets_all_messages_of_the_new_one(
     broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("leaves")
@@ -47,7 +47,9 @@ def test_who_leaves_a_topic_that_was_made_anew_comes_back_to_all_of_the_new_one(
         assert values(one.take(10)) == list(range(10))
 
 
-def test_an_ack_of_the_old_topic_is_none_of_the_new_one(broker: Broker, topic: str, unique: Unique) -> None:
+def test_an_ack_of_the_deleted_topic_does_not_ack_the_new_one(
+    broker: Broker, topic: str, unique: Unique
+) -> None:
     name = unique("acks-late")
     with subscriber(broker.http_url) as one:
         one.subscribe(name, topic, read_old=True)

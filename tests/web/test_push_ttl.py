@@ -1,4 +1,4 @@
-"""How long a subscription is remembered."""
+"""How long a subscription is kept."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ LOOK_AGAIN_SECONDS = 0.02
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """Looks for what has expired twenty times a second."""
+    """Checks for expired subscriptions twenty times a second."""
     with Broker(groups=GroupSettings(offsets_retention_check_interval_ms=50)) as running:
         create(running.bootstrap_servers, "t")
         yield running
@@ -34,7 +34,7 @@ def expires_ms(broker: Broker, name: str) -> int:
     return int(service.node.groups.committed(name)[TopicPartition("t", 0)].expire_timestamp_ms)
 
 
-def test_past_its_ttl_a_subscription_that_nobody_uses_is_forgotten(broker: Broker) -> None:
+def test_an_unused_subscription_is_deleted_after_its_ttl(broker: Broker) -> None:
     produce(broker.bootstrap_servers, "t", ["x"])
     with subscriber(broker.http_url) as one:
         one.subscribe("forgotten", "t", read_old=True, ttl_ms=1000)
@@ -54,7 +54,7 @@ def test_the_ttl_counts_from_the_end_of_the_connection(broker: Broker) -> None:
     assert expires_ms(broker, "counted") <= time.time() * 1000 + 60_000
 
 
-def test_a_subscriber_that_is_connected_is_remembered_however_little_it_says(broker: Broker) -> None:
+def test_the_subscription_of_a_connected_idle_subscriber_is_kept(broker: Broker) -> None:
     with subscriber(broker.http_url) as one:
         one.subscribe("quiet", "t", ttl_ms=1000)
         first = expires_ms(broker, "quiet")

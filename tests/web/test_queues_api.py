@@ -1,4 +1,4 @@
-"""Queues over HTTP: receipts, and what settles them."""
+"""Queues over HTTP: receipts, and how they are settled."""
 
 import time
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_an_accepted_job_is_done_and_the_others_are_not(http: httpx.Client, crea
     assert (row["start_offset"], row["leased"], row["available"], row["undone"]) == (1, 1, 1, 2)
 
 
-def test_a_job_comes_back_when_its_lease_ends_and_its_receipt_is_then_worth_nothing(
+def test_a_job_comes_back_when_its_lease_ends_and_its_receipt_is_then_invalid(
     http: httpx.Client, create: Create
 ) -> None:
     queue = create(lease_ms=3_000)
@@ -66,7 +66,7 @@ def test_a_job_comes_back_when_its_lease_ends_and_its_receipt_is_then_worth_noth
     assert settle(http, queue, accept=[again["receipt"]])["settled"] == 1
 
 
-def test_of_several_receipts_those_that_are_good_are_settled(http: httpx.Client, create: Create) -> None:
+def test_valid_receipts_are_settled_beside_invalid_ones(http: httpx.Client, create: Create) -> None:
     queue = create()
     publish(http, queue, *range(4))
     jobs = receive(http, queue, max=4)
@@ -90,7 +90,7 @@ def test_a_retried_job_comes_again_after_its_delay_and_not_before(http: httpx.Cl
     assert again["deliveries"] == 2
 
 
-def test_a_renewed_lease_runs_from_then_on(http: httpx.Client, create: Create) -> None:
+def test_a_renewed_lease_runs_from_its_renewal(http: httpx.Client, create: Create) -> None:
     queue = create(lease_ms=3_000)
     publish(http, queue, "long")
     [job] = receive(http, queue)
@@ -101,7 +101,7 @@ def test_a_renewed_lease_runs_from_then_on(http: httpx.Client, create: Create) -
     assert settle(http, queue, accept=[job["receipt"]])["settled"] == 1
 
 
-def test_who_waits_gets_what_comes(http: httpx.Client, broker: Broker, create: Create) -> None:
+def test_a_waiting_receive_gets_a_new_message(http: httpx.Client, broker: Broker, create: Create) -> None:
     queue = create(partitions=2)
     with ThreadPoolExecutor() as pool, httpx.Client(base_url=broker.http_url, timeout=30) as other:
         waiting = pool.submit(receive, other, queue, wait_ms=20_000)
@@ -109,11 +109,11 @@ def test_who_waits_gets_what_comes(http: httpx.Client, broker: Broker, create: C
         assert [job["value"] for job in waiting.result(30)] == ["here"]
 
 
-def test_an_empty_answer_is_given_when_there_is_nothing(http: httpx.Client, create: Create) -> None:
+def test_receiving_from_an_empty_queue_returns_no_jobs(http: httpx.Client, create: Create) -> None:
     assert receive(http, create(), wait_ms=50) == []
 
 
-def test_a_name_of_ones_own_is_who_holds_the_jobs(http: httpx.Client, create: Create) -> None:
+def test_a_consumer_name_owns_its_jobs(http: httpx.Client, create: Create) -> None:
     queue = create()
     publish(http, queue, "a")
     receive(http, queue, consumer="press-1")
@@ -121,8 +121,8 @@ def test_a_name_of_ones_own_is_who_holds_the_jobs(http: httpx.Client, create: Cr
     assert (seen["state"], seen["consumer"], seen["deliveries"]) == ("leased", "press-1", 1)
 
 
-def test_without_topics_a_queue_that_was_never_used_is_not_known(http: httpx.Client, unique: Unique) -> None:
-    name = unique("nobody")
+def test_a_queue_that_was_never_used_is_unknown_without_topics(http: httpx.Client, unique: Unique) -> None:
+    name = unique("missing")
     answer = http.post(f"/v1/queues/{name}/receive", json={"wait_ms": 0})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_queue")
     answer = http.post(f"/v1/queues/{name}/receive", json={"topics": [name], "wait_ms": 0})
@@ -130,13 +130,15 @@ def test_without_topics_a_queue_that_was_never_used_is_not_known(http: httpx.Cli
 
 
 @pytest.mark.parametrize("receipt", ["x", "lQHZ", "!!!!", "lAGhYaFiAQ", "a" * 400])
-def test_what_is_no_receipt_is_refused_by_its_place(receipt: str, http: httpx.Client, create: Create) -> None:
+def test_an_invalid_receipt_is_refused_with_its_index(
+    receipt: str, http: httpx.Client, create: Create
+) -> None:
     answer = http.post(f"/v1/queues/{create()}/settle", json={"reject": [receipt]})
     assert answer.status_code == 400
     assert answer.json()["error"]["field"] == "reject[0]"
 
 
-def test_a_receipt_twice_or_none_at_all_cannot_be_meant(http: httpx.Client, create: Create) -> None:
+def test_a_repeated_receipt_or_none_at_all_is_refused(http: httpx.Client, create: Create) -> None:
     queue = create()
     publish(http, queue, "a")
     [job] = receive(http, queue)
@@ -146,9 +148,7 @@ def test_a_receipt_twice_or_none_at_all_cannot_be_meant(http: httpx.Client, crea
     assert facts(http, queue)["leased"] == 1
 
 
-def test_a_queue_is_one_for_share_consumers_and_for_http(
-    http: httpx.Client, broker: Broker, create: Create
-) -> None:
+def test_share_consumers_and_http_share_one_queue(http: httpx.Client, broker: Broker, create: Create) -> None:
     queue = create()
     publish(http, queue, *map(str, range(10)))
     jobs = receive(http, queue, max=3)
@@ -159,7 +159,7 @@ def test_a_queue_is_one_for_share_consumers_and_for_http(
     assert rest == [f'"{number}"' for number in range(3, 10)]
 
 
-def test_a_purge_takes_jobs_also_from_those_who_hold_them(http: httpx.Client, create: Create) -> None:
+def test_a_purge_also_removes_leased_jobs(http: httpx.Client, create: Create) -> None:
     queue = create()
     publish(http, queue, "a", "b")
     [job] = receive(http, queue, max=1)
@@ -170,7 +170,7 @@ def test_a_purge_takes_jobs_also_from_those_who_hold_them(http: httpx.Client, cr
     assert [job["value"] for job in receive(http, queue)] == ["c"]
 
 
-def test_peek_goes_on_where_it_is_told_and_leaves_out_what_is_done(
+def test_peek_starts_at_the_given_offset_and_omits_finished_messages(
     http: httpx.Client, create: Create
 ) -> None:
     queue = create()
@@ -190,7 +190,7 @@ def test_peek_goes_on_where_it_is_told_and_leaves_out_what_is_done(
 # --- exclusive queues
 
 
-def test_an_exclusive_queue_refuses_a_second_name_until_the_first_has_been_silent_for_a_lease(
+def test_an_exclusive_queue_refuses_a_second_consumer_until_the_first_has_been_idle_for_a_lease(
     http: httpx.Client, create: Create
 ) -> None:
     queue = create(point_to_point=True, lease_ms=3_000)

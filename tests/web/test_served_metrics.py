@@ -26,7 +26,7 @@ def labelled(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]
     return name, frozenset(labels.items())
 
 
-def test_what_clients_do_shows_in_the_metrics(broker: Broker, unique: Callable[[str], str]) -> None:
+def test_client_requests_change_the_metrics(broker: Broker, unique: Callable[[str], str]) -> None:
     topic, group = unique("seen"), unique("watchers")
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     for _ in range(10):
@@ -68,7 +68,7 @@ def test_health_and_readiness_answer(broker: Broker) -> None:
     assert facts["cluster_id"]
 
 
-def test_two_brokers_in_one_process_count_apart(unique: Callable[[str], str]) -> None:
+def test_two_brokers_in_one_process_count_separately(unique: Callable[[str], str]) -> None:
     with Broker() as first, Broker() as second:
         producer = Producer({"bootstrap.servers": first.bootstrap_servers, "enable.idempotence": True})
         producer.produce(unique("mine"), b"x")

@@ -39,7 +39,7 @@ def test_a_subscriber_that_asks_for_less_gets_less(narrow: Broker) -> None:
 
 
 def test_a_worker_holds_no_more_than_the_node_allows(narrow: Broker) -> None:
-    with working(narrow.http_url, "crew", "t", credit=100) as one:
+    with working(narrow.http_url, "workers", "t", credit=100) as one:
         one.hear("working")
         produce(narrow.bootstrap_servers, "t", [str(number) for number in range(20)])
         jobs = one.jobs(5)

@@ -1,4 +1,4 @@
-"""Queues over WebSocket: who is handed what, and what becomes of it."""
+"""Queues over WebSocket: delivery of jobs to workers, and their settlement."""
 
 import json
 import threading
@@ -36,7 +36,7 @@ def undone(http: httpx.Client, queue: str) -> int:
     return sum(row["undone"] for row in http.get(f"/v1/queues/{queue}").json()["partitions"])
 
 
-# --- once
+# --- accepted jobs
 
 
 def test_every_job_is_done_once_by_one_of_the_workers(
@@ -73,7 +73,7 @@ def test_every_job_is_done_once_by_one_of_the_workers(
     assert undone(http, queue) == 0
 
 
-def test_what_was_accepted_does_not_come_back_to_the_next_worker(
+def test_an_accepted_job_is_not_delivered_to_the_next_worker(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create()
@@ -84,7 +84,7 @@ def test_what_was_accepted_does_not_come_back_to_the_next_worker(
         assert values(worker.jobs(1)) == [2]
 
 
-# --- back again
+# --- redelivery
 
 
 def test_jobs_of_a_worker_that_disconnects_come_back_at_once(
@@ -102,7 +102,7 @@ def test_jobs_of_a_worker_that_disconnects_come_back_at_once(
     assert [job["deliveries"] for job in again] == [2, 2, 2]
 
 
-def test_jobs_that_are_not_settled_in_time_go_to_somebody_else_and_cannot_be_settled_any_more(
+def test_jobs_that_are_not_settled_in_time_go_to_another_worker_and_cannot_be_settled_any_more(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(lease_ms=3_000)
@@ -152,7 +152,7 @@ def test_a_job_that_is_returned_goes_to_others_as_if_it_had_not_been_delivered(
     assert undone(http, queue) == 3
 
 
-def test_what_was_begun_counts_although_the_rest_is_returned(
+def test_jobs_that_are_not_returned_count_as_delivered(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(lease_ms=3_600_000)
@@ -168,7 +168,9 @@ def test_what_was_begun_counts_although_the_rest_is_returned(
     assert begun["value"] == "a"
 
 
-def test_what_is_not_held_cannot_be_returned(http: httpx.Client, broker: Broker, create: Create) -> None:
+def test_a_job_that_is_not_held_cannot_be_returned(
+    http: httpx.Client, broker: Broker, create: Create
+) -> None:
     queue = create()
     publish(http, queue, "a", "b", "c")
     with working(broker.http_url, queue, queue, credit=2) as worker:
@@ -178,7 +180,7 @@ def test_what_is_not_held_cannot_be_returned(http: httpx.Client, broker: Broker,
         answer = worker.hear("settled")
         assert (answer["number"], answer["error"]["code"]) == (9, "lease_over")
         assert answer["error"]["refused"] == [[1, 2], [7, 7]]
-        assert values(worker.jobs(1)) == ["c"]  # one place is free, and one only
+        assert values(worker.jobs(1)) == ["c"]  # exactly one credit is free
         worker.say(type="ping")
         worker.hear("pong")
         assert worker.unheard("jobs") == 0
@@ -256,7 +258,7 @@ def test_a_job_that_is_delivered_too_often_goes_to_the_topic_that_the_queue_name
 
 
 def dead_letters(http: httpx.Client, topic: str, count: int) -> list[Any]:
-    """What is in a topic, once there is so much: it is made with its first letter."""
+    """The records of a topic, once there are so many: the first dead letter creates it."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         page = http.get(f"/v1/topics/{topic}/partitions/0/records", params={"wait_ms": 1000})
@@ -288,9 +290,7 @@ def test_no_more_than_the_credit_is_handed_out_at_once(
         assert worker.hear()["type"] == "pong"
 
 
-def test_what_is_being_settled_frees_its_credit_once(
-    http: httpx.Client, broker: Broker, create: Create
-) -> None:
+def test_a_settlement_frees_its_credit_once(http: httpx.Client, broker: Broker, create: Create) -> None:
     queue = create()
     publish(http, queue, *range(30))
     with working(broker.http_url, queue, queue, credit=5) as worker:
@@ -300,7 +300,7 @@ def test_what_is_being_settled_frees_its_credit_once(
             worker.say(type="settle", number=round_number, topic=queue, partition=0, accept=[[at, at + 1]])
             worker.say(
                 type="credit", credit=5
-            )  # makes the node count again, perhaps while that is being saved
+            )  # makes the node recount, perhaps while the settlement is being saved
             worker.hear("settled")
             assert len(worker.jobs(2)) == 2
             worker.say(type="ping")
@@ -308,7 +308,7 @@ def test_what_is_being_settled_frees_its_credit_once(
             assert worker.unheard("jobs") == 0
 
 
-def test_credit_that_was_lost_to_leases_that_ran_out_comes_back_to_who_is_alive(
+def test_credit_of_expired_leases_is_given_back_to_a_live_worker(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(lease_ms=3_000)
@@ -320,7 +320,7 @@ def test_credit_that_was_lost_to_leases_that_ran_out_comes_back_to_who_is_alive(
         assert again["deliveries"] == 2
 
 
-def test_a_worker_that_stands_still_is_not_handed_the_same_jobs_again_and_again(
+def test_a_stalled_worker_is_not_sent_the_same_jobs_repeatedly(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(lease_ms=3_000)
@@ -328,7 +328,9 @@ def test_a_worker_that_stands_still_is_not_handed_the_same_jobs_again_and_again(
     with working(broker.http_url, queue, queue, credit=1) as worker:
         worker.jobs(1)
         began = since = time.monotonic()
-        while (now := time.monotonic()) < since + 4 * RECOUNT_SECONDS:  # it is there, and nobody is handed it
+        while (
+            now := time.monotonic()
+        ) < since + 4 * RECOUNT_SECONDS:  # it is available, and no worker gets it
             assert now < began + 20
             if http.get(f"/v1/queues/{queue}").json()["partitions"][0]["available"] == 0:
                 since = now
@@ -337,9 +339,7 @@ def test_a_worker_that_stands_still_is_not_handed_the_same_jobs_again_and_again(
         assert worker.unheard("jobs") == 0
 
 
-def test_what_comes_is_shared_out_between_those_that_wait(
-    http: httpx.Client, broker: Broker, create: Create
-) -> None:
+def test_new_jobs_are_spread_over_waiting_workers(http: httpx.Client, broker: Broker, create: Create) -> None:
     queue = create()
     with (
         working(broker.http_url, queue, queue, credit=100) as one,
@@ -358,7 +358,7 @@ def test_what_comes_is_shared_out_between_those_that_wait(
 # --- what jobs look like
 
 
-def test_batches_come_as_they_are_stored_with_what_of_them_is_whose(
+def test_stored_batches_are_sent_with_the_ranges_of_the_worker(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create()
@@ -372,7 +372,7 @@ def test_batches_come_as_they_are_stored_with_what_of_them_is_whose(
         assert opened(worker.hear("jobs")) == {4: 4, 5: 5, 6: 6, 7: 7}
 
 
-def test_of_a_batch_that_holds_far_more_only_what_is_the_workers_own_is_sent(
+def test_only_the_workers_own_records_of_a_large_batch_are_sent(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create()
@@ -402,7 +402,7 @@ def test_a_settlement_of_very_many_ranges_is_one_settlement(
     assert undone(http, queue) == 0
 
 
-def test_each_encoding_tells_values_in_its_own_way(
+def test_each_encoding_represents_values_in_its_own_way(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create()
@@ -414,7 +414,7 @@ def test_each_encoding_tells_values_in_its_own_way(
             assert (job["topic"], job["partition"], job["offset"]) == (queue, 0, 0)
 
 
-def test_of_a_settlement_with_ranges_that_are_not_held_the_others_are_done(
+def test_a_settlement_with_ranges_that_are_not_held_settles_the_others(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create()
@@ -445,7 +445,7 @@ def test_a_job_that_is_not_due_is_not_handed_out_before(
 # --- one at a time
 
 
-def test_a_second_consumer_of_an_exclusive_queue_is_told_who_has_it(
+def test_a_second_consumer_of_an_exclusive_queue_is_refused_with_the_name_of_the_first(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(point_to_point=True)
@@ -474,7 +474,7 @@ def test_a_worker_is_told_whether_its_queue_is_for_one_consumer_also_when_that_c
             worker.hear("working")
 
 
-def test_a_standby_takes_over_with_everything_that_is_not_done_in_order(
+def test_a_standby_takes_over_all_unfinished_jobs_in_order(
     http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create(point_to_point=True, lease_ms=3_600_000)
@@ -492,7 +492,7 @@ def test_a_standby_takes_over_with_everything_that_is_not_done_in_order(
         assert undone_job["value"] == 2
         first.socket.close()
         done_by_second: list[dict[str, Any]] = []
-        while len(done_by_second) < 3:  # what came back is not followed by others before it is done
+        while len(done_by_second) < 3:  # redelivered jobs come before all others
             jobs = second.jobs(1)
             second.settle(jobs)
             done_by_second += jobs
@@ -514,7 +514,7 @@ def test_a_standby_takes_over_with_everything_that_is_not_done_in_order(
         ({"type": "dance"}, "invalid_field"),
     ],
 )
-def test_a_first_frame_that_cannot_be_meant_ends_the_connection_with_a_reason(
+def test_an_invalid_first_frame_ends_the_connection_with_a_reason(
     frame: dict[str, Any], code: str, broker: Broker
 ) -> None:
     with connect(broker.http_url.replace("http", "ws") + "/v1/work") as socket:
@@ -526,7 +526,7 @@ def test_a_first_frame_that_cannot_be_meant_ends_the_connection_with_a_reason(
 @pytest.mark.parametrize(
     "settle", [{"accept": [[5, 3]]}, {"accept": [[0, 10**9]]}, {"accept": [[-1, 0]]}, {"accept": "all"}]
 )
-def test_ranges_that_are_none_end_the_connection(
+def test_invalid_ranges_end_the_connection(
     settle: dict[str, Any], http: httpx.Client, broker: Broker, create: Create
 ) -> None:
     queue = create()
@@ -538,7 +538,7 @@ def test_ranges_that_are_none_end_the_connection(
     assert code == 4400
 
 
-def test_without_a_websocket_it_is_said_what_the_path_is_for(http: httpx.Client) -> None:
+def test_a_plain_request_for_the_work_path_is_answered_with_a_hint(http: httpx.Client) -> None:
     answer = http.get("/v1/work")
     assert answer.status_code == 426
     assert answer.json()["error"]["code"] == "upgrade_required"

@@ -11,7 +11,7 @@ from penstock.web import WebPort
 from tests.kafka.trio import Trio
 
 CALM = ClusterSettings(election_timeout_ms=1500, heartbeat_interval_ms=100, auto_rebalance=False)
-"""Nobody is deposed because the machine is busy: what is published meanwhile would have an open outcome."""
+"""A busy machine must not depose a leader: a publish during that would have an unknown outcome."""
 
 
 class WebTrio(Trio):

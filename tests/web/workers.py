@@ -16,14 +16,14 @@ LENGTH = Struct(">I")
 
 
 class Worker:
-    """A connection to /v1/work that has said its first frame."""
+    """A connection to /v1/work that has sent its first frame."""
 
     def __init__(self, socket: ClientConnection, wish: dict[str, Any]) -> None:
         self._socket = socket
         self._number = 0
         self._kept: list[dict[str, Any]] = []
         self.working: dict[str, Any] = {}
-        """What was said last about partitions."""
+        """The last frame about partitions."""
         self.socket = socket
         self.say(type="work", **wish)
 
@@ -54,7 +54,7 @@ class Worker:
         return head
 
     def unheard(self, kind: str) -> int:
-        """Frames of this kind that came while others were waited for."""
+        """Frames of this kind that arrived while the test waited for others."""
         return sum(frame["type"] == kind for frame in self._kept)
 
     def jobs(self, count: int) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Worker:
     def settle(
         self, jobs: list[dict[str, Any]], how: str = "accept", **more: Any
     ) -> dict[int, dict[str, Any]]:
-        """Says it of each job, and returns the answers when all are there."""
+        """Settles each job so, and returns the responses when all are there."""
         places: dict[tuple[str, int], list[int]] = {}
         for job in jobs:
             places.setdefault((job["topic"], job["partition"]), []).append(job["offset"])
@@ -80,7 +80,7 @@ class Worker:
         return {answer["number"]: answer for answer in answers}
 
     def ending(self) -> tuple[dict[str, Any], int]:
-        """What was said last, and the close code."""
+        """The last frame, and the close code."""
         last: dict[str, Any] = {}
         try:
             while True:

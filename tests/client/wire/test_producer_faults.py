@@ -1,5 +1,5 @@
-"""A producer against a broker that refuses, forgets producers, closes connections and loses responses: each record once,
-in order."""
+"""A producer against a broker that refuses, forgets producers, closes connections and loses responses: each record is
+written once and in order."""
 
 import threading
 from collections import deque

@@ -1,4 +1,4 @@
-"""A receipt is of one queue and one delivery, whoever holds it."""
+"""A receipt belongs to one queue and one delivery, independent of its holder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def undone(http: httpx.Client, queue: str) -> int:
     return count
 
 
-def test_the_receipt_of_a_lease_that_is_over_does_not_settle_the_next_one_of_the_same_consumer(
+def test_the_receipt_of_an_ended_lease_does_not_settle_the_next_lease_of_the_same_consumer(
     http: httpx.Client, topic: str
 ) -> None:
     queue = create(http, topic, topic, lease_ms=3_000)
@@ -66,7 +66,7 @@ def test_the_receipt_of_a_lease_that_is_over_does_not_settle_the_next_one_of_the
     assert undone(http, queue) == 0, "beside an old one the new ones are good"
 
 
-def test_a_receipt_stays_good_when_its_lease_is_renewed(http: httpx.Client, topic: str) -> None:
+def test_a_receipt_stays_valid_when_its_lease_is_renewed(http: httpx.Client, topic: str) -> None:
     queue = create(http, topic, topic)
     publish(http, topic, "a", "b")
     [one, other] = receive(http, queue)
@@ -75,9 +75,7 @@ def test_a_receipt_stays_good_when_its_lease_is_renewed(http: httpx.Client, topi
     assert undone(http, queue) == 0
 
 
-def test_a_queue_that_begins_anew_under_its_name_does_not_know_the_receipts_of_the_old_one(
-    http: httpx.Client, topic: str
-) -> None:
+def test_a_recreated_queue_refuses_receipts_of_the_deleted_one(http: httpx.Client, topic: str) -> None:
     queue = create(http, topic, topic, start="earliest")
     publish(http, topic, "a")
     [old] = receive(http, queue)
@@ -89,7 +87,7 @@ def test_a_queue_that_begins_anew_under_its_name_does_not_know_the_receipts_of_t
     assert refused(http, queue, accept=[new["receipt"]]) == []
 
 
-def test_a_receipt_settles_nothing_in_another_queue_and_is_told_whose_it_is(
+def test_a_receipt_settles_nothing_in_another_queue_and_the_error_names_its_queue(
     http: httpx.Client, topic: str, unique: Unique
 ) -> None:
     mine, other = (create(http, unique("queue"), topic) for _ in range(2))
@@ -102,7 +100,7 @@ def test_a_receipt_settles_nothing_in_another_queue_and_is_told_whose_it_is(
     assert refused(http, mine, accept=[job["receipt"]]) == []
 
 
-def test_a_receipt_at_a_queue_that_is_not_there_is_told_so(
+def test_a_receipt_for_a_missing_queue_is_refused_as_such(
     http: httpx.Client, topic: str, unique: Unique
 ) -> None:
     queue, absent = create(http, topic, topic), unique("absent")
@@ -113,7 +111,7 @@ def test_a_receipt_at_a_queue_that_is_not_there_is_told_so(
     assert f"not of {absent!r}, which does not exist" in error["message"]
 
 
-def test_a_receipt_of_before_a_restart_does_not_settle_what_is_handed_out_after_it(tmp_path: Path) -> None:
+def test_a_receipt_from_before_a_restart_does_not_settle_a_delivery_after_it(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker, httpx.Client(base_url=broker.http_url) as http:
         create(http, "work", "work")
         publish(http, "work", "a")

@@ -1,4 +1,4 @@
-"""Callers that mean harm, or are merely broken: each limit of the web API crossed, and others served on."""
+"""Hostile or broken callers: each limit of the web API is exceeded, and other callers are still served."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ PUBLISH = "/v1/topics/anything/records"
 
 @contextmanager
 def limited(**limits: int) -> Iterator[httpx.Client]:
-    """A broker with these limits, and somebody who calls it."""
+    """A broker with these limits, and a client of it."""
     with (
         Broker(limits=Limits(**limits)) as broker,
         httpx.Client(base_url=broker.http_url, timeout=30) as client,
@@ -42,13 +42,13 @@ def connect(client: httpx.Client) -> socket.socket:
     sock.settimeout(30)
     sock.setsockopt(
         socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024
-    )  # the system should not read for the caller
+    )  # the kernel should not buffer much for the caller
     sock.connect((client.base_url.host, client.base_url.port or 80))
     return sock
 
 
 def answer_of(sock: socket.socket) -> tuple[int, Any]:
-    """Status and body of the answer that comes next."""
+    """Status and body of the next response."""
     text = b""
     while b"\r\n\r\n" not in text:
         text += sock.recv(65536)
@@ -100,7 +100,7 @@ def head(path: str, length: int, method: str = "POST") -> bytes:
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )
-def test_a_body_that_is_no_request_is_400_and_stores_nothing(
+def test_an_invalid_body_is_400_and_stores_nothing(
     http: httpx.Client, unique: Unique, body: bytes, code: str
 ) -> None:
     topic = unique("untouched")
@@ -121,7 +121,7 @@ def test_pairs_of_surrogates_are_one_character(http: httpx.Client, unique: Uniqu
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
-def test_types_that_a_browser_sends_for_anybodys_page_are_415(http: httpx.Client, kind: str) -> None:
+def test_content_types_that_any_web_page_can_send_are_415(http: httpx.Client, kind: str) -> None:
     refused = http.post(PUBLISH, content=b'{"records": [{"value": 1}]}', headers={"content-type": kind})
     assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_media_type")
 
@@ -131,7 +131,7 @@ def test_binary_bodies_are_for_publishing_only(http: httpx.Client) -> None:
     assert refused.status_code == 415
 
 
-def test_a_body_that_announces_too_much_is_refused_before_it_comes() -> None:
+def test_a_body_with_a_too_large_content_length_is_refused_before_it_is_read() -> None:
     with limited(max_http_body_bytes=MEBIBYTE) as client, connect(client) as sock:
         sock.sendall(head(PUBLISH, MEBIBYTE + 1))
         status, said = answer_of(sock)
@@ -139,7 +139,7 @@ def test_a_body_that_announces_too_much_is_refused_before_it_comes() -> None:
         assert "max_http_body_bytes" in said["error"]["message"]
 
 
-def test_a_body_in_chunks_is_refused_when_it_has_grown_too_large() -> None:
+def test_a_chunked_body_is_refused_once_it_exceeds_the_limit() -> None:
     with limited(max_http_body_bytes=MEBIBYTE) as client:
         chunks = (b"x" * 65536 for _ in range(64))
         refused = client.post(PUBLISH, content=chunks, headers=JSON)
@@ -148,8 +148,8 @@ def test_a_body_in_chunks_is_refused_when_it_has_grown_too_large() -> None:
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])
-def test_who_reads_its_answer_after_it_has_sent_everything_gets_it(in_chunks: bool) -> None:
-    """As Python's urllib does, and asks for the end of the connection: reset, it would lose the answer."""
+def test_a_caller_that_reads_only_after_sending_its_whole_body_gets_the_refusal(in_chunks: bool) -> None:
+    """Python's urllib does this with `Connection: close`: a reset connection would lose the response."""
     with limited(max_http_body_bytes=MEBIBYTE) as client:
         body = bytes(9 * MEBIBYTE)
         request = urllib.request.Request(
@@ -164,7 +164,7 @@ def test_who_reads_its_answer_after_it_has_sent_everything_gets_it(in_chunks: bo
             assert json.loads(answer.read())["error"]["code"] == "body_too_large"
 
 
-def test_a_body_that_is_thrown_away_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_discarded_rest_of_a_body_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "DISCARDED_BYTES", MEBIBYTE)
     with limited(max_http_body_bytes=1024) as client, connect(client) as sock:
         lines = head(PUBLISH, 10**12).replace(b"Host: x", b"Host: x\r\nConnection: close")
@@ -174,7 +174,7 @@ def test_a_body_that_is_thrown_away_has_bounds(monkeypatch: pytest.MonkeyPatch) 
             send_for_ever(sock)
 
 
-def test_the_largest_body_is_taken() -> None:
+def test_the_largest_allowed_body_is_accepted() -> None:
     with limited(max_http_body_bytes=MEBIBYTE) as client:
         wish = {"name": "large", "configs": {"max.message.bytes": 2 * MEBIBYTE}}
         client.post("/v1/topics", json=wish).raise_for_status()
@@ -187,14 +187,14 @@ def test_the_largest_body_is_taken() -> None:
         assert len(found["value"]) == -(-MEBIBYTE // 3) * 4
 
 
-def test_a_body_that_does_not_end_is_not_waited_for() -> None:
+def test_a_body_that_never_ends_times_out() -> None:
     with limited(http_body_timeout_ms=100) as client, connect(client) as sock:
         sock.sendall(head(PUBLISH, 100) + b'{"records"')
         status, said = answer_of(sock)
         assert (status, said["error"]["code"]) == (408, "body_too_slow")
 
 
-def test_a_caller_that_goes_in_the_middle_of_its_body_harms_nobody() -> None:
+def test_a_caller_that_disconnects_within_its_body_does_no_harm() -> None:
     with limited() as client:
         with connect(client) as sock:
             sock.sendall(head(PUBLISH, 100) + b'{"records"')
@@ -212,7 +212,7 @@ def until_held(broker: Broker, wanted: Callable[[int], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def test_callers_that_hold_too_much_together_are_told_to_come_back() -> None:
+def test_callers_above_the_shared_memory_limit_are_told_to_retry() -> None:
     limits = Limits(max_http_memory_bytes=MEBIBYTE, max_http_body_bytes=2 * MEBIBYTE)
     with Broker(limits=limits) as broker, httpx.Client(base_url=broker.http_url, timeout=30) as client:
         assert client.get("/v1/topics").status_code == 200
@@ -241,7 +241,7 @@ def test_memory_that_is_released_can_be_taken_again() -> None:
 # --- answers
 
 
-def test_a_caller_that_does_not_read_its_answer_is_cut_off_and_its_memory_freed() -> None:
+def test_a_caller_that_does_not_read_its_response_is_disconnected_and_its_memory_freed() -> None:
     limits = Limits(max_http_memory_bytes=12 * MEBIBYTE, http_idle_timeout_ms=1_000)
     with Broker(limits=limits) as broker:
         url = broker.http_url
@@ -253,19 +253,19 @@ def test_a_caller_that_does_not_read_its_answer_is_cut_off_and_its_memory_freed(
         path = "/v1/topics/large/partitions/0/records?encoding=base64"
         with httpx.Client(base_url=url) as client, connect(client) as sock:
             sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            until_held(broker, lambda held: held > 9 * MEBIBYTE)  # as it was read, and as it is to be sent
+            until_held(broker, lambda held: held > 9 * MEBIBYTE)  # as read, and as encoded for the response
             until_held(broker, lambda held: held == 0)
         assert len(httpx.get(url + path).json()["records"][0]["value"]) > 5 * MEBIBYTE
 
 
 def until_waited_for(broker: Broker, topic: str, wanted: bool) -> None:
-    """Returns when somebody waits for the topic's records, or nobody does."""
+    """Returns when a reader waits for the topic's records, or none does."""
     node: Any = broker._thread.service.node
     while bool(node.partitions.get(topic, 0)._pending.fetches) is not wanted:
         threading.Event().wait(0.01)
 
 
-def test_a_reader_that_leaves_while_it_waits_is_forgotten(
+def test_a_waiting_reader_that_disconnects_is_removed(
     http: httpx.Client, broker: Broker, unique: Unique
 ) -> None:
     topic = unique("left")
@@ -277,7 +277,7 @@ def test_a_reader_that_leaves_while_it_waits_is_forgotten(
     until_waited_for(broker, topic, False)
 
 
-def test_a_broker_that_stops_tells_those_who_wait() -> None:
+def test_a_stopping_broker_answers_waiting_readers() -> None:
     with Broker() as broker:
         url = broker.http_url
         httpx.post(f"{url}/v1/topics", json={"name": "quiet"}).raise_for_status()
@@ -302,7 +302,7 @@ def test_connections_are_limited_by_the_files_that_the_process_may_open(
     assert port._files_for_connections() == 64
 
 
-def test_a_node_that_is_not_ready_says_so(http: httpx.Client, broker: Broker) -> None:
+def test_a_node_that_is_not_ready_answers_with_an_error(http: httpx.Client, broker: Broker) -> None:
     node: Any = broker._thread.service.node
     node.ready = False
     try:
@@ -313,7 +313,9 @@ def test_a_node_that_is_not_ready_says_so(http: httpx.Client, broker: Broker) ->
     assert refused.headers["retry-after"] == "1"
 
 
-def test_a_bug_is_told_as_one_in_the_same_form(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_has_the_common_error_format(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise RuntimeError("not supposed to happen")
 
@@ -328,7 +330,7 @@ def test_a_bug_is_told_as_one_in_the_same_form(http: httpx.Client, monkeypatch: 
 @pytest.mark.parametrize(
     "path", ["/v1/nothing", "/v1/topics/", "/v1/topics/a/b", "/v1/groups//offsets", "/v1/topics/%2F"]
 )
-def test_a_path_that_is_not_served_is_refused_in_the_same_form(http: httpx.Client, path: str) -> None:
+def test_an_unknown_path_has_the_common_error_format(http: httpx.Client, path: str) -> None:
     refused = http.get(path)
     assert refused.status_code in (400, 404)
     assert set(refused.json()["error"]) == {"code", "message", "field"}

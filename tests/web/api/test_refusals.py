@@ -1,4 +1,4 @@
-"""Whoever is refused is told by which field, and what was expected of it."""
+"""A refusal names the field, and the values that it accepts."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def error(answer: httpx.Response) -> tuple[int, str, str]:
     return answer.status_code, facts["field"], facts["message"]
 
 
-def test_values_that_there_are_are_listed(http: httpx.Client, topic: str) -> None:
+def test_a_refusal_lists_the_accepted_values(http: httpx.Client, topic: str) -> None:
     records = f"/v1/topics/{topic}/records"
     encodings = "expected `base64` or `json` or `text`"
     assert error(http.post(records, json={"encoding": "xml", "records": []})) == (400, "encoding", encodings)
@@ -38,7 +38,7 @@ def test_values_that_there_are_are_listed(http: httpx.Client, topic: str) -> Non
     assert error(asked) == (400, "to", "expected `earliest` or `latest` or a number")
 
 
-def test_what_is_wrong_with_a_name_or_an_offset_is_said_in_words(http: httpx.Client, topic: str) -> None:
+def test_an_invalid_name_or_offset_is_explained(http: httpx.Client, topic: str) -> None:
     status, field, message = error(http.post("/v1/topics", json={"name": "bad name"}))
     assert (status, field) == (400, "name")
     assert message == "expected a topic's name: letters (a to z), digits, `.`, `_` and `-`"
@@ -48,7 +48,7 @@ def test_what_is_wrong_with_a_name_or_an_offset_is_said_in_words(http: httpx.Cli
     assert error(asked) == (400, "offset", "expected an offset from 0 on, `earliest` or `latest`")
 
 
-def test_an_empty_body_is_told_from_one_that_is_cut_off(http: httpx.Client) -> None:
+def test_an_empty_body_is_distinguished_from_a_truncated_one(http: httpx.Client) -> None:
     as_json = {"content-type": "application/json"}
     for body in (b"", b"  \n"):
         _, _, message = error(http.post("/v1/topics", content=body, headers=as_json))
@@ -57,7 +57,7 @@ def test_an_empty_body_is_told_from_one_that_is_cut_off(http: httpx.Client) -> N
     assert "not JSON" in message
 
 
-def test_a_partition_that_is_not_there_is_told_from_a_topic_that_is_not(
+def test_a_missing_partition_is_distinguished_from_a_missing_topic(
     http: httpx.Client, topic: str, unique: Unique
 ) -> None:
     status, field, message = error(http.get(f"/v1/topics/{topic}/partitions/2/records"))
@@ -70,7 +70,7 @@ def test_a_partition_that_is_not_there_is_told_from_a_topic_that_is_not(
     assert (status, field, message[:17]) == (404, "topic", "there is no topic")
 
 
-def test_dead_letters_of_which_none_is_sent_back_are_no_success(http: httpx.Client, topic: str) -> None:
+def test_sending_back_no_dead_letter_is_no_success(http: httpx.Client, topic: str) -> None:
     http.post("/v1/queues", json={"queue": topic}).raise_for_status()
     letters = [{"topic": topic, "partition": 0, "offset": 77}]
     answer = http.post(f"/v1/queues/{topic}/dead-letters/send-back", json={"letters": letters})
@@ -119,7 +119,7 @@ def test_a_frame_is_refused_by_its_field_on_both_sockets(
 
 
 @pytest.mark.parametrize("path", ["/v1/pushh", "/v1/topics", "/"])
-def test_where_there_is_no_websocket_the_answer_is_404_and_json(path: str, broker: Broker) -> None:
+def test_a_websocket_request_for_an_unknown_path_is_404_and_json(path: str, broker: Broker) -> None:
     with pytest.raises(InvalidStatus) as refused, connect(address(broker, path)):
         pass
     assert refused.value.response.status_code == 404

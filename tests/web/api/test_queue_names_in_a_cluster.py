@@ -1,4 +1,4 @@
-"""On three nodes a queue's name is known to the coordinator of its group, whichever node the queue was begun on."""
+"""On three nodes the coordinator of a queue's group knows its name, whichever node created the queue."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,7 +26,7 @@ def callers(trio: WebTrio) -> Iterator[dict[int, httpx.Client]]:
 
 @pytest.fixture
 def topic(trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique) -> str:
-    """Of which each node leads one partition: node n leads partition n - 1."""
+    """A topic of which each node leads one partition: node n leads partition n - 1."""
     name = unique("mail")
     wish = {"name": name, "partitions": 3, "replication_factor": 3}
     callers[1].post("/v1/topics", json=wish).raise_for_status()
@@ -55,7 +55,7 @@ def test_a_queue_that_is_created_on_any_node_is_listed_once(
 def test_a_queue_that_is_created_again_is_listed_again(
     trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique
 ) -> None:
-    """On a node that leads nothing of it, and so did not hear of its deletion."""
+    """On a node that leads none of its partitions, and so does not know of its deletion."""
     topic, name = unique("mail"), unique("work")
     wish = {"name": topic, "partitions": 1, "replication_factor": 3}
     callers[1].post("/v1/topics", json=wish).raise_for_status()

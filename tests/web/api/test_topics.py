@@ -11,7 +11,7 @@ from penstock import Broker
 Unique = Callable[[str], str]
 
 
-def test_a_topic_is_created_as_asked_for_and_kafka_clients_see_it(
+def test_a_topic_is_created_as_requested_and_kafka_clients_see_it(
     http: httpx.Client, broker: Broker, unique: Unique
 ) -> None:
     name = unique("made")
@@ -32,7 +32,7 @@ def test_a_topic_is_created_as_asked_for_and_kafka_clients_see_it(
     assert configs["max.message.bytes"]["inherited"] is True
 
 
-def test_what_a_kafka_client_creates_is_listed_and_described(
+def test_a_topic_of_a_kafka_client_is_listed_and_described(
     http: httpx.Client, broker: Broker, unique: Unique
 ) -> None:
     name = unique("theirs")
@@ -90,7 +90,7 @@ def test_a_topic_gets_more_partitions_and_never_fewer(http: httpx.Client, unique
     assert refused.json()["error"]["field"] == "count"
 
 
-def test_a_deleted_topic_is_gone(http: httpx.Client, unique: Unique) -> None:
+def test_a_deleted_topic_is_404(http: httpx.Client, unique: Unique) -> None:
     name = unique("short-lived")
     http.post("/v1/topics", json={"name": name})
     gone = http.delete(f"/v1/topics/{name}")
@@ -127,7 +127,7 @@ def test_a_name_that_is_taken_is_409(http: httpx.Client, unique: Unique) -> None
     ],
     ids=str,
 )
-def test_a_wrong_wish_names_the_field_and_creates_nothing(
+def test_an_invalid_request_names_the_field_and_creates_nothing(
     http: httpx.Client, wish: object, code: str, field: str | None
 ) -> None:
     refused = http.post("/v1/topics", json=wish)
@@ -148,7 +148,7 @@ def test_a_wrong_wish_names_the_field_and_creates_nothing(
         ("GET", "/v1/topics/nowhere/partitions/0/records", None),
     ],
 )
-def test_a_topic_that_is_not_there_is_404(
+def test_a_missing_topic_is_404(
     http: httpx.Client, method: str, path: str, body: dict[str, object] | None
 ) -> None:
     refused = http.request(method, path, json=body)
@@ -157,7 +157,7 @@ def test_a_topic_that_is_not_there_is_404(
     assert (said["code"], said["field"]) == ("unknown_topic_or_partition", "topic")
 
 
-def test_internal_topics_are_not_for_callers_to_change(http: httpx.Client, unique: Unique) -> None:
+def test_internal_topics_cannot_be_changed(http: httpx.Client, unique: Unique) -> None:
     http.post("/v1/topics", json={"name": (name := unique("plain"))})
     http.post(f"/v1/groups/{unique('group')}/offsets", json={"topic": name, "to": "latest"})
     offsets = "/v1/topics/__consumer_offsets"
@@ -173,20 +173,20 @@ def test_internal_topics_are_not_for_callers_to_change(http: httpx.Client, uniqu
 @pytest.mark.parametrize(
     "query", ["internal=yes", "internal=1", "internal=", "intern=true", "internal=true&internal=true"]
 )
-def test_a_query_that_is_not_understood_is_refused(http: httpx.Client, query: str) -> None:
+def test_an_unknown_query_parameter_is_refused(http: httpx.Client, query: str) -> None:
     refused = http.get(f"/v1/topics?{query}")
     assert refused.status_code == 400
     assert refused.json()["error"]["field"] == query.partition("=")[0]
 
 
-def test_a_wrong_method_is_told_the_right_ones(http: httpx.Client) -> None:
+def test_a_wrong_method_is_answered_with_the_allowed_ones(http: httpx.Client) -> None:
     refused = http.put("/v1/topics/orders")
     assert refused.status_code == 405
     assert set(refused.headers["allow"].replace(" ", "").split(",")) == {"GET", "HEAD", "DELETE"}
     assert refused.json()["error"]["code"] == "method_not_allowed"
 
 
-def test_a_config_that_there_is_not_cannot_be_unset(http: httpx.Client, unique: Unique) -> None:
+def test_an_unknown_config_cannot_be_unset(http: httpx.Client, unique: Unique) -> None:
     topic = unique("orders")
     http.post("/v1/topics", json={"name": topic}).raise_for_status()
     changes = {"set": {"retention.ms": 1_000}, "unset": ["retention.msx"]}

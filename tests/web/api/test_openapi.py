@@ -1,4 +1,4 @@
-"""The served document: it is one, it tells all that is served, and what is served keeps to it."""
+"""The served OpenAPI document: it is valid, it describes every path, and the responses conform to it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from penstock import Broker
 from penstock.config import GroupSettings, Limits
 
 SOCKETS = ("/v1/push", "/v1/work")
-"""WebSockets: an OpenAPI document has no words for them."""
+"""WebSockets: OpenAPI cannot describe them."""
 
 CHECKS = [
     not_a_server_error,
@@ -31,14 +31,14 @@ CHECKS = [
     negative_data_rejection,
 ]
 SMALL = Limits(max_partitions_per_topic=8)
-"""Examples should not make thousands of partitions."""
+"""Examples should not create thousands of partitions."""
 
 KNOWN = "orders"
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A broker of its own, because the examples delete whatever they find."""
+    """A separate broker, because the examples delete what they find."""
     with Broker(limits=SMALL, groups=GroupSettings(offsets_topic_partitions=4)) as broker:
         yield broker.http_url
 
@@ -49,7 +49,7 @@ def document(url: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_whatever_is_sent_the_answer_is_one_that_the_document_foresees(
+def test_every_response_to_generated_requests_conforms_to_the_document(
     url: str, document: Any, mode: GenerationMode
 ) -> None:
     schema = schemathesis.openapi.from_dict(document)
@@ -64,7 +64,7 @@ def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) 
     """How often each status was answered."""
     statuses: Counter[int] = Counter()
     if mode is GenerationMode.NEGATIVE and not (operation.definition.raw["parameters"] or operation.body):
-        return statuses  # nothing could be wrong
+        return statuses  # no invalid example exists
     httpx.post(f"{url}/v1/topics", json={"name": KNOWN, "partitions": 2})
 
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -74,12 +74,12 @@ def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) 
         derandomize=True,
         database=None,
         phases=[Phase.generate],
-        # Of what a path may hold, little is wrong, and a busy machine is slow.
+        # Few values of a path are invalid, and a busy machine is slow.
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     )
     def call(case: Case) -> None:
         if mode is GenerationMode.POSITIVE and statuses.total() % 3:
-            speak_of_what_is_there(case)
+            use_existing_names(case)
         if isinstance(case.query, dict) and isinstance(case.query.get("wait_ms"), int):
             case.query["wait_ms"] = min(case.query["wait_ms"], 0)
         if isinstance(case.body, dict) and isinstance(case.body.get("wait_ms"), int):
@@ -90,7 +90,7 @@ def call_with_examples(operation: APIOperation, mode: GenerationMode, url: str) 
     return statuses
 
 
-def speak_of_what_is_there(case: Case) -> None:
+def use_existing_names(case: Case) -> None:
     """Examples find a topic's name by chance only."""
     known = {"topic": KNOWN, "partition": 1}
     for name in case.path_parameters or {}:
@@ -99,7 +99,7 @@ def speak_of_what_is_there(case: Case) -> None:
         case.body["topic"] = KNOWN
 
 
-def test_the_document_tells_every_path_that_is_served(url: str, document: Any) -> None:
+def test_the_document_describes_every_served_path(url: str, document: Any) -> None:
     index = httpx.get(f"{url}/v1").json()
     told = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     listed = {(row["method"], row["path"]) for row in index["paths"]}
@@ -108,7 +108,7 @@ def test_the_document_tells_every_path_that_is_served(url: str, document: Any) -
         assert httpx.get(f"{url}{path}").status_code == 426
 
 
-def test_every_operation_and_every_field_that_it_takes_is_described(document: Any) -> None:
+def test_every_operation_and_every_field_has_a_description(document: Any) -> None:
     names = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
     assert len(names) == len(set(names)) >= 14
     read = document["paths"]["/v1/topics/{topic}/partitions/{partition}/records"]["get"]

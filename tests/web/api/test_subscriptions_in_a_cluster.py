@@ -1,4 +1,4 @@
-"""Subscriptions of three nodes: every one of them lists, describes and deletes what is at home at any of them."""
+"""Subscriptions of three nodes: every node lists, describes and deletes the subscriptions of every coordinator."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +21,7 @@ def trio() -> Iterator[WebTrio]:
     """Node n coordinates partition n - 1 of the committed offsets."""
     with WebTrio() as nodes:
         create(nodes.bootstrap_servers, "warm-up")
-        with subscriber(nodes.url(1)) as one:  # makes the topic of committed offsets
+        with subscriber(nodes.url(1)) as one:  # creates the topic of committed offsets
             one.subscribe("warm-up", "warm-up")
         for node in NODES:
             nodes.hand_over(OFFSETS_TOPIC, node, node - 1)
@@ -39,8 +39,8 @@ def topic(trio: WebTrio, unique: Unique) -> str:
     return name
 
 
-def at_home_at(node: int, unique: Unique) -> str:
-    """A name whose subscription is that node's."""
+def name_coordinated_by(node: int, unique: Unique) -> str:
+    """A name whose subscription that node coordinates."""
     while offsets_partition(name := unique("sub"), 3) != node - 1:
         pass
     return name
@@ -53,25 +53,30 @@ def rows(http: httpx.Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("asked", NODES)
-@pytest.mark.parametrize("home", NODES)
-def test_every_node_tells_of_a_subscription_and_forgets_it_wherever_it_is_at_home(
-    trio: WebTrio, topic: str, unique: Unique, asked: int, home: int
+@pytest.mark.parametrize("coordinator", NODES)
+def test_every_node_describes_and_deletes_a_subscription_of_any_coordinator(
+    trio: WebTrio, topic: str, unique: Unique, asked: int, coordinator: int
 ) -> None:
-    name = at_home_at(home, unique)
+    name = name_coordinated_by(coordinator, unique)
     path = f"/v1/subscriptions/{name}"
-    with trio.caller(asked) as http, subscriber(trio.url(home)) as one:
+    with trio.caller(asked) as http, subscriber(trio.url(coordinator)) as one:
         assert one.subscribe(name, topic, read_old=True)["type"] == "subscribed"
         messages = one.take(9)
         one.ack_durably(next(row for row in messages if (row["partition"], row["offset"]) == (2, 0)))
         facts = http.get(path).json()
-        assert (facts["home"], facts["attached"], facts["unacked"], facts["lag"]) == (home, True, 8, 8)
+        assert (facts["home"], facts["attached"], facts["unacked"], facts["lag"]) == (
+            coordinator,
+            True,
+            8,
+            8,
+        )
         assert [(row["offset"], row["latest_offset"], row["unacked"]) for row in facts["positions"]] == [
             (0, 3, 3),
             (0, 3, 3),
             (1, 3, 2),
         ]
         row = rows(http)[name]
-        assert (row["home"], row["attached"], row["lag"]) == (home, True, 8)
+        assert (row["home"], row["attached"], row["lag"]) == (coordinator, True, 8)
         assert http.delete(path).status_code == 409
         assert http.delete(path, params={"force": "true"}).status_code == 204
         assert one.closed() == (1000, "unsubscribed")
@@ -79,8 +84,10 @@ def test_every_node_tells_of_a_subscription_and_forgets_it_wherever_it_is_at_hom
         assert name not in rows(http)
 
 
-def test_one_whose_home_has_moved_is_told_by_the_new_one(trio: WebTrio, topic: str, unique: Unique) -> None:
-    name = at_home_at(1, unique)
+def test_a_subscription_whose_coordinator_moved_is_described_by_the_new_one(
+    trio: WebTrio, topic: str, unique: Unique
+) -> None:
+    name = name_coordinated_by(1, unique)
     with subscriber(trio.url(1)) as one:
         one.subscribe(name, topic, read_old=True)
         one.ack_durably(next(row for row in one.take(9) if (row["partition"], row["offset"]) == (0, 2)))

@@ -1,4 +1,4 @@
-"""Queues on three nodes: every call works on every one of them, and what is under way survives a move of the lead."""
+"""Queues on three nodes: every call works on every node, and leased jobs survive a leader change."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ def callers(trio: WebTrio) -> Iterator[dict[int, httpx.Client]]:
 
 @pytest.fixture
 def queue(trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique) -> str:
-    """On a topic of the same name, of which each node leads one partition: node n leads partition n - 1."""
+    """A queue on a topic of the same name, of which each node leads one partition: node n leads partition n - 1."""
     name = unique("work")
     wish = {"queue": name, "partitions": 3, "replication_factor": 3}
     callers[2].post("/v1/queues", json=wish).raise_for_status()
@@ -72,7 +72,7 @@ def undone(http: httpx.Client, queue: str) -> list[int]:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_every_node_hands_out_settles_and_counts_what_all_of_them_lead(
+def test_every_node_delivers_settles_and_counts_jobs_of_all_leaders(
     node: int, callers: dict[int, httpx.Client], queue: str
 ) -> None:
     asked, other = callers[node], callers[node % 3 + 1]
@@ -121,7 +121,7 @@ def test_every_node_lists_shows_and_sends_back_dead_letters_and_purges(
     assert asked.get(f"/v1/queues/{queue}").status_code == 404
 
 
-def test_who_waits_on_one_node_is_handed_what_comes_on_another_and_no_more_than_asked_for(
+def test_a_receive_that_waits_on_one_node_gets_jobs_of_another_and_no_more_than_requested(
     trio: WebTrio, callers: dict[int, httpx.Client], queue: str
 ) -> None:
     with ThreadPoolExecutor() as pool:
@@ -141,7 +141,7 @@ def test_who_waits_on_one_node_is_handed_what_comes_on_another_and_no_more_than_
     assert [row["deliveries"] for row in rest] == [1, 1]
 
 
-def test_a_job_can_be_settled_elsewhere_after_its_partition_has_moved_only_if_it_still_is_leased(
+def test_after_a_leader_change_a_job_can_be_settled_only_if_it_is_still_leased(
     trio: WebTrio, callers: dict[int, httpx.Client], queue: str
 ) -> None:
     publish(callers[1], queue, 0, 3)
@@ -149,14 +149,14 @@ def test_a_job_can_be_settled_elsewhere_after_its_partition_has_moved_only_if_it
     settle(callers[2], queue, accept=[done["receipt"]])
     trio.hand_over(queue, 2, 0)
     late = callers[3].post(f"/v1/queues/{queue}/settle", json={"accept": [held["receipt"]]})
-    assert late.status_code == 207  # the next leader knows what is done, and no leases
+    assert late.status_code == 207  # the next leader knows finished messages, and no leases
     [again] = receive(callers[3], queue)
     assert again["value"] == held["value"]
     settle(callers[1], queue, accept=[again["receipt"]])
     assert undone(callers[2], queue) == [0, 0, 0]
 
 
-def test_a_worker_gets_what_its_node_leads_is_told_of_the_rest_and_follows_the_lead(
+def test_a_worker_gets_the_partitions_of_its_node_and_the_addresses_of_the_others(
     trio: WebTrio, callers: dict[int, httpx.Client], queue: str
 ) -> None:
     with working(trio.url(1), queue, queue) as worker:
@@ -175,7 +175,7 @@ def test_a_worker_gets_what_its_node_leads_is_told_of_the_rest_and_follows_the_l
             worker.hear("working")
 
 
-# --- one driver, asked directly
+# --- one driver, called directly
 
 
 def driver_of(trio: WebTrio, queue: str) -> QueueDriver:
@@ -184,7 +184,7 @@ def driver_of(trio: WebTrio, queue: str) -> QueueDriver:
     return trio.run(node.queues.manager.driver(queue, topic.topic_id, node.leader(queue, 0)))
 
 
-def test_those_who_wait_are_not_woken_while_as_much_is_leased_as_may_be(
+def test_waiting_receives_are_not_woken_while_the_lease_limit_is_reached(
     trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique
 ) -> None:
     name = unique("work")
@@ -228,7 +228,7 @@ def test_a_settlement_that_is_refused_in_part_is_answered_when_the_rest_is_durab
     assert trio.run(scene()) == (False, [(2, 2)], 2)
 
 
-def test_a_worker_that_does_not_take_its_answers_is_not_heard_any_further(trio: WebTrio, queue: str) -> None:
+def test_frames_of_a_worker_that_does_not_read_its_responses_are_not_read(trio: WebTrio, queue: str) -> None:
     async def scene() -> tuple[bool, bool]:
         worker = SocketWorker(trio.node(1), Work(queue=queue, topics=[queue]), ANONYMOUS, "", OpenedBatches())
         for _ in range(UNANSWERED_MAX):
@@ -245,11 +245,11 @@ def test_a_worker_that_does_not_take_its_answers_is_not_heard_any_further(trio: 
     assert trio.run(scene()) == (False, True)
 
 
-def test_a_partition_that_cannot_hand_out_now_costs_its_node_nothing(
+def test_a_partition_that_cannot_deliver_now_does_not_block_its_node(
     trio: WebTrio, callers: dict[int, httpx.Client], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while a leader does not know whether it still leads. All nodes here share one loop: whoever does not let go
-    of it would stop them all."""
+    """For example while a leader does not know whether it still leads. All nodes here share one loop: a busy loop
+    in one would stop them all."""
     refused: list[int] = []
 
     def refuse(driver: QueueDriver, *args: Any, **more: Any) -> None:

@@ -76,7 +76,7 @@ def test_a_group_is_listed_and_described_with_members_offsets_and_lag(
     assert facts["lag"] == 3
 
 
-def test_a_group_with_members_is_neither_deleted_nor_set_back(
+def test_a_group_with_members_is_neither_deleted_nor_reset(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique
 ) -> None:
     group = unique("busy")
@@ -104,7 +104,7 @@ def test_a_group_with_members_is_neither_deleted_nor_set_back(
     ],
     ids=str,
 )
-def test_a_group_goes_on_where_it_was_set(
+def test_a_group_continues_where_it_was_reset_to(
     http: httpx.Client,
     broker: Broker,
     topic: str,
@@ -142,7 +142,7 @@ def test_a_group_goes_on_where_it_was_set(
     ],
     ids=str,
 )
-def test_a_wrong_place_is_named_and_nothing_is_committed(
+def test_an_invalid_offset_is_named_and_nothing_is_committed(
     http: httpx.Client, topic: str, unique: Unique, wish: dict[str, Any], status: int, field: str
 ) -> None:
     group = unique("wrong")
@@ -151,7 +151,7 @@ def test_a_wrong_place_is_named_and_nothing_is_committed(
     assert http.get(f"/v1/groups/{group}").status_code == 404
 
 
-def test_a_groups_name_may_hold_anything(http: httpx.Client, topic: str, unique: Unique) -> None:
+def test_a_groups_name_may_contain_any_character(http: httpx.Client, topic: str, unique: Unique) -> None:
     group = unique("team/größe ?#%2F")
     path = f"/v1/groups/{quote(group, safe='')}"
     assert http.post(f"{path}/offsets", json={"topic": topic, "to": "latest"}).json()["group"] == group
@@ -160,11 +160,11 @@ def test_a_groups_name_may_hold_anything(http: httpx.Client, topic: str, unique:
     assert http.delete(path).status_code == 204
 
 
-def test_a_group_that_is_not_there_is_404_also_before_the_first_group() -> None:
+def test_a_missing_group_is_404_also_before_the_first_group() -> None:
     with Broker() as fresh:
         assert httpx.get(f"{fresh.http_url}/v1/groups").json() == {"groups": [], "unanswered": []}
-        refused = httpx.get(f"{fresh.http_url}/v1/groups/nobody")
+        refused = httpx.get(f"{fresh.http_url}/v1/groups/missing")
         assert (refused.status_code, refused.json()["error"]["field"]) == (404, "group")
-        assert httpx.delete(f"{fresh.http_url}/v1/groups/nobody").status_code == 404
+        assert httpx.delete(f"{fresh.http_url}/v1/groups/missing").status_code == 404
         topics = httpx.get(f"{fresh.http_url}/v1/topics?internal=true").json()["topics"]
-        assert topics == []  # looking makes nothing
+        assert topics == []  # reading creates no topic

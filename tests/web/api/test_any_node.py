@@ -1,4 +1,4 @@
-"""Any node of a cluster answers any call, whoever leads, coordinates or decides."""
+"""Any node of a cluster answers any call, whichever nodes lead, coordinate or control."""
 
 import asyncio
 import threading
@@ -62,7 +62,7 @@ def read(client: httpx.Client, topic: str, partition: int, **query: Any) -> Any:
 
 
 def read_all(client: httpx.Client, topic: str) -> list[Any]:
-    """The values in partition 0, page by page: a page may end where a leader's reign did."""
+    """The values in partition 0, page by page: a page may end at a leader change."""
     values: list[Any] = []
     page = {"next_offset": 0, "high_watermark": 1}
     while page["next_offset"] < page["high_watermark"]:
@@ -140,7 +140,7 @@ def test_a_reader_may_wait_at_a_node_that_does_not_lead(
 
 
 @pytest.mark.parametrize("at", NODES)
-def test_groups_are_listed_described_moved_and_deleted_on_any_node(
+def test_groups_are_listed_described_reset_and_deleted_on_any_node(
     trio: WebTrio, callers: dict[int, httpx.Client], topic: str, unique: Unique, at: int
 ) -> None:
     here = callers[at]
@@ -156,18 +156,18 @@ def test_groups_are_listed_described_moved_and_deleted_on_any_node(
         assert listed["unanswered"] == []
         facts = callers[node].get(f"/v1/groups/{groups[0]}").json()
         assert facts["lag"] == 6
-        assert facts["coordinator"] == home(trio, groups[0])
+        assert facts["coordinator"] == coordinator_of(trio, groups[0])
     for group in groups:
         assert here.delete(f"/v1/groups/{group}").status_code == 204
     assert not set(groups) & {row["group"] for row in here.get("/v1/groups").json()["groups"]}
 
 
-def home(trio: WebTrio, group: str) -> int:
+def coordinator_of(trio: WebTrio, group: str) -> int:
     count = trio.node(1).metadata.state.topics["__consumer_offsets"].partitions
     return trio.leader("__consumer_offsets", offsets_partition(group, count))
 
 
-def test_a_topic_that_is_used_is_made_also_at_a_node_that_does_not_decide(
+def test_a_topic_is_auto_created_also_through_a_node_that_is_not_the_controller(
     trio: WebTrio, callers: dict[int, httpx.Client], unique: Unique
 ) -> None:
     at = next(node for node in NODES if node != trio.controller())
@@ -191,7 +191,7 @@ def test_a_leader_that_moves_is_found_again(
     assert read_all(callers[2], topic) == [2, 3, 1]
 
 
-def test_a_node_that_is_cut_off_says_what_to_do(
+def test_a_node_without_a_majority_answers_with_what_to_do(
     trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.1)
@@ -208,7 +208,7 @@ def test_a_node_that_is_cut_off_says_what_to_do(
         trio.leader(topic, index)
 
 
-def test_a_node_that_never_answers_leaves_the_outcome_open(
+def test_a_publish_whose_leader_never_answers_has_an_unknown_outcome(
     trio: WebTrio, callers: dict[int, httpx.Client], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch)
@@ -234,7 +234,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- limits between nodes
 
 
-def test_questions_to_one_node_are_limited_so_that_the_cluster_keeps_its_own(trio: WebTrio) -> None:
+def test_calls_to_one_node_are_limited_so_that_the_clusters_own_calls_still_fit(trio: WebTrio) -> None:
     client = InnerClient(trio.node(1), BROKER)
     remote: Any = trio.node(1).calls._remote
 
@@ -252,7 +252,7 @@ def test_questions_to_one_node_are_limited_so_that_the_cluster_keeps_its_own(tri
 
 
 @pytest.mark.parametrize(("node", "what"), [(1, "a request"), (3, "a response")])
-def test_what_does_not_fit_between_nodes_is_refused_by_name(
+def test_a_request_too_large_for_the_inter_node_limit_is_refused_by_name(
     trio: WebTrio, monkeypatch: pytest.MonkeyPatch, node: int, what: str
 ) -> None:
     client = InnerClient(trio.node(1), BROKER)
@@ -280,7 +280,7 @@ def test_a_node_that_is_not_ready_does_not_answer_others(trio: WebTrio) -> None:
         trio.run(scenario())
 
 
-def test_groups_of_a_node_that_does_not_answer_are_told_to_be_missing(
+def test_a_list_of_groups_names_the_nodes_that_did_not_answer(
     trio: WebTrio, callers: dict[int, httpx.Client]
 ) -> None:
     def set_ready(ready: bool) -> None:
@@ -293,7 +293,7 @@ def test_groups_of_a_node_that_does_not_answer_are_told_to_be_missing(
         trio.call(lambda: set_ready(True))
 
 
-def test_when_a_node_is_gone_the_others_serve_what_it_led(unique: Unique) -> None:
+def test_after_a_node_is_lost_the_others_serve_its_partitions(unique: Unique) -> None:
     with WebTrio() as trio, ExitStack() as stack:
         callers = {node: stack.enter_context(trio.caller(node)) for node in NODES}
         topic = make(trio, callers, unique("inherited"))

@@ -1,4 +1,4 @@
-"""Receipts of jobs whose topic is not here: deleted, or of another cluster."""
+"""Receipts of jobs whose topic does not exist: deleted, or of another cluster."""
 
 from collections.abc import Callable
 from uuid import uuid4
@@ -11,7 +11,7 @@ from penstock.web.api.queue_jobs import RECEIPT_VERSION, JobReceipt
 Unique = Callable[[str], str]
 
 
-def test_a_receipt_of_a_topic_that_is_not_here_is_told_from_one_without_a_leader(
+def test_a_receipt_of_a_missing_topic_is_distinguished_from_a_topic_without_a_leader(
     http: httpx.Client, unique: Unique
 ) -> None:
     queue = unique("work")
@@ -20,7 +20,7 @@ def test_a_receipt_of_a_topic_that_is_not_here_is_told_from_one_without_a_leader
     [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()["jobs"]
     http.delete(f"/v1/topics/{queue}").raise_for_status()
     of_another_cluster = JobReceipt(
-        RECEIPT_VERSION, queue, "somebody", uuid4().bytes, 0, 0, DeliveryId(b"", 1)
+        RECEIPT_VERSION, queue, "another", uuid4().bytes, 0, 0, DeliveryId(b"", 1)
     ).encode()
     answer = http.post(f"/v1/queues/{queue}/settle", json={"accept": [job["receipt"], of_another_cluster]})
     assert answer.status_code == 207

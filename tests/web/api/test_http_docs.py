@@ -1,4 +1,4 @@
-"""docs/http-api.md: its examples work as they stand, and it tells every path."""
+"""docs/http-api.md: its examples work as printed, and it lists every path."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from penstock.config import Limits
 
 from .pushing import subscriber
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "http-api.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "http-api.md"
 SAID = "http://127.0.0.1:8080"
 JSON = "application/json"
 
 
 class Example(NamedTuple):
-    """A command of the page, and the answer that it shows, if it does."""
+    """A command of the page, and the response that it shows, if any."""
 
     command: str
     shown: Any
@@ -34,7 +34,7 @@ def examples() -> Iterator[Example]:
 
 
 def run(command: str, url: str) -> httpx.Response:
-    """What curl would do."""
+    """Does what curl would do."""
     words = iter(shlex.split(command))
     assert next(words) == "curl"
     method, headers, body, where = "", {}, None, ""
@@ -55,7 +55,7 @@ def run(command: str, url: str) -> httpx.Response:
 
 
 def subscribe_once(url: str) -> None:
-    """The subscriber that the page speaks of, which curl cannot be. Returns when it has gone."""
+    """The subscriber that the page mentions, which curl cannot be. Returns after it has disconnected."""
     with subscriber(url) as one:
         assert one.subscribe("ledger", "notes", read_old=True)["type"] == "subscribed"
     while httpx.get(f"{url}/v1/subscriptions/ledger", timeout=30).json()["attached"]:
@@ -63,7 +63,7 @@ def subscribe_once(url: str) -> None:
 
 
 def shape(value: Any) -> Any:
-    """Names and kinds, without what differs from one time to the next."""
+    """Names and types, without values that differ between runs."""
     if isinstance(value, dict):
         return {key: shape(inner) for key, inner in value.items()}
     if isinstance(value, list):

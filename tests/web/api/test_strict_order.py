@@ -1,4 +1,4 @@
-"""A point-to-point queue is worked off in the order of its topic, also when a job fails or is not due."""
+"""A point-to-point queue delivers in the order of its topic, also when a job fails or is not due."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +25,7 @@ def settle(http: httpx.Client, queue: str, **verdicts: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_a_job_that_is_retried_later_holds_up_a_point_to_point_queue(
-    http: httpx.Client, create: Create
-) -> None:
+def test_a_delayed_retry_blocks_a_point_to_point_queue(http: httpx.Client, create: Create) -> None:
     queue = create(point_to_point=True)
     publish(http, queue, *({"value": number} for number in range(4)))
     [first] = receive(http, queue, max=1)
@@ -42,16 +40,14 @@ def test_a_job_that_is_retried_later_holds_up_a_point_to_point_queue(
     assert [job["value"] for job in receive(http, queue, max=9)] == [1, 2, 3]
 
 
-def test_a_job_that_is_not_due_holds_up_a_point_to_point_queue(http: httpx.Client, create: Create) -> None:
+def test_a_job_that_is_not_due_blocks_a_point_to_point_queue(http: httpx.Client, create: Create) -> None:
     queue = create(point_to_point=True)
     publish(http, queue, {"value": "now"}, {"value": "soon", "delay_ms": 3_000}, {"value": "behind"})
     assert [job["value"] for job in receive(http, queue, max=9)] == ["now"]
     assert [job["value"] for job in receive(http, queue, max=9)] == ["soon", "behind"]
 
 
-def test_a_queue_that_is_shared_does_not_wait_for_a_job_that_rests(
-    http: httpx.Client, create: Create
-) -> None:
+def test_a_shared_queue_does_not_wait_for_a_delayed_retry(http: httpx.Client, create: Create) -> None:
     queue = create()
     publish(http, queue, *({"value": number} for number in range(2)))
     [first] = receive(http, queue, max=1)

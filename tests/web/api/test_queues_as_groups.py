@@ -1,4 +1,4 @@
-"""A queue is a share group for everybody who asks the group coordinator, however its messages are consumed."""
+"""The group coordinator shows a queue as a share group, however its messages are consumed."""
 
 from collections.abc import Callable, Iterator
 
@@ -36,7 +36,7 @@ def topic(http: httpx.Client, unique: Unique) -> str:
 
 @pytest.fixture
 def queue(http: httpx.Client, unique: Unique) -> str:
-    """It was created, and nobody has used it."""
+    """It was created and never used."""
     name = unique("work")
     http.post("/v1/queues", json={"queue": name}).raise_for_status()
     return name
@@ -74,7 +74,7 @@ def is_an_empty_share_group(client: RawClient, name: str) -> bool:
     return listed(client, name) == ("share", "Empty") and described(client, name) == (0, "Empty", 0)
 
 
-# --- it is there
+# --- listed and described
 
 
 def test_a_queue_that_was_created_is_listed_and_described_as_a_share_group(
@@ -107,9 +107,7 @@ def test_a_create_that_fails_leaves_no_group(http: httpx.Client, client: RawClie
     assert listed(client, name) is None
 
 
-def test_sent_back_dead_letters_are_kept_by_no_group(
-    http: httpx.Client, client: RawClient, queue: str
-) -> None:
+def test_sending_back_dead_letters_leaves_no_group(http: httpx.Client, client: RawClient, queue: str) -> None:
     http.post(f"/v1/topics/{queue}/records", json={"records": [{"value": 1}]}).raise_for_status()
     [job] = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 5000}).json()["jobs"]
     http.post(f"/v1/queues/{queue}/settle", json={"reject": [job["receipt"]]}).raise_for_status()
@@ -119,7 +117,7 @@ def test_sent_back_dead_letters_are_kept_by_no_group(
     assert not [row.group_id for row in answer.groups if row.group_id.startswith("__")]
 
 
-# --- it goes
+# --- deleted
 
 
 def test_deleting_the_group_erases_the_queue(http: httpx.Client, client: RawClient, queue: str) -> None:
@@ -157,7 +155,7 @@ def test_a_queue_that_begins_again_after_its_deletion_is_listed_again(
     assert is_an_empty_share_group(client, queue)
 
 
-def test_a_group_whose_queue_went_with_its_topic_can_be_deleted_over_http(
+def test_a_group_whose_topic_was_deleted_can_be_deleted_over_http(
     http: httpx.Client, client: RawClient, queue: str
 ) -> None:
     assert http.delete(f"/v1/groups/{queue}").status_code == 404, "a queue is deleted as one"
@@ -191,13 +189,15 @@ def test_no_consumer_group_begins_under_a_queues_name(client: RawClient, queue: 
     assert is_an_empty_share_group(client, queue)
 
 
-def test_who_resets_a_queue_as_a_group_is_told_that_it_is_a_queue(http: httpx.Client, queue: str) -> None:
+def test_resetting_a_queue_as_a_group_is_refused_because_it_is_a_queue(
+    http: httpx.Client, queue: str
+) -> None:
     answer = http.post(f"/v1/groups/{queue}/offsets", json={"topic": queue, "to": "earliest"})
     assert answer.status_code == 404
     assert "is a queue" in answer.json()["error"]["message"]
 
 
-def test_a_queue_is_not_created_under_a_consumer_groups_name_and_nothing_is_made_for_it(
+def test_a_queue_is_not_created_under_a_consumer_groups_name_and_leaves_no_topic(
     http: httpx.Client, group: str
 ) -> None:
     answer = http.post("/v1/queues", json={"queue": group, "lease_ms": 5000})

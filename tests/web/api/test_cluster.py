@@ -1,4 +1,4 @@
-"""The cluster over HTTP: what is answered, and how a refusal helps."""
+"""The cluster over HTTP: responses, and hints in refusals."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,17 +35,17 @@ def error(answer: httpx.Response) -> tuple[int, str, str | None, str]:
     return answer.status_code, facts["code"], facts["field"], facts["message"]
 
 
-# --- what there is
+# --- reading
 
 
-def test_the_whole_cluster_is_one_answer(cluster: httpx.Client) -> None:
+def test_one_response_describes_the_whole_cluster(cluster: httpx.Client) -> None:
     found = cluster.get("/v1/cluster").json()
     assert (found["node_id"], found["alone"], found["controller"] in (1, 2, 3)) == (2, False, True)
     assert [node["node_id"] for node in found["nodes"]] == [1, 2, 3]
     assert found["metadata"]["voters"] == [1, 2, 3]
 
 
-def test_nodes_and_partitions_have_pages_of_their_own(cluster: httpx.Client, unique: Unique) -> None:
+def test_nodes_and_partitions_have_resources_of_their_own(cluster: httpx.Client, unique: Unique) -> None:
     name = unique("orders")
     cluster.post(
         "/v1/topics", json={"name": name, "partitions": 2, "replication_factor": 3}
@@ -58,7 +58,7 @@ def test_nodes_and_partitions_have_pages_of_their_own(cluster: httpx.Client, uni
     assert sorted(found[0]["replicas"]) == [1, 2, 3]
 
 
-def test_an_unknown_topic_is_404_with_where_to_look(cluster: httpx.Client) -> None:
+def test_an_unknown_topic_is_404_with_a_hint(cluster: httpx.Client) -> None:
     status, code, field, message = error(cluster.get("/v1/cluster/partitions", params={"topic": "nope"}))
     assert (status, code, field) == (404, "unknown_topic_or_partition", "topic")
     assert "nope" in message
@@ -68,7 +68,7 @@ def test_an_unknown_topic_is_404_with_where_to_look(cluster: httpx.Client) -> No
 # --- changes
 
 
-def test_a_dry_run_tells_the_moves_and_an_empty_body_means_the_defaults(cluster: httpx.Client) -> None:
+def test_a_dry_run_returns_the_moves_and_an_empty_body_means_the_defaults(cluster: httpx.Client) -> None:
     for body in (b'{"dry_run": true, "at_once": 7}', b"{}", b""):
         answer = cluster.post(REBALANCE, content=body, headers=AS_JSON)
         assert answer.status_code == 200, answer.text
@@ -85,7 +85,9 @@ def test_a_node_is_decommissioned_with_post_and_kept_with_delete(cluster: httpx.
     assert (answer.status_code, answer.json()) == (200, {"node_id": 3, "decommissioning": False})
 
 
-def test_a_node_that_others_cannot_replace_may_not_leave(cluster: httpx.Client, unique: Unique) -> None:
+def test_a_node_whose_replicas_do_not_fit_elsewhere_cannot_be_decommissioned(
+    cluster: httpx.Client, unique: Unique
+) -> None:
     wanted = {"name": unique("threefold"), "replication_factor": 3}
     cluster.post("/v1/topics", json=wanted).raise_for_status()
     status, code, _, message = error(cluster.post(DECOMMISSION, headers=AS_JSON))
@@ -137,7 +139,7 @@ def test_the_controller_is_asked_on_behalf_of_the_caller(
         ("/v1/cluster/nodes/-3/decommission", b"", AS_JSON, 400, "invalid_field", "node_id"),
     ],
 )
-def test_a_wrong_request_is_refused_in_the_shape_of_all_refusals(
+def test_an_invalid_request_is_refused_in_the_common_error_format(
     http: httpx.Client, path: str, body: bytes, headers: Any, status: int, code: str, field: str | None
 ) -> None:
     found = error(http.post(path, content=body, headers=headers))
@@ -146,7 +148,7 @@ def test_a_wrong_request_is_refused_in_the_shape_of_all_refusals(
 
 
 @pytest.mark.parametrize("path", [REBALANCE, DECOMMISSION])
-def test_a_node_that_is_alone_has_nothing_to_move(http: httpx.Client, path: str) -> None:
+def test_a_lone_node_has_nothing_to_move(http: httpx.Client, path: str) -> None:
     status, code, _, message = error(http.post(path, headers=AS_JSON))
     assert (status, code) == (409, "no_cluster")
     assert "--seeds" in message
@@ -166,7 +168,7 @@ def test_a_node_that_is_alone_has_nothing_to_move(http: httpx.Client, path: str)
         (KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "3"), 409, "too_few_nodes", "fewer replicas"),
     ],
 )
-def test_what_the_controller_refuses_is_told_with_what_to_do(
+def test_a_refusal_by_the_controller_says_what_to_do(
     refusal: KafkaError, status: int, code: str, advice: str
 ) -> None:
     found = as_cluster_problem(refusal)

@@ -23,7 +23,9 @@ def queue(http: httpx.Client, unique: Unique) -> str:
 def test_a_queue_is_not_deleted_under_a_worker_that_is_connected(
     http: httpx.Client, broker: Broker, queue: str
 ) -> None:
-    with working(broker.http_url, queue, queue, credit=0) as worker:  # it neither waits nor holds anything
+    with working(
+        broker.http_url, queue, queue, credit=0
+    ) as worker:  # it neither waits for a job nor holds one
         worker.hear("working")
         answer = http.delete(f"/v1/queues/{queue}")
         facts = answer.json()["error"]

@@ -1,4 +1,4 @@
-"""A queue's settings over HTTP, when it is made and later."""
+"""A queue's settings over HTTP, when it is created and later."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def receive(http: httpx.Client, queue: str, **wish: Any) -> list[dict[str, Any]]
 # --- changes
 
 
-def test_what_is_named_changes_and_the_rest_stays(http: httpx.Client, create: Create) -> None:
+def test_only_the_named_settings_change(http: httpx.Client, create: Create) -> None:
     queue = create(lease_ms=60_000, delivery_limit=3)
     changed = alter(http, queue, lease_ms=90_000, retry_backoff_ms=250, dead_letter_topic="lost")
     assert (changed["lease_ms"], changed["delivery_limit"]) == (90_000, 3)
@@ -43,13 +43,13 @@ def test_what_is_named_changes_and_the_rest_stays(http: httpx.Client, create: Cr
     assert http.get(f"/v1/queues/{queue}").json()["settings"] == changed
 
 
-def test_null_brings_the_default_back(http: httpx.Client, create: Create) -> None:
+def test_null_restores_the_default(http: httpx.Client, create: Create) -> None:
     queue = create(lease_ms=60_000, delivery_limit=3, dead_letters=False)
     changed = alter(http, queue, delivery_limit=None, configs={"penstock.dead.letter.enable": None})
     assert (changed["lease_ms"], changed["delivery_limit"], changed["dead_letters"]) == (60_000, 5, True)
 
 
-def test_a_change_holds_for_whoever_is_at_work(http: httpx.Client, broker: Broker, create: Create) -> None:
+def test_a_change_applies_to_connected_workers(http: httpx.Client, broker: Broker, create: Create) -> None:
     queue = create(lease_ms=60_000)
     publish(http, queue, {"value": "slow"})
     with working(broker.http_url, queue, queue):
@@ -69,7 +69,7 @@ def test_a_change_holds_for_whoever_is_at_work(http: httpx.Client, broker: Broke
         ({"retry_backoff_ms": 2_000, "retry_backoff_max_ms": 1_000}, "invalid_config"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_invalid_values_are_refused_and_change_nothing(
     changes: dict[str, Any], code: str, http: httpx.Client, create: Create
 ) -> None:
     queue = create()
@@ -79,8 +79,8 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert http.get(f"/v1/queues/{queue}").json()["settings"] == before
 
 
-def test_a_queue_that_is_not_there_cannot_be_changed(http: httpx.Client, unique: Unique) -> None:
-    refused = http.patch(f"/v1/queues/{unique('nobody')}", json={"lease_ms": 60_000})
+def test_a_missing_queue_cannot_be_changed(http: httpx.Client, unique: Unique) -> None:
+    refused = http.patch(f"/v1/queues/{unique('missing')}", json={"lease_ms": 60_000})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_queue")
 
 
@@ -88,7 +88,7 @@ def test_a_queue_that_is_not_there_cannot_be_changed(http: httpx.Client, unique:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_queue_is_not_made_with_its_own_topic_for_dead_letters(
+def test_a_queue_is_not_created_with_its_own_topic_for_dead_letters(
     by_name: bool, http: httpx.Client, unique: Unique
 ) -> None:
     name = unique("work")
@@ -121,7 +121,7 @@ def test_a_queue_does_not_get_an_internal_topic_for_dead_letters(
     assert http.get(f"/v1/queues/{queue}").json()["settings"]["dead_letter_topic"] is None
 
 
-# --- what is refused leaves nothing behind
+# --- a refused create leaves nothing behind
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_queue_that_is_refused_for_its_settings_leaves_no_topic_and_no_group(
     assert queue not in [row["group"] for row in http.get("/v1/groups").json()["groups"]]
 
 
-def test_a_queue_that_is_one_too_many_leaves_no_topic() -> None:
+def test_a_queue_above_the_limit_leaves_no_topic() -> None:
     one_each = Limits(max_groups=1)  # for each partition of the groups' topic
     with Broker(limits=one_each) as broker, httpx.Client(base_url=broker.http_url) as http:
         names = (f"work-{number}" for number in range(1_000))
@@ -153,7 +153,7 @@ def test_a_queue_that_is_one_too_many_leaves_no_topic() -> None:
         assert http.get(f"/v1/topics/{refused}").status_code == 404
 
 
-# --- what cannot be unset
+# --- settings that cannot be unset
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,7 @@ def test_a_queue_that_is_one_too_many_leaves_no_topic() -> None:
         ("lease", "expected one of penstock.dead.letter.enable,"),
     ],
 )
-def test_a_setting_that_there_is_not_cannot_be_unset(
-    name: str, told: str, http: httpx.Client, create: Create
-) -> None:
+def test_an_unknown_setting_cannot_be_unset(name: str, told: str, http: httpx.Client, create: Create) -> None:
     answer = http.patch(f"/v1/queues/{create()}", json={"lease_ms": 5_000, "configs": {name: None}})
     error = answer.json()["error"]
     assert (answer.status_code, error["field"]) == (400, "configs")

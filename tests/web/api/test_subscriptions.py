@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: what they are told to be, and how they are forgotten."""
+"""Subscriptions over HTTP: how they are described and deleted."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def described(http: httpx.Client, name: str) -> Any:
     return answer.json()
 
 
-def test_one_that_is_attached_is_told_with_its_places_what_is_unacked_and_its_lag(
+def test_an_attached_subscription_is_described_with_positions_unacked_messages_and_lag(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("billing")
@@ -71,7 +71,7 @@ def test_one_that_is_attached_is_told_with_its_places_what_is_unacked_and_its_la
     ]
 
 
-def test_one_that_nobody_is_attached_to_keeps_its_places_while_its_ttl_runs(
+def test_a_detached_subscription_keeps_its_positions_until_its_ttl_ends(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("away/again")
@@ -91,7 +91,7 @@ def test_one_that_nobody_is_attached_to_keeps_its_places_while_its_ttl_runs(
     assert (listed(http, name)["attached"], listed(http, name)["lag"]) == (False, 3)
 
 
-def test_what_is_acked_behind_a_deferred_message_is_not_counted_as_lag(
+def test_acked_messages_behind_a_deferred_one_do_not_count_as_lag(
     http: httpx.Client, broker: Broker, unique: Unique
 ) -> None:
     topic, name = unique("push"), unique("patient")
@@ -118,7 +118,7 @@ def test_what_is_acked_behind_a_deferred_message_is_not_counted_as_lag(
     assert (facts["unacked"], facts["deferred"]) == (1, 1)
 
 
-def test_one_with_a_subscriber_is_deleted_only_by_force_which_sends_that_one_away(
+def test_an_attached_subscription_is_deleted_only_by_force_which_disconnects_its_subscriber(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("billing")
@@ -137,7 +137,7 @@ def test_one_with_a_subscriber_is_deleted_only_by_force_which_sends_that_one_awa
     assert committed(broker.bootstrap_servers, name, topic) == NO_OFFSET
 
 
-def test_one_that_nobody_is_attached_to_is_deleted_and_begins_anew(
+def test_a_detached_subscription_is_deleted_and_starts_over(
     http: httpx.Client, broker: Broker, topic: str, unique: Unique
 ) -> None:
     name = unique("billing")
@@ -176,8 +176,8 @@ def test_a_list_longer_than_a_page_is_complete(
     assert [row["subscription"] for row in rows] == sorted({row["subscription"] for row in rows})
 
 
-def test_that_one_was_deleted_is_told_once_in_the_status_log(tmp_path: Path) -> None:
-    """By force while it has a subscriber, and after a restart before anybody subscribes."""
+def test_a_deletion_is_one_event_in_the_status_log(tmp_path: Path) -> None:
+    """By force while it has a subscriber, and after a restart before the first subscriber."""
 
     def running() -> Broker:
         return Broker(data_dir=tmp_path, status_topic=TOPIC)
@@ -198,14 +198,16 @@ def test_that_one_was_deleted_is_told_once_in_the_status_log(tmp_path: Path) -> 
         assert len(told(events, "subscription.forgotten", subscription=name)) == 1
 
 
-def test_before_anybody_subscribed_there_are_none() -> None:
+def test_the_list_is_empty_before_the_first_subscription() -> None:
     with Broker() as broker, httpx.Client(base_url=broker.http_url, timeout=30) as http:
         assert http.get("/v1/subscriptions").json() == {"subscriptions": [], "unanswered": []}
         assert http.get("/v1/subscriptions/billing").status_code == 404
         assert http.delete("/v1/subscriptions/billing").status_code == 404
 
 
-def test_a_group_that_is_a_queue_is_said_to_be_one(http: httpx.Client, unique: Unique) -> None:
+def test_a_queue_is_refused_as_a_subscription_because_it_is_a_queue(
+    http: httpx.Client, unique: Unique
+) -> None:
     name = unique("mail")
     http.post("/v1/queues", json={"queue": name}).raise_for_status()
     for answer in (http.get(f"/v1/groups/{name}"), http.delete(f"/v1/groups/{name}")):

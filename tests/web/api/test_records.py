@@ -1,4 +1,4 @@
-"""Records over HTTP: what is published is read, by callers and by Kafka clients, both ways."""
+"""Records over HTTP: HTTP callers and Kafka clients read each other's records."""
 
 import base64
 import json
@@ -53,7 +53,7 @@ def consume(broker: Broker, topic: str, count: int) -> list[Any]:
 # --- publishing
 
 
-def test_kafka_clients_read_what_is_published(http: httpx.Client, broker: Broker, unique: Unique) -> None:
+def test_kafka_clients_read_published_records(http: httpx.Client, broker: Broker, unique: Unique) -> None:
     topic = make(http, unique("out"))
     records = [
         {
@@ -113,7 +113,7 @@ def test_a_binary_body_is_one_value(http: httpx.Client, broker: Broker, unique: 
     assert (second.value() or b"", second.key()) == (b"", b"\xff")
 
 
-def test_wishes_for_queues_become_headers(http: httpx.Client, broker: Broker, unique: Unique) -> None:
+def test_queue_options_become_headers(http: httpx.Client, broker: Broker, unique: Unique) -> None:
     topic = make(http, unique("wishes"))
     publish(
         http,
@@ -130,7 +130,7 @@ def test_wishes_for_queues_become_headers(http: httpx.Client, broker: Broker, un
     assert second.headers() == [("mine", b"x"), ("penstock-deliver-at", b"1700000000000")]
 
 
-def test_keys_go_where_every_kafka_client_sends_them(
+def test_keys_map_to_the_same_partitions_as_in_kafka_clients(
     http: httpx.Client, broker: Broker, unique: Unique
 ) -> None:
     topic = make(http, unique("keyed"), partitions=7)
@@ -155,7 +155,7 @@ def test_keys_go_where_every_kafka_client_sends_them(
     assert {key: row["partition"] for key, row in zip(keys, placed, strict=True)} == theirs
 
 
-def test_records_without_a_key_take_turns(http: httpx.Client, unique: Unique) -> None:
+def test_records_without_a_key_are_spread_round_robin(http: httpx.Client, unique: Unique) -> None:
     topic = make(http, unique("turns"), partitions=3)
     one_by_one = [publish(http, topic, {"value": 1})[0]["partition"] for _ in range(3)]
     together = [row["partition"] for row in publish(http, topic, *[{"value": 1}] * 3)]
@@ -178,7 +178,7 @@ def test_records_of_one_partition_have_consecutive_offsets_in_their_order(
     assert [record["value"] for record in read(http, topic, 1)["records"]] == [1, 3, 5]
 
 
-def test_a_topic_that_is_not_there_is_made_as_for_kafka_clients(http: httpx.Client, unique: Unique) -> None:
+def test_a_missing_topic_is_auto_created_as_for_kafka_clients(http: httpx.Client, unique: Unique) -> None:
     assert publish(http, unique("new"), {"value": 1})[0]["offset"] == 0
     with Broker(auto_create_topics=False) as strict:
         refused = httpx.post(f"{strict.http_url}/v1/topics/new/records", json={"records": [{"value": 1}]})
@@ -186,7 +186,7 @@ def test_a_topic_that_is_not_there_is_made_as_for_kafka_clients(http: httpx.Clie
     assert refused.json()["error"]["field"] == "topic"
 
 
-def test_what_is_stored_and_what_is_not_are_told_apart(http: httpx.Client, unique: Unique) -> None:
+def test_a_partial_success_lists_stored_and_failed_records(http: httpx.Client, unique: Unique) -> None:
     topic = make(http, unique("partly"), partitions=2, max_message_bytes=1000)
     records = [{"value": "x", "partition": 0}, {"value": "y" * 2000, "partition": 1}]
     answer = http.post(f"/v1/topics/{topic}/records", json={"records": records})
@@ -234,7 +234,7 @@ def test_when_nothing_is_stored_the_answer_is_the_error(http: httpx.Client, uniq
     ],
     ids=str,
 )
-def test_a_wrong_record_is_named_and_nothing_is_stored(
+def test_an_invalid_record_is_named_and_nothing_is_stored(
     http: httpx.Client, unique: Unique, record: dict[str, Any], encoding: str, field: str
 ) -> None:
     topic = make(http, unique("wrong"))
@@ -257,7 +257,7 @@ def test_a_wrong_record_is_named_and_nothing_is_stored(
         ("colour=red", "colour"),
     ],
 )
-def test_a_wrong_query_beside_a_binary_body_is_named(
+def test_an_invalid_query_beside_a_binary_body_is_named(
     http: httpx.Client, unique: Unique, query: str, field: str
 ) -> None:
     topic = make(http, unique("query"))
@@ -265,7 +265,7 @@ def test_a_wrong_query_beside_a_binary_body_is_named(
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, field)
 
 
-def test_what_belongs_to_a_binary_body_is_refused_beside_json(http: httpx.Client, unique: Unique) -> None:
+def test_query_options_of_binary_bodies_are_refused_with_json(http: httpx.Client, unique: Unique) -> None:
     path = f"/v1/topics/{unique('mixed')}/records?key=a"
     refused = http.post(path, json={"records": [{"value": 1}]})
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, "key")
@@ -280,7 +280,7 @@ def test_more_records_than_one_request_may_have_are_refused(http: httpx.Client, 
 # --- reading
 
 
-def test_callers_read_what_kafka_clients_produce(http: httpx.Client, broker: Broker, unique: Unique) -> None:
+def test_callers_read_records_of_kafka_clients(http: httpx.Client, broker: Broker, unique: Unique) -> None:
     topic = make(http, unique("in"))
     producer = Producer(
         {
@@ -328,7 +328,7 @@ def test_the_encoding_is_the_readers_choice(http: httpx.Client, unique: Unique) 
     assert (as_base64["key"], as_base64["key_encoding"]) == ("aw==", "base64")
 
 
-def test_reading_begins_where_it_is_told_to(http: httpx.Client, unique: Unique) -> None:
+def test_reading_begins_at_the_given_position(http: httpx.Client, unique: Unique) -> None:
     topic = make(http, unique("places"))
     publish(http, topic, *({"value": n, "timestamp_ms": 1000 + 10 * n} for n in range(5)))
 
@@ -357,7 +357,7 @@ def test_pages_follow_each_other_without_gaps(http: httpx.Client, unique: Unique
     assert seen == list(range(12))
 
 
-def test_bytes_are_bounded_and_one_record_is_always_given(http: httpx.Client, unique: Unique) -> None:
+def test_a_page_has_a_byte_limit_and_at_least_one_record(http: httpx.Client, unique: Unique) -> None:
     topic = make(http, unique("bounded"))
     publish(http, topic, *({"value": "x" * 1000, "key": str(n)} for n in range(10)), encoding="text")
     page = read(http, topic, max_bytes=3500)
@@ -365,7 +365,7 @@ def test_bytes_are_bounded_and_one_record_is_always_given(http: httpx.Client, un
     assert len(read(http, topic, max_bytes=1)["records"]) == 1
 
 
-def test_an_offset_that_is_not_there_is_416_and_says_which_are(http: httpx.Client, unique: Unique) -> None:
+def test_a_missing_offset_is_416_with_the_available_range(http: httpx.Client, unique: Unique) -> None:
     topic = make(http, unique("range"))
     publish(http, topic, {"value": 1})
     refused = http.get(f"/v1/topics/{topic}/partitions/0/records?offset=7")
@@ -375,7 +375,7 @@ def test_an_offset_that_is_not_there_is_416_and_says_which_are(http: httpx.Clien
     assert "0 to 1" in said["message"]
 
 
-def test_a_reader_that_waits_gets_what_comes(http: httpx.Client, broker: Broker, unique: Unique) -> None:
+def test_a_waiting_reader_gets_new_records(http: httpx.Client, broker: Broker, unique: Unique) -> None:
     topic = make(http, unique("awaited"))
     found: list[Any] = []
     reader = threading.Thread(target=lambda: found.append(read(http, topic, wait_ms=30_000)))
@@ -385,7 +385,7 @@ def test_a_reader_that_waits_gets_what_comes(http: httpx.Client, broker: Broker,
     assert [record["value"] for record in found[0]["records"]] == ["here"]
 
 
-def test_a_reader_that_waits_in_vain_is_answered_in_time(http: httpx.Client, unique: Unique) -> None:
+def test_a_waiting_reader_without_new_records_gets_an_empty_page(http: httpx.Client, unique: Unique) -> None:
     topic = make(http, unique("vain"))
     assert read(http, topic, wait_ms=50)["records"] == []
 
@@ -408,21 +408,23 @@ def test_a_reader_that_waits_in_vain_is_answered_in_time(http: httpx.Client, uni
         ("max=5", "max"),
     ],
 )
-def test_a_wrong_reading_wish_is_named(http: httpx.Client, unique: Unique, query: str, field: str) -> None:
+def test_an_invalid_query_of_a_read_is_named(
+    http: httpx.Client, unique: Unique, query: str, field: str
+) -> None:
     topic = make(http, unique("misread"))
     refused = http.get(f"/v1/topics/{topic}/partitions/0/records?{query}")
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, field)
 
 
 @pytest.mark.parametrize(("partition", "status"), [("1", 404), ("-1", 400), ("x", 400), ("9" * 30, 400)])
-def test_a_partition_that_is_not_there(
+def test_reading_a_missing_or_invalid_partition_is_refused(
     http: httpx.Client, unique: Unique, partition: str, status: int
 ) -> None:
     topic = make(http, unique("one"))
     assert http.get(f"/v1/topics/{topic}/partitions/{partition}/records").status_code == status
 
 
-def test_a_batch_that_does_not_unpack_stops_the_reader_who_is_told_where_to_go_on(
+def test_a_batch_that_unpacks_to_too_much_is_an_error_that_names_the_next_offset(
     http: httpx.Client, broker: Broker, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make(http, unique("bomb"))

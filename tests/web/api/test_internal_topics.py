@@ -1,4 +1,4 @@
-"""Internal topics are the broker's own: there is no queue on them, whoever asks for one."""
+"""Internal topics belong to the broker: no interface creates a queue on them."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,7 +19,7 @@ INTERNAL = "__share_group_state"
 
 @pytest.fixture(autouse=True)
 def internal(http: httpx.Client, unique: Unique) -> None:
-    """It is there since the first queue is."""
+    """The internal topic exists since the first queue."""
     http.post("/v1/queues", json={"queue": unique("first")}).raise_for_status()
 
 
@@ -29,7 +29,7 @@ def client(broker: Broker) -> Iterator[RawClient]:
         yield connected
 
 
-def test_none_is_made_there(http: httpx.Client, unique: Unique) -> None:
+def test_no_queue_is_created_on_an_internal_topic(http: httpx.Client, unique: Unique) -> None:
     queue = unique("work")
     answer = http.post("/v1/queues", json={"queue": queue, "topic": INTERNAL})
     facts = answer.json()["error"]
@@ -37,14 +37,14 @@ def test_none_is_made_there(http: httpx.Client, unique: Unique) -> None:
     assert http.get(f"/v1/queues/{queue}").status_code == 404
 
 
-def test_nothing_is_received_from_there(http: httpx.Client, unique: Unique) -> None:
+def test_no_job_is_received_from_an_internal_topic(http: httpx.Client, unique: Unique) -> None:
     queue = unique("work")
     answer = http.post(f"/v1/queues/{queue}/receive", json={"topics": [INTERNAL], "wait_ms": 20_000})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_topic_exception")
     assert http.get(f"/v1/queues/{queue}").status_code == 404
 
 
-def test_a_worker_is_sent_away(broker: Broker, unique: Unique) -> None:
+def test_a_worker_on_an_internal_topic_is_refused(broker: Broker, unique: Unique) -> None:
     with working(broker.http_url, unique("work"), INTERNAL) as worker:
         last, code = worker.ending()
     assert (last["code"], code) == ("invalid_topic", 4400)

@@ -31,13 +31,13 @@ def due(facts: Any) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def queue(http: httpx.Client, unique: Unique) -> str:
-    """Two partitions; nobody has ever taken anything."""
+    """A queue with two partitions, of which no job was ever received."""
     name = unique("reminders")
     http.post("/v1/queues", json={"queue": name, "partitions": 2}).raise_for_status()
     return name
 
 
-def test_they_are_counted_and_the_next_are_named_though_nobody_has_asked_for_a_job(
+def test_scheduled_messages_are_counted_and_listed_before_the_first_receive(
     http: httpx.Client, queue: str
 ) -> None:
     publish(
@@ -59,9 +59,7 @@ def test_they_are_counted_and_the_next_are_named_though_nobody_has_asked_for_a_j
     assert (len(part["partitions"]), due(part)) == (1, [(1, 0, FAR_MS + 2)])
 
 
-def test_one_whose_time_has_come_is_not_among_them_and_one_that_rests_is(
-    http: httpx.Client, queue: str
-) -> None:
+def test_a_due_message_is_not_scheduled_and_a_delayed_retry_is(http: httpx.Client, queue: str) -> None:
     publish(http, queue, {"value": "soon", "partition": 0, "delay_ms": 50})
     answer = http.post(f"/v1/queues/{queue}/receive", json={"wait_ms": 10_000}).json()
     [job] = answer["jobs"]
@@ -76,7 +74,7 @@ def test_one_whose_time_has_come_is_not_among_them_and_one_that_rests_is(
     assert before_ms + HOUR_MS - 1000 <= due_ms <= int(time.time() * 1000) + HOUR_MS + 1000
 
 
-def test_what_was_not_read_is_told_and_read_when_it_is_asked_again(
+def test_an_incomplete_answer_says_so_and_the_next_one_continues(
     http: httpx.Client, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(http, queue, *({"value": number, "partition": 0} for number in range(3)))
@@ -89,7 +87,7 @@ def test_what_was_not_read_is_told_and_read_when_it_is_asked_again(
     assert (facts["deferred"], facts["unread"]) == (1, 0)
 
 
-def test_a_queue_that_is_not_there_and_a_partition_without_its_topic_are_refused(
+def test_a_missing_queue_and_a_partition_without_its_topic_are_refused(
     http: httpx.Client, queue: str
 ) -> None:
     absent = http.get("/v1/queues/there-is-none/scheduled")
@@ -107,7 +105,7 @@ def trio() -> Iterator[WebTrio]:
         yield nodes
 
 
-def test_every_node_tells_what_all_of_them_lead_also_after_the_lead_has_moved(
+def test_every_node_lists_scheduled_messages_of_all_leaders_also_after_a_leader_change(
     trio: WebTrio, unique: Unique
 ) -> None:
     name = unique("reminders")
