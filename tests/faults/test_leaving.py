@@ -9,7 +9,7 @@ from tests.faults.clients import create_topic, raw
 from tests.faults.load import Load
 from tests.faults.nodes import Cluster
 from tests.faults.waiting import eventually
-from tests.kafka.asking import reassign
+from tests.kafka.requests import reassign
 from tests.ports import free_port
 
 TOPIC = "payments"

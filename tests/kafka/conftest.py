@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.kafka.asking import create
+from tests.kafka.requests import create
 from tests.kafka.trio import Trio
 
 
@@ -17,7 +17,7 @@ def trio() -> Iterator[Trio]:
 
 @pytest.fixture
 def topic(trio: Trio, unique: Callable[[str], str]) -> str:
-    """One partition on all three nodes, which have heard of its leader."""
+    """One partition on all three nodes, which know its leader."""
     name = unique("replicated")
     with trio.client(1) as client:
         create(client, name)

@@ -1,4 +1,4 @@
-"""A client that may say anything: raw frames over a socket, for what no well-behaved client would send."""
+"""A client that may send anything: raw frames over a socket, also such as no well-behaved client would send."""
 
 import socket
 from collections.abc import Iterable

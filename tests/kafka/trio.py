@@ -1,4 +1,4 @@
-"""A cluster of three nodes inside this process, for what clients see of one: who leads, who coordinates, who is gone.
+"""A cluster of three nodes inside this process, as clients see it: leaders, coordinators, lost nodes.
 
 All three live on one event loop in a thread. Their logs are in memory and outlive a restart; their patience is short,
 so that an election takes a moment.
@@ -30,13 +30,13 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 40.0
 LOOK_AGAIN_SECONDS = 0.02
 ROUND_SECONDS = 0.05
-"""Between two looks of a node at the replicas that it should have: moves and repairs take several."""
+"""Between two checks of a node's replicas against the metadata: moves and repairs take several."""
 QUICK = ClusterSettings(election_timeout_ms=1000, heartbeat_interval_ms=50, auto_rebalance=False)
-"""Leaders stay where a test put them: nothing is handed back unasked."""
+"""Leaders stay where a test put them: the controller does not move them back."""
 
 
 class LastingDisk(MemoryDisk):
-    """A disk without files that is there again when its node is."""
+    """A disk in memory that survives a restart of its node."""
 
     volatile = False
 
@@ -83,7 +83,7 @@ class Trio:
             self.close()
             raise
 
-    # --- life
+    # --- start and stop
 
     async def _start_all(self) -> None:
         await asyncio.gather(*map(self._start, self._configs))
@@ -98,7 +98,7 @@ class Trio:
         await self._services.pop(node_id).stop()
 
     def stop(self, node_id: int) -> None:
-        """As SIGTERM does: it hands over what it leads and goes."""
+        """As SIGTERM does: it hands over its leaderships and stops."""
         self.run(self._stop(node_id))
 
     def start(self, node_id: int) -> None:
@@ -107,7 +107,7 @@ class Trio:
     def close(self) -> None:
         async def stop_all() -> None:
             for node_id in self._services:
-                self.node(node_id).ready = False  # nobody is left to hand anything over to
+                self.node(node_id).ready = False  # no other node is left to hand over to
             await asyncio.gather(*map(self._stop, list(self._services)))
 
         self._cut_off.clear()
@@ -160,10 +160,10 @@ class Trio:
         finally:
             self.call(lambda: pretend(start))
 
-    # --- looking inside
+    # --- inspection
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it on the nodes' loop. One that does not end is told with what every task there waits for."""
+        """Runs it on the nodes' loop. If it does not end, the error shows what every task there waits for."""
         outcome = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return outcome.result(PATIENCE_SECONDS)
@@ -202,7 +202,7 @@ class Trio:
         return self.node(node_id).partitions.get(topic, index)
 
     def leader(self, topic: str, index: int = 0, *, among: tuple[int, ...] = ()) -> int:
-        """Who leads and is ready to serve, once somebody does; and all nodes know."""
+        """The leader, once there is one that is ready to serve and all nodes know it."""
 
         def agreed() -> int | None:
             asked = among or tuple(self._services)
@@ -252,6 +252,6 @@ class Trio:
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """One node, as a client is told of it."""
+    """One node, as clients see it in metadata."""
 
     bootstrap_servers: str

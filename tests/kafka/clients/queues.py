@@ -1,4 +1,4 @@
-"""What tests of queues share: confluent-kafka's share consumer, and the settings of its group."""
+"""Helpers for tests of queues: confluent-kafka's share consumer, and the settings of its group."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def publish(servers: str, topic: str, values: list[str], **settings: object) -> 
 
 @contextmanager
 def worker(servers: str, group: str, topic: str, **settings: object) -> Iterator[ShareConsumer]:
-    """A consumer that says itself what became of each message."""
+    """A consumer that acknowledges each message explicitly."""
     consumer = ShareConsumer(
         {
             "bootstrap.servers": servers,
@@ -49,7 +49,7 @@ def worker(servers: str, group: str, topic: str, **settings: object) -> Iterator
 
 
 def take(consumer: ShareConsumer, enough: Callable[[list[Message]], bool]) -> list[Message]:
-    """Polls until that is enough; nothing is acknowledged in between, so it is one poll's worth at a time."""
+    """Polls until that is enough; nothing is acknowledged in between."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         messages = [one for one in consumer.poll(0.2) if one.error() is None]
@@ -59,7 +59,7 @@ def take(consumer: ShareConsumer, enough: Callable[[list[Message]], bool]) -> li
 
 
 def work_off(consumer: ShareConsumer, done: Callable[[Message], bool]) -> list[str]:
-    """Accepts all that comes, until `done`; the values of what was accepted for sure, in order."""
+    """Accepts all messages until `done`; returns the values of the durably accepted ones, in order."""
     accepted: list[str] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -74,7 +74,7 @@ def work_off(consumer: ShareConsumer, done: Callable[[Message], bool]) -> list[s
 
 
 def commits(consumer: ShareConsumer) -> bool:
-    """Whether what was acknowledged is durable, all of it."""
+    """Whether all acknowledgements are durable."""
     try:
         outcomes = consumer.commit_sync(PATIENCE_SECONDS)
     except KafkaException:

@@ -56,9 +56,9 @@ def commit(servers: str, group: str, topic: str, offset: int) -> None:
 
 
 def starts_at(servers: str, topic: str, offset: int) -> None:
-    """Returns when everything before this offset is gone, and not more."""
+    """Returns when the records before this offset, and no others, are deleted."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    with consumer(servers, "nobody") as one:
+    with consumer(servers, "reader") as one:
         while (start := one.get_watermark_offsets(TopicPartition(topic, 0), 10.0)[0]) < offset:
             assert time.monotonic() < deadline, f"the log starts at {start}"
             time.sleep(LOOK_AGAIN_SECONDS)
@@ -66,7 +66,7 @@ def starts_at(servers: str, topic: str, offset: int) -> None:
 
 
 def accept(servers: str, queue: str, topic: str, count: int) -> None:
-    """Works off the first of what is there; the rest goes back."""
+    """Accepts the first messages; the others are released."""
     with worker(servers, queue, topic) as one:
         messages = take(one, lambda got: len(got) >= count)
         for message in messages[:count]:
@@ -74,7 +74,7 @@ def accept(servers: str, queue: str, topic: str, count: int) -> None:
         one.commit_sync(PATIENCE_SECONDS)
 
 
-def test_records_go_when_group_queue_and_subscription_have_acked_them(
+def test_records_are_deleted_when_group_queue_and_subscription_have_acked_them(
     broker: Broker, topic: str, unique: Callable[[str], str]
 ) -> None:
     servers, group, queue = broker.bootstrap_servers, unique("group"), unique("queue")
@@ -98,7 +98,9 @@ def test_a_deleted_group_no_longer_holds_records_back(
     broker: Broker, topic: str, unique: Callable[[str], str]
 ) -> None:
     servers, slow = broker.bootstrap_servers, unique("slow")
-    commit(servers, slow, topic, 4)  # the slow one first: nothing holds back what was deleted already
+    commit(
+        servers, slow, topic, 4
+    )  # the slow one first: records that are deleted already cannot be held back
     commit(servers, unique("quick"), topic, 10)
     starts_at(servers, topic, 4)
     admin = AdminClient({"bootstrap.servers": servers})
@@ -106,7 +108,7 @@ def test_a_deleted_group_no_longer_holds_records_back(
     starts_at(servers, topic, 10)
 
 
-def test_a_forgotten_subscription_no_longer_holds_records_back(
+def test_a_deleted_subscription_no_longer_holds_records_back(
     broker: Broker, topic: str, unique: Callable[[str], str]
 ) -> None:
     servers = broker.bootstrap_servers
@@ -122,7 +124,7 @@ def test_a_forgotten_subscription_no_longer_holds_records_back(
 def test_a_consumer_that_has_committed_nothing_so_far_loses_nothing(
     broker: Broker, topic: str, unique: Callable[[str], str]
 ) -> None:
-    """A topic without such a consumer tells when a round is over that both were looked at in."""
+    """A topic without such a consumer shows when a cleanup round over both topics has ended."""
     servers, quick = broker.bootstrap_servers, unique("quick")
     other = with_ten_records(servers, unique("other"))
     with consumer(servers, unique("reader")) as reader:

@@ -67,7 +67,7 @@ def test_a_group_commits_and_a_new_member_resumes_there(broker: Broker, unique: 
 
 
 class Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
-    """One member's view of its share, and the bell that rings for all members when it changes."""
+    """One member's assignment, and a condition that notifies all members when it changes."""
 
     def __init__(self, changed: asyncio.Condition) -> None:
         self.held: set[TopicPartition] = set()

@@ -1,4 +1,4 @@
-"""Features of the clients that most programs never touch, and that break first when a broker guesses."""
+"""Features of the clients that few programs use, and that need exact behaviour of the broker."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def test_a_reader_may_start_in_the_middle_of_a_batch_and_pause(
     assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_SECONDS) == (0, 100)
 
 
-def test_commit_metadata_is_kept_to_the_letter(
+def test_commit_metadata_is_kept_unchanged(
     broker: Broker, unique: Unique, make: Callable[..., Consumer]
 ) -> None:
     topic, group = unique("meta"), unique("g")
@@ -168,7 +168,7 @@ def test_topic_ids_are_stable_and_new_for_a_new_topic(
     assert topic_id() != first
 
 
-def test_clients_are_told_what_they_may_do(broker: Broker, admin: AdminClient, unique: Unique) -> None:
+def test_clients_get_their_authorized_operations(broker: Broker, admin: AdminClient, unique: Unique) -> None:
     name = unique("may")
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENCE_SECONDS)
     described = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)[name]

@@ -1,4 +1,4 @@
-"""Real clients of a cluster: leaders and coordinators move, a node goes and comes back, and nobody loses anything."""
+"""Real clients of a cluster: leaders and coordinators move, a node stops and returns, and nothing is lost."""
 
 import asyncio
 import shutil
@@ -48,7 +48,7 @@ def follower(trio: Trio, topic: str, index: int = 0) -> int:
 
 
 def read(reader: Consumer, count: int) -> list[Message]:
-    """That a broker is away meanwhile is told as an event, and is none of our business."""
+    """Ignores events about unreachable brokers."""
     found: list[Message] = []
     for _ in range(int(PATIENCE_SECONDS * 20)):
         message = reader.poll(0.05)
@@ -105,7 +105,7 @@ def test_an_idempotent_producer_follows_every_leader_without_loss_or_repetition(
     assert [message.offset() for message in found] == list(range(number))
 
 
-def test_a_cut_costs_nothing_that_was_acknowledged(trio: Trio, topic: str) -> None:
+def test_a_network_cut_loses_nothing_that_was_acknowledged(trio: Trio, topic: str) -> None:
     writer = Producer(
         {
             "bootstrap.servers": trio.bootstrap_servers,
@@ -136,8 +136,8 @@ def test_a_cut_costs_nothing_that_was_acknowledged(trio: Trio, topic: str) -> No
     reader.close()
 
 
-def test_a_reader_goes_on_where_it_was_under_the_next_leader(trio: Trio, topic: str) -> None:
-    """It checks by epoch whether what it has read was cut, and it was not."""
+def test_a_reader_continues_at_its_offset_under_the_next_leader(trio: Trio, topic: str) -> None:
+    """It checks by epoch whether its records were truncated, and they were not."""
     servers = {"bootstrap.servers": trio.bootstrap_servers, **FAST}
     writer, seen = Producer({**servers, "enable.idempotence": True}), []
     reader = Consumer({**servers, "group.id": topic, "auto.offset.reset": "error"})
@@ -155,7 +155,7 @@ def test_a_reader_goes_on_where_it_was_under_the_next_leader(trio: Trio, topic: 
     assert watermarks == (0, 5)
 
 
-def test_a_group_goes_on_when_its_coordinator_moves(trio: Trio, topic: str, unique: Unique) -> None:
+def test_a_group_continues_when_its_coordinator_moves(trio: Trio, topic: str, unique: Unique) -> None:
     servers = {"bootstrap.servers": trio.bootstrap_servers, **FAST}
     group = unique("g")
     settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -186,7 +186,7 @@ def _until_answered(reader: Consumer, question: Callable[[], T]) -> T:
     raise AssertionError("never answered")
 
 
-def test_a_node_that_stops_and_comes_back_is_hardly_noticed(trio: Trio, topic: str) -> None:
+def test_clients_continue_while_a_node_stops_and_returns(trio: Trio, topic: str) -> None:
     servers = {"bootstrap.servers": trio.bootstrap_servers, **FAST}
     writer = Producer({**servers, "enable.idempotence": True})
     failed: list[object] = []
@@ -295,7 +295,7 @@ async def _follow_leaders(trio: Trio, name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_kcat_shows_all_nodes_and_who_leads(trio: Trio, topic: str) -> None:
+def test_kcat_shows_all_nodes_and_the_leader(trio: Trio, topic: str) -> None:
     listed = subprocess.run(
         ["kcat", "-L", "-b", trio.bootstrap_servers, "-t", topic],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""librdkafka, through confluent-kafka: the client that most of the world's bindings stand on."""
+"""librdkafka, through confluent-kafka: the client under most language bindings."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,7 @@ def read(reader: Consumer, count: int) -> list[Message]:
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_what_is_produced_is_consumed_with_every_codec_and_ack(
+def test_records_are_produced_and_consumed_with_every_codec_and_acks_setting(
     broker: Broker, admin: AdminClient, unique: Unique, codec: str, acks: str
 ) -> None:
     topic = make_topic(admin, unique("codec"))
@@ -217,7 +217,7 @@ def test_deleted_records_are_gone_and_the_rest_stays(
     reader.close()
 
 
-def test_groups_are_listed_described_moved_and_deleted(
+def test_groups_are_listed_described_reset_and_deleted(
     broker: Broker, admin: AdminClient, unique: Unique
 ) -> None:
     topic, group = make_topic(admin, unique("groups")), unique("group")

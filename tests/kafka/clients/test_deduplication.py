@@ -1,4 +1,4 @@
-"""Messages with an id are stored once, from any client, also when it comes back as another producer after a kill -9."""
+"""Messages with an id are stored once, from any client, also if a new producer sends them again after a kill -9."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from tests.node.processes import BrokerProcess
 
 Unique = Callable[[str], str]
 Send = Callable[[str, str, list[str]], list[int]]
-"""Sends one message for each id, by a producer of its own, and waits for each; the offsets that it was told."""
+"""Sends one message for each id, with a new producer, waits for each, and returns the acknowledged offsets."""
 Read = Callable[[str, str, int], list[str]]
 """The values of that many records from the beginning."""
 
@@ -123,7 +123,7 @@ READERS = [with_confluent_kafka, with_aiokafka, with_kafka_python]
 
 
 @pytest.mark.parametrize("send", SENDERS)
-def test_a_new_producer_that_sends_all_again_is_told_where_the_first_ones_are(
+def test_a_new_producer_that_sends_all_again_gets_the_first_offsets(
     broker: Broker, unique: Unique, send: Send
 ) -> None:
     topic, ids = unique("once"), [f"id {number}" for number in range(ID_COUNT)]
@@ -137,7 +137,7 @@ def test_a_new_producer_that_sends_all_again_is_told_where_the_first_ones_are(
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_consumers_pass_over_what_an_idempotent_producer_s_duplicates_leave(
+def test_consumers_skip_the_empty_batches_of_an_idempotent_producers_duplicates(
     broker: Broker, unique: Unique, read: Read
 ) -> None:
     topic, send = unique("once"), by_confluent_kafka(True)
@@ -148,7 +148,7 @@ def test_consumers_pass_over_what_an_idempotent_producer_s_duplicates_leave(
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_left_of_a_batch_is_read_whatever_its_codec(
+def test_the_rest_of_a_deduplicated_batch_is_readable_with_every_codec(
     broker: Broker, unique: Unique, codec: str
 ) -> None:
     topic = unique("once")
@@ -189,7 +189,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
     running.kill()
 
 
-def test_after_kill_9_everything_that_is_sent_again_is_still_stored_once(process: BrokerProcess) -> None:
+def test_messages_sent_again_after_kill_9_are_still_stored_once(process: BrokerProcess) -> None:
     ids = [f"id {number}" for number in range(ID_COUNT)]
     senders: dict[str, Send] = {param.id or "": param.values[0] for param in SENDERS}  # type: ignore[misc]
     for topic, send in senders.items():
@@ -205,8 +205,8 @@ def test_after_kill_9_everything_that_is_sent_again_is_still_stored_once(process
         assert with_confluent_kafka(process.bootstrap_servers, topic, ID_COUNT + 1) == [*ids, "new"]
 
 
-def test_a_job_that_starts_over_after_each_kill_9_leaves_each_message_once(process: BrokerProcess) -> None:
-    """It does not know what was stored when the broker died, so it sends everything again, as another producer."""
+def test_a_job_that_restarts_after_each_kill_9_stores_each_message_once(process: BrokerProcess) -> None:
+    """It does not know which messages were stored when the broker died, so it sends all again, with a new producer."""
     topic, count = "jobs", 400
     make_topic(process.bootstrap_servers, topic, dedup_window_ms="600000")
     for kill_after in (50, 150, 300):
@@ -251,7 +251,7 @@ def start_over(bootstrap_servers: str, topic: str, count: int, until: int, *, id
 # --- one producer at a time
 
 
-def test_a_second_producer_learns_who_writes_and_may_write_when_that_one_has_closed(
+def test_a_second_producer_is_refused_with_the_name_of_the_first_until_that_one_closes(
     broker: Broker, unique: Unique
 ) -> None:
     topic, refusals = unique("payments"), list[KafkaError]()
@@ -275,7 +275,7 @@ def test_a_second_producer_learns_who_writes_and_may_write_when_that_one_has_clo
     assert [error.name() for error in refusals] == ["POLICY_VIOLATION"]
     first.produce(topic, b"3", on_delivery=delivered)
     assert first.flush(PATIENCE_SECONDS) == 0
-    del first  # the broker notices a moment later
+    del first  # the broker sees that a moment later
     while refusals:
         refusals.clear()
         second.produce(topic, b"4", on_delivery=delivered)

@@ -30,7 +30,7 @@ def consumer(broker: Broker, *topics: str, **settings: object) -> KafkaConsumer:
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back_whatever_the_codec(broker: Broker, unique: Unique, codec: str | None) -> None:
+def test_records_round_trip_with_every_codec(broker: Broker, unique: Unique, codec: str | None) -> None:
     topic = unique("kp")
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, acks="all", compression_type=codec)
     sent = [

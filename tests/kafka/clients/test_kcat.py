@@ -1,4 +1,4 @@
-"""kcat on an old librdkafka (Debian's): what a shell user has at hand."""
+"""kcat on an old librdkafka (Debian's)."""
 
 import shutil
 import subprocess
@@ -63,7 +63,7 @@ def test_offsets_are_queried_by_time(broker: Broker, unique: Unique) -> None:
 
 
 class BalancedKcat:
-    """A `kcat -G` that runs until it is told to stop; it tells of every rebalance on its standard error."""
+    """A `kcat -G` that runs until it is stopped; it prints every rebalance on its standard error."""
 
     def __init__(self, broker: Broker, group: str, topic: str) -> None:
         fast = ("-X", "heartbeat.interval.ms=200", "-X", "session.timeout.ms=6000")

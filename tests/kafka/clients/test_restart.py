@@ -1,4 +1,4 @@
-"""A broker that comes back on the same port with the same folder: clients go on where they were."""
+"""A broker that restarts on the same port with the same folder: clients continue at their positions."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ def start(tmp_path: Path) -> Start:
 
 
 def next_message(reader: Consumer) -> Message:
-    """The next message. That the broker is away meanwhile is told as an event, and is none of our business."""
+    """The next message. Ignores events about an unreachable broker."""
     for _ in range(int(PATIENCE_SECONDS * 10)):
         message = reader.poll(0.1)
         if message is not None and message.error() is None:
@@ -38,7 +38,7 @@ def next_message(reader: Consumer) -> Message:
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_librdkafka_goes_on_under_each_new_leader_epoch(start: Start, static: bool) -> None:
+def test_librdkafka_continues_under_each_new_leader_epoch(start: Start, static: bool) -> None:
     with start() as broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers, **FAST}
         settings = {"group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -81,7 +81,7 @@ def test_an_idempotent_producer_repeats_nothing_and_loses_nothing(start: Start) 
                 "t", str(next(numbers)).encode(), on_delivery=lambda _, sent: acked.append(sent.offset())
             )
         writer.poll(0)
-    for _ in range(500):  # the broker is away, perhaps with requests whose answers were never sent
+    for _ in range(500):  # the broker is down, perhaps with requests that were never answered
         writer.produce(
             "t", str(next(numbers)).encode(), on_delivery=lambda _, sent: acked.append(sent.offset())
         )
@@ -96,7 +96,7 @@ def test_an_idempotent_producer_repeats_nothing_and_loses_nothing(start: Start) 
         reader.close()
 
 
-def test_aiokafka_goes_on(start: Start) -> None:
+def test_aiokafka_continues(start: Start) -> None:
     async def scenario() -> None:
         broker = start().__enter__()
         servers = broker.bootstrap_servers
@@ -122,7 +122,7 @@ def test_aiokafka_goes_on(start: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_kafka_python_goes_on(start: Start) -> None:
+def test_kafka_python_continues(start: Start) -> None:
     with start() as broker:
         quick = {"bootstrap_servers": broker.bootstrap_servers, "reconnect_backoff_max_ms": 200}
         producer = KafkaProducer(enable_idempotence=True, retries=1000, **quick)

@@ -1,4 +1,4 @@
-"""confluent-kafka's share consumer on a queue, unmodified: accept, release, reject, locks that end, many workers."""
+"""confluent-kafka's share consumer on a queue, unmodified: accept, release, reject, expired locks, many workers."""
 
 import threading
 from collections import Counter
@@ -69,7 +69,9 @@ def test_messages_come_back_when_their_lock_runs_out(queue: tuple[str, str, str]
         assert any(error is not None for error in late.values()), "what another has by now cannot be accepted"
 
 
-def test_what_is_delivered_too_often_goes_to_the_dead_letters_whole(queue: tuple[str, str, str]) -> None:
+def test_a_message_that_is_delivered_too_often_becomes_a_complete_dead_letter(
+    queue: tuple[str, str, str],
+) -> None:
     servers, topic, group = queue
     configure(servers, group, share_delivery_count_limit="2")
     with worker(servers, group, topic) as consumer:
@@ -137,10 +139,10 @@ def test_many_workers_share_the_messages_and_each_is_done_once(
     for thread in threads:
         thread.join()
     assert done == Counter(wanted)
-    assert len(by) == 4, f"somebody starved: {by}"
+    assert len(by) == 4, f"a consumer starved: {by}"
 
 
-def test_done_is_done_also_after_a_restart(tmp_path: Path) -> None:
+def test_accepted_messages_are_not_delivered_after_a_restart(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker:
         configure(broker.bootstrap_servers, "workers", **EARLIEST)
         publish(broker.bootstrap_servers, "jobs", [str(number) for number in range(10)])

@@ -1,4 +1,4 @@
-"""Messages that say themselves when they are due and how long they are of use, from an unmodified producer."""
+"""Messages with headers for delay and expiry, from an unmodified producer."""
 
 import time
 from collections.abc import Callable
@@ -45,7 +45,9 @@ def test_a_delayed_message_is_delivered_when_it_is_due_and_not_before(
         assert late == ["at", "delay"]
 
 
-def test_readers_and_groups_see_the_log_as_it_is(broker: Broker, unique: Callable[[str], str]) -> None:
+def test_readers_and_consumer_groups_ignore_delay_and_expiry(
+    broker: Broker, unique: Callable[[str], str]
+) -> None:
     topic, servers = unique("jobs"), broker.bootstrap_servers
     send(servers, topic, [("later", {"penstock-delay-ms": "600000"}), ("gone", {"penstock-ttl-ms": "1"})])
     reader = Consumer(

@@ -1,4 +1,4 @@
-"""`cleanup.policy=acked` on three nodes: groups and queues are kept here and there, and whoever keeps them may go."""
+"""`cleanup.policy=acked` on three nodes: groups and queues have different coordinators, which may fail."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from penstock.node.coordination import acked_cleanup
 from penstock.node.queues import Acknowledgement, QueueDriver
 from penstock.queue import AckKind
 from penstock.types import NodeId
-from tests.kafka.asking import EARLIEST, create, offset_at, write
+from tests.kafka.requests import EARLIEST, create, offset_at, write
 from tests.kafka.trio import LOOK_AGAIN_SECONDS, PATIENCE_SECONDS, Trio
 
 Unique = Callable[[str], str]
@@ -36,7 +36,7 @@ def trio() -> Iterator[Trio]:
 
 @pytest.fixture
 def topic(trio: Trio, unique: Unique) -> str:
-    """With ten records of long ago. Each node coordinates a third of all groups."""
+    """A topic with ten old records. Each node coordinates a third of all groups."""
     for index, node_id in enumerate((1, 2, 3)):
         hand_over(trio, OFFSETS_TOPIC, node_id, index)
     name = unique("acked")
@@ -57,7 +57,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def hand_over(trio: Trio, topic: str, to: int, index: int = 0) -> None:
-    """Again and again: a node that was cut off a moment ago has to catch up before it can lead."""
+    """Retries: a node that was cut off a moment ago has to catch up before it can lead."""
 
     def leads() -> bool:
         leader = trio.leader(topic, index)
@@ -81,13 +81,13 @@ def group_at(trio: Trio, unique: Unique, node_id: int) -> str:
 
 
 def commit(trio: Trio, group: str, topic: str, offset: int) -> None:
-    """At the group's coordinator, wherever that is by now."""
+    """At the group's current coordinator."""
     row = OffsetToCommit(topic=topic, partition=0, offset=offset, metadata="")
     request = CommitRequest(group_id=group, offsets=(row,))
 
     def is_committed() -> bool:
-        home = trio.leader(OFFSETS_TOPIC, index_of(group), among=tuple(trio.running))
-        result = trio.run(trio.node(home).groups.commit(request))
+        coordinator = trio.leader(OFFSETS_TOPIC, index_of(group), among=tuple(trio.running))
+        result = trio.run(trio.node(coordinator).groups.commit(request))
         return list(result.errors.values()) == [ErrorCode.NONE]
 
     until(is_committed)
@@ -106,7 +106,7 @@ def clean(trio: Trio, node_id: int, topic: str) -> int:
 
 
 def starts_at(trio: Trio, topic: str, offset: int, *, among: tuple[int, ...] = ()) -> None:
-    """Returns when its leader has deleted all before, and a client is told so."""
+    """Returns when its leader has deleted all records before, and clients see that."""
     leader = trio.leader(topic, among=among)
     until(lambda: clean(trio, leader, topic) >= offset)
     with trio.client(leader) as client:
@@ -116,7 +116,7 @@ def starts_at(trio: Trio, topic: str, offset: int, *, among: tuple[int, ...] = (
 # --- groups
 
 
-def test_groups_count_wherever_they_are_coordinated(trio: Trio, topic: str, unique: Unique) -> None:
+def test_groups_of_all_coordinators_count(trio: Trio, topic: str, unique: Unique) -> None:
     groups = [group_at(trio, unique, node_id) for node_id in (1, 2, 3)]
     for group, offset in zip(groups, (10, 3, 7), strict=True):
         commit(trio, group, topic, offset)
@@ -127,14 +127,14 @@ def test_groups_count_wherever_they_are_coordinated(trio: Trio, topic: str, uniq
     starts_at(trio, topic, 9)
 
 
-def test_replicas_follow_where_the_log_of_their_leader_starts(trio: Trio, topic: str, unique: Unique) -> None:
+def test_replicas_follow_the_log_start_of_their_leader(trio: Trio, topic: str, unique: Unique) -> None:
     commit(trio, group_at(trio, unique, 1), topic, 6)
     starts_at(trio, topic, 6)
     replicas = [trio.replica(follower, topic) for follower in trio.followers(topic)]
     trio.eventually(lambda: all(replica.start_offset == 6 for replica in replicas))
 
 
-def test_nothing_goes_while_a_coordinator_cannot_be_asked_and_its_successor_knows_its_groups(
+def test_nothing_is_deleted_while_a_coordinator_is_unreachable_and_its_successor_knows_its_groups(
     trio: Trio, topic: str, unique: Unique
 ) -> None:
     leader = trio.leader(topic)
@@ -149,10 +149,10 @@ def test_nothing_goes_while_a_coordinator_cannot_be_asked_and_its_successor_know
     starts_at(trio, topic, 10)
 
 
-def test_a_coordinator_that_may_have_been_replaced_tells_nothing(
+def test_a_coordinator_that_may_have_been_replaced_reports_no_offsets(
     trio: Trio, topic: str, unique: Unique
 ) -> None:
-    """It does not know who has come at its successor."""
+    """It does not know the groups that were created at its successor."""
     leader = trio.leader(topic)
     silent, other = trio.followers(topic)
     commit(trio, group_at(trio, unique, leader), topic, 10)
@@ -166,13 +166,13 @@ def test_a_coordinator_that_may_have_been_replaced_tells_nothing(
 
 
 async def _told(trio: Trio, node_id: int, topic_id: UUID) -> list[int]:
-    """Partitions of the offsets topic whose groups this node tells about."""
+    """Partitions of the offsets topic whose groups this node reports."""
     calls, request = trio.node(node_id).calls, ListAckedOffsets([(topic_id, [0])])
     answer = await calls.ask(AtNode(NodeId(node_id)), methods.LIST_ACKED_OFFSETS, request, caller=BROKER)
     return [index for kind, index, _ in answer.sources if kind == 0]
 
 
-def test_a_new_leader_goes_on_where_the_last_one_was(trio: Trio, topic: str, unique: Unique) -> None:
+def test_a_new_leader_continues_the_cleanup_of_the_last_one(trio: Trio, topic: str, unique: Unique) -> None:
     first = trio.leader(topic)
     second = trio.followers(topic)[0]
     commit(trio, slow := group_at(trio, unique, second), topic, 4)
@@ -197,7 +197,7 @@ def test_a_node_that_does_not_lead_deletes_nothing(trio: Trio, topic: str, uniqu
     starts_at(trio, topic, 10)
 
 
-def test_an_operator_is_told_who_does_not_answer(
+def test_the_log_names_the_node_that_does_not_answer(
     trio: Trio, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acked_cleanup, "WARN_AFTER_ROUNDS", 2)
@@ -233,10 +233,8 @@ def accept(trio: Trio, driver: QueueDriver, first: int, last: int) -> None:
     trio.run(work())
 
 
-def test_a_queue_counts_wherever_its_state_is_kept_and_whoever_leads_its_partition(
-    trio: Trio, topic: str, unique: Unique
-) -> None:
-    """It begins at the end of the log, so the records that were there before are nothing to it."""
+def test_a_queue_counts_with_any_coordinator_and_any_leader(trio: Trio, topic: str, unique: Unique) -> None:
+    """It begins at the end of the log, so earlier records do not matter to it."""
     workers = unique("workers")
     driver = queue(trio, workers, topic)
     with trio.client(trio.leader(topic)) as client:
@@ -254,9 +252,7 @@ def test_a_queue_counts_wherever_its_state_is_kept_and_whoever_leads_its_partiti
     starts_at(trio, topic, 20)
 
 
-def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
-    trio: Trio, topic: str, unique: Unique
-) -> None:
+def test_a_queue_reports_only_durable_progress(trio: Trio, topic: str, unique: Unique) -> None:
     leader = trio.leader(topic)
     workers = unique("workers")
     driver = queue(trio, workers, topic)
@@ -275,4 +271,4 @@ def test_a_queue_is_told_to_be_no_further_than_what_cannot_be_lost(
         with pytest.raises(KafkaError):
             trio.run(states.committed_heads(index))
         succeeded(trio, *(one for one in trio.running if one != leader))
-    trio.eventually(lambda: not driver._tasks)  # what was begun there finds the new leader
+    trio.eventually(lambda: not driver._tasks)  # its pending calls find the new leader

@@ -1,4 +1,4 @@
-"""Administration of a cluster: whichever node is asked, whoever decides."""
+"""Administration of a cluster through any node, independent of which one is the controller."""
 
 from collections.abc import Callable
 
@@ -27,8 +27,8 @@ from penstock.kafka.wire.messages.create_partitions import (
 from penstock.kafka.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from penstock.kafka.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from penstock.kafka.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tests.kafka.asking import ask, create, describe, read, write
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask, create, describe, read, write
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -82,7 +82,7 @@ def test_any_node_describes_the_quorum(trio: Trio, node_id: int) -> None:
     assert [one.node_id for one in answer.nodes] == NODES
 
 
-def test_a_controller_that_is_cut_off_sends_its_clients_to_the_next_one(trio: Trio, unique: Unique) -> None:
+def test_a_controller_that_is_cut_off_redirects_clients_to_the_next_one(trio: Trio, unique: Unique) -> None:
     old, name = trio.controller(), unique("late")
     with trio.client(old) as client, trio.cut_off(old):
         assert create(client, name).error_code == ErrorCode.NOT_CONTROLLER
@@ -126,7 +126,7 @@ def alter(client: RawClient, kind: int, resource: str, name: str, operation: int
     return ask(client, key, 1, request, altering.IncrementalAlterConfigsResponse).responses[0].error_code
 
 
-def test_a_node_tells_its_own_configs_and_no_other_nodes(trio: Trio) -> None:
+def test_a_node_describes_its_own_configs_and_no_other_nodes(trio: Trio) -> None:
     for node_id in NODES:
         with trio.client(node_id) as client:
             assert describe_broker(client, str(node_id), "node.id") == (ErrorCode.NONE, [str(node_id)])
@@ -177,7 +177,7 @@ def test_the_preferred_leader_leads_when_the_election_is_answered(trio: Trio, to
         assert elect(client, PREFERRED, topic) == {topic: [ErrorCode.ELECTION_NOT_NEEDED]}
 
 
-def test_an_election_of_everything_names_those_that_needed_one(trio: Trio, topic: str) -> None:
+def test_an_election_of_all_partitions_names_those_that_needed_one(trio: Trio, topic: str) -> None:
     with trio.client(next(one for one in NODES if one != trio.controller())) as client:
         preferred = describe(client, topic).replica_nodes[0]
         trio.hand_over(topic, next(one for one in NODES if one != preferred))
@@ -186,7 +186,7 @@ def test_an_election_of_everything_names_those_that_needed_one(trio: Trio, topic
     assert trio.leader(topic) == preferred
 
 
-def test_an_unclean_election_is_not_to_be_had(trio: Trio, topic: str) -> None:
+def test_an_unclean_election_is_refused(trio: Trio, topic: str) -> None:
     with trio.client(2) as client:
         assert elect(client, UNCLEAN, topic) == {topic: [ErrorCode.ELECTION_NOT_NEEDED]}
         assert elect(client, UNCLEAN, None) == {}
@@ -205,7 +205,7 @@ def reassign(client: RawClient, topic: str, replicas: list[int] | None) -> int:
     return answer.responses[0].partitions[0].error_code
 
 
-def under_way(client: RawClient, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
+def ongoing(client: RawClient, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
     wanted = moves.ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0])
     request = moves.ListPartitionReassignmentsRequest(topics=[wanted], timeout_ms=10_000)
     key = ApiKey.LIST_PARTITION_REASSIGNMENTS
@@ -228,7 +228,7 @@ def test_a_partition_moves_with_its_records(trio: Trio, unique: Unique) -> None:
         new = old % 3 + 1
         assert reassign(client, name, [new]) == ErrorCode.NONE
         trio.eventually(lambda: trio.node(1).metadata.state.topics[name].assignments[0].replicas == (new,))
-        assert under_way(client, name) == []
+        assert ongoing(client, name) == []
     assert trio.leader(name) == new
     with trio.client(new) as reader, trio.client(old) as gone:
         found = read(reader, name)
@@ -237,27 +237,27 @@ def test_a_partition_moves_with_its_records(trio: Trio, unique: Unique) -> None:
         assert read(gone, name).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_move_that_cannot_get_on_is_shown_and_can_be_cancelled(trio: Trio, unique: Unique) -> None:
+def test_a_stalled_move_is_listed_and_can_be_cancelled(trio: Trio, unique: Unique) -> None:
     name = unique("stuck")
     with trio.client(1) as asked:
         create(asked, name, replicas=1)
     old = trio.leader(name)
     new = next(one for one in NODES if one not in (old, trio.controller()))
     with trio.client(trio.controller()) as client, trio.cut_off(new):
-        assert under_way(client, name) == []
+        assert ongoing(client, name) == []
         assert reassign(client, name, [new]) == ErrorCode.NONE
-        assert under_way(client, name) == [(sorted([old, new]), [new], [old])]
+        assert ongoing(client, name) == [(sorted([old, new]), [new], [old])]
         shown = describe(client, name)
         assert (sorted(shown.replica_nodes), shown.isr_nodes) == (sorted([old, new]), [old])
         assert reassign(client, name, None) == ErrorCode.NONE
-        assert under_way(client, name) == []
+        assert ongoing(client, name) == []
         assert reassign(client, name, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         assert describe(client, name).replica_nodes == [old]
     with trio.client(trio.leader(name)) as client:
         assert write(client, name).error_code == ErrorCode.NONE
 
 
-def test_each_node_tells_of_the_folders_of_its_own_replicas(trio: Trio, unique: Unique) -> None:
+def test_each_node_describes_the_folders_of_its_own_replicas(trio: Trio, unique: Unique) -> None:
     name = unique("folders")
     with trio.client(1) as client:
         create(client, name, replicas=1)

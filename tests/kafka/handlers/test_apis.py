@@ -121,7 +121,7 @@ def record(
     return Record(offset, time_ms, key, value, ())
 
 
-# --- what is advertised
+# --- advertised APIs
 
 
 def test_every_advertised_api_has_a_handler_and_the_codec_knows_its_versions() -> None:
@@ -157,15 +157,13 @@ def metadata_code(client: RawClient, name: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "ä"])
-def test_a_topic_name_that_kafka_would_not_take_is_refused(client: RawClient, name: str) -> None:
+def test_a_topic_name_that_kafka_would_refuse_is_refused(client: RawClient, name: str) -> None:
     answer = create(client, name)
     assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert answer.topics[0].error_message
 
 
-def test_one_request_that_names_a_topic_twice_creates_it_not_at_all(
-    client: RawClient, unique: Unique
-) -> None:
+def test_a_request_that_names_a_topic_twice_does_not_create_it(client: RawClient, unique: Unique) -> None:
     name = unique("twice")
     topics = [CreatableTopic(name=name, num_partitions=count, replication_factor=1) for count in (1, 2)]
     answer = ask(client, CreateTopicsResponse, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics))
@@ -218,14 +216,14 @@ def test_partitions_are_described_page_by_page(client: RawClient, unique: Unique
 # --- topic rules on records
 
 
-def test_a_compacted_topic_wants_keys(client: RawClient, unique: Unique) -> None:
+def test_a_compacted_topic_requires_keys(client: RawClient, unique: Unique) -> None:
     name = unique("keys")
     create(client, name, cleanup_policy="compact")
     assert code_of(produce(client, name, record(key=None))) == ErrorCode.INVALID_RECORD
     assert code_of(produce(client, name, record())) == ErrorCode.NONE
 
 
-def test_log_append_time_is_the_brokers_and_is_told_to_the_producer(
+def test_log_append_time_is_the_brokers_and_is_returned_to_the_producer(
     client: RawClient, unique: Unique
 ) -> None:
     name = unique("stamped")
@@ -237,7 +235,7 @@ def test_log_append_time_is_the_brokers_and_is_told_to_the_producer(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_a_topics_own_codec_is_applied_to_what_producers_send(
+def test_a_topics_own_codec_is_applied_to_produced_batches(
     client: RawClient, unique: Unique, codec: str
 ) -> None:
     name = unique("codec")
@@ -249,7 +247,9 @@ def test_a_topics_own_codec_is_applied_to_what_producers_send(
     assert [row.value for row in fetch(client, name)] == [b"x" * 500, b"y"]
 
 
-def test_a_bomb_is_refused_by_a_topic_that_would_have_to_unpack_it(client: RawClient, unique: Unique) -> None:
+def test_a_decompression_bomb_is_refused_by_a_topic_that_recompresses(
+    client: RawClient, unique: Unique
+) -> None:
     for rule in ({"compression_type": "gzip"}, {"cleanup_policy": "compact"}):
         name = unique("bomb")
         create(client, name, **rule)
@@ -295,7 +295,7 @@ def test_zstd_from_a_client_too_old_to_read_it_is_refused(client: RawClient, uni
     )
 
 
-def test_acks_all_is_refused_where_more_replicas_are_wanted_than_there_are(
+def test_acks_all_is_refused_if_min_insync_replicas_exceeds_the_replicas(
     client: RawClient, unique: Unique
 ) -> None:
     name = unique("insync")
@@ -359,7 +359,7 @@ def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_path: P
     assert len(set(seen)) == 6
 
 
-def test_transactions_are_declined_in_a_way_that_clients_take_as_final(client: RawClient) -> None:
+def test_transactions_are_refused_with_an_error_that_clients_treat_as_final(client: RawClient) -> None:
     request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)
     answer = ask(client, InitProducerIdResponse, ApiKey.INIT_PRODUCER_ID, 4, request)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -380,7 +380,7 @@ def test_transactions_are_declined_in_a_way_that_clients_take_as_final(client: R
     ("timestamp", "offset"),
     [(-2, 0), (-1, 3), (-3, 1), (-4, 0), (-5, -1), (TIME_MS + 1, 1), (TIME_MS * 2, -1)],
 )
-def test_list_offsets_knows_every_kind_of_question(
+def test_list_offsets_supports_every_special_timestamp(
     client: RawClient, unique: Unique, timestamp: int, offset: int
 ) -> None:
     name = unique("list")
@@ -415,7 +415,7 @@ def end_of_epoch(client: RawClient, epoch: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(5, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.NONE)])
-def test_a_client_with_another_epoch_is_told_to_look_again(
+def test_a_client_with_another_epoch_gets_an_epoch_error(
     client: RawClient, unique: Unique, epoch: int, code: ErrorCode
 ) -> None:
     name = unique("epoch")
@@ -429,7 +429,7 @@ def test_a_client_with_another_epoch_is_told_to_look_again(
 def test_offsets_of_an_unknown_group_are_minus_one_without_an_error(
     client: RawClient, unique: Unique
 ) -> None:
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=unique("nobody"), topics=None)])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=unique("missing"), topics=None)])
     answer = ask(client, OffsetFetchResponse, ApiKey.OFFSET_FETCH, 8, request)
     assert answer.groups[0].error_code == ErrorCode.NONE
     assert answer.groups[0].topics == []

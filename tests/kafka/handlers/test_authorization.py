@@ -1,4 +1,4 @@
-"""Every API asks `Resources` before it does or tells anything, with the operations that its row in the registry states.
+"""Every API asks `Resources` before it acts or answers, with the operations that its row in the registry states.
 
 No caller is refused anything yet. Here the decision is replaced by one that refuses everything: each API must then
 answer with an authorization error, or leave everything out of its listing.
@@ -29,8 +29,8 @@ from penstock.node.calls import Calls
 from penstock.node.calls.methods import CREATE_TOPIC
 from penstock.node.resources import Resources
 from penstock.types import Caller, Operation, ResourceType
-from tests.kafka.asking import create, write
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import create, write
 
 AUTHORIZATION_ERRORS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -164,7 +164,7 @@ def _open_session(request: Any, scene: Scene) -> None:
 
 
 def _acknowledge(request: Any, scene: Scene) -> None:
-    """A session must be there to acknowledge something in it."""
+    """A session must exist before an acknowledgement in it."""
     scene.client.call(ApiKey.SHARE_FETCH, 1, filled(ApiKey.SHARE_FETCH, scene))
     request.share_session_epoch = 1
     request.topics[0].partitions[0].acknowledgement_batches[0].acknowledge_types = [1]
@@ -227,7 +227,7 @@ ADAPTATIONS: dict[ApiKey, Callable[[Any, Scene], None]] = {
 
 @contextmanager
 def deciding(allow: bool) -> Iterator[Asked]:
-    """All callers are allowed everything, or nothing; what was asked is noted."""
+    """All callers are allowed everything, or nothing; records the permission checks."""
     asked: Asked = set()
 
     def decide(
@@ -294,7 +294,7 @@ def test_a_caller_without_permissions_learns_and_changes_nothing(
     if not stated(served(key)):
         assert asked_in_vain == set()
     elif key == ApiKey.LIST_GROUPS or (key == ApiKey.DESCRIBE_LOG_DIRS and version < 3):
-        assert asked_in_vain == stated(served(key))  # no place for an error: the listing is empty
+        assert asked_in_vain == stated(served(key))  # no field for an error: the listing is empty
     else:
         assert codes & AUTHORIZATION_ERRORS
         assert codes <= AUTHORIZATION_ERRORS | {ErrorCode.NONE}
@@ -337,7 +337,7 @@ def test_a_topic_is_created_on_behalf_of_the_caller_that_uses_it(scene: Scene) -
 # --- listings
 
 
-def test_listings_leave_everything_out(scene: Scene) -> None:
+def test_listings_of_a_refused_caller_are_empty(scene: Scene) -> None:
     everything: list[tuple[ApiKey, int, Message]] = [
         (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
         (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, paging.DescribeTopicPartitionsRequest()),

@@ -1,4 +1,4 @@
-"""Consumer groups in a cluster: who coordinates them, and what happens to them when that changes."""
+"""Consumer groups in a cluster: their coordinators, and coordinator changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from penstock.kafka.wire.messages.heartbeat import HeartbeatRequest, HeartbeatRe
 from penstock.node.calls import BROKER
 from penstock.node.coordination import core_host
 from penstock.types import TopicPartition
-from tests.kafka.asking import ask
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -31,7 +31,7 @@ def partition_of(trio: Trio, group: str) -> int:
     return offsets_partition(group, trio.node(1).metadata.state.topics[OFFSETS_TOPIC].partitions)
 
 
-def find_home(client: RawClient, group: str) -> finding.FindCoordinatorResponse:
+def find_coordinator(client: RawClient, group: str) -> finding.FindCoordinatorResponse:
     return ask(
         client,
         ApiKey.FIND_COORDINATOR,
@@ -43,21 +43,21 @@ def find_home(client: RawClient, group: str) -> finding.FindCoordinatorResponse:
 
 @pytest.fixture
 def group(trio: Trio, unique: Unique) -> str:
-    """A name whose coordinator is up."""
+    """A name whose coordinator is running."""
     name = unique("group")
     with trio.client(1) as client:
-        find_home(client, name)
+        find_coordinator(client, name)
     trio.leader(OFFSETS_TOPIC, partition_of(trio, name))
     return name
 
 
-def home(trio: Trio, group: str) -> int:
+def coordinator_of(trio: Trio, group: str) -> int:
     return trio.leader(OFFSETS_TOPIC, partition_of(trio, group))
 
 
 def move(trio: Trio, group: str) -> int:
     """Lets another node coordinate the group."""
-    to = next(one for one in trio.running if one != home(trio, group))
+    to = next(one for one in trio.running if one != coordinator_of(trio, group))
     trio.hand_over(OFFSETS_TOPIC, to, partition_of(trio, group))
     return to
 
@@ -108,10 +108,10 @@ def join(client: RawClient, group: str, member_id: str = "") -> joining.JoinGrou
 def test_every_node_finds_the_same_coordinator_and_only_that_one_answers(
     trio: Trio, topic: str, group: str
 ) -> None:
-    at = home(trio, group)
+    at = coordinator_of(trio, group)
     for node_id in trio.running:
         with trio.client(node_id) as client:
-            found = find_home(client, group)
+            found = find_coordinator(client, group)
             assert (found.error_code, found.node_id, (found.host, found.port)) == (
                 ErrorCode.NONE,
                 at,
@@ -125,7 +125,7 @@ def test_every_node_finds_the_same_coordinator_and_only_that_one_answers(
 def test_groups_are_listed_by_their_coordinators(trio: Trio, topic: str, unique: Unique, group: str) -> None:
     names = [unique("listed") for _ in range(6)]
     for name in names:
-        with trio.client(home(trio, name)) as client:
+        with trio.client(coordinator_of(trio, name)) as client:
             assert commit(client, name, topic, 1) == ErrorCode.NONE
     listed: list[str] = []
     for node_id in trio.running:
@@ -142,16 +142,16 @@ def test_groups_are_listed_by_their_coordinators(trio: Trio, topic: str, unique:
 # --- moving
 
 
-def test_offsets_are_there_after_the_coordinator_has_moved(trio: Trio, topic: str, group: str) -> None:
+def test_offsets_survive_a_coordinator_change(trio: Trio, topic: str, group: str) -> None:
     for offset in range(3):
-        with trio.client(home(trio, group)) as client:
+        with trio.client(coordinator_of(trio, group)) as client:
             assert commit(client, group, topic, offset) == ErrorCode.NONE
         with trio.client(move(trio, group)) as client:
             assert committed(client, group, topic) == (ErrorCode.NONE, offset)
 
 
-def test_members_that_wait_are_sent_on_when_the_coordinator_moves(trio: Trio, group: str) -> None:
-    at = home(trio, group)
+def test_waiting_joins_are_redirected_when_the_coordinator_moves(trio: Trio, group: str) -> None:
+    at = coordinator_of(trio, group)
     with trio.client(at) as first, trio.client(at) as second, trio.client(at) as third:
         joined = join(first, group)
         assert joined.error_code == ErrorCode.NONE
@@ -175,8 +175,8 @@ def _member_count(trio: Trio, node_id: int, group: str) -> int:
     return len(described.members) if described is not None else 0
 
 
-def test_a_member_that_waits_for_its_assignment_is_sent_on(trio: Trio, group: str) -> None:
-    at = home(trio, group)
+def test_a_waiting_sync_is_redirected_when_the_coordinator_moves(trio: Trio, group: str) -> None:
+    at = coordinator_of(trio, group)
     with trio.client(at) as first, trio.client(at) as second:
         joined = join(first, group)
         second.request(ApiKey.JOIN_GROUP, 3, join_request(group))
@@ -200,8 +200,8 @@ def _waits(trio: Trio, node_id: int, group: str) -> bool:
     return bool(driver._asked)
 
 
-def test_members_go_on_with_the_next_coordinator(trio: Trio, group: str) -> None:
-    with trio.client(home(trio, group)) as client:
+def test_members_continue_with_the_next_coordinator(trio: Trio, group: str) -> None:
+    with trio.client(coordinator_of(trio, group)) as client:
         joined = join(client, group)
         request = syncing.SyncGroupRequest(
             group_id=group,
@@ -217,8 +217,8 @@ def test_members_go_on_with_the_next_coordinator(trio: Trio, group: str) -> None
         assert ask(client, ApiKey.HEARTBEAT, 3, beat, HeartbeatResponse).error_code == ErrorCode.NONE
 
 
-def test_a_coordinator_that_is_cut_off_tells_no_old_offsets(trio: Trio, topic: str, group: str) -> None:
-    old = home(trio, group)
+def test_a_coordinator_that_is_cut_off_returns_no_old_offsets(trio: Trio, topic: str, group: str) -> None:
+    old = coordinator_of(trio, group)
     index = partition_of(trio, group)
     with trio.client(old) as client:
         assert commit(client, group, topic, 1) == ErrorCode.NONE
@@ -229,31 +229,31 @@ def test_a_coordinator_that_is_cut_off_tells_no_old_offsets(trio: Trio, topic: s
                 assert commit(other, group, topic, 2) == ErrorCode.NONE
             assert committed(client, group, topic)[0] in GONE
             assert commit(client, group, topic, 3) in GONE
-    with trio.client(home(trio, group)) as client:
+    with trio.client(coordinator_of(trio, group)) as client:
         assert committed(client, group, topic) == (ErrorCode.NONE, 2)
 
 
 # --- loading
 
 
-def test_a_coordinator_says_that_it_is_loading_until_it_knows_everything(
+def test_a_coordinator_answers_that_it_is_loading_until_it_has_loaded_all_groups(
     trio: Trio, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_host, "LOAD_AT_ONCE_BYTES", 0)
     monkeypatch.setattr(core_host, "RECORDS_PER_TURN", 1)
-    with trio.client(home(trio, group)) as client:
+    with trio.client(coordinator_of(trio, group)) as client:
         for offset in range(50):
             commit(client, group, topic, offset)
-    at = home(trio, group)
+    at = coordinator_of(trio, group)
     to = next(one for one in trio.running if one != at)
     seen = trio.run(_ask_until_loaded(trio, group, topic, at, to))
     assert seen[-2:] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 49]
     assert set(seen[:-2]) <= {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *GONE}
-    assert home(trio, group) == to
+    assert coordinator_of(trio, group) == to
 
 
 async def _ask_until_loaded(trio: Trio, group: str, topic: str, at: int, to: int) -> list[int]:
-    """What the next coordinator says, turn by turn."""
+    """The error codes of the next coordinator, turn by turn."""
     partition = trio.replica(at, OFFSETS_TOPIC, partition_of(trio, group))
     await trio.node(at).controller.hand_over(partition.group, at, to, caller=BROKER)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Messages once, when the leader changes: what was stored is known to the next leader, what was cut away is not."""
+"""Deduplication across leader changes: the next leader knows stored ids, and does not know truncated ones."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import produce
 from penstock.node.dedup import deduplication
-from tests.kafka.asking import ask, create, read
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask, create, read
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -48,7 +48,7 @@ def send(client: RawClient, topic: str, *ids: str, **wishes: int) -> produce.Par
 
 
 def told(client: RawClient, topic: str, *ids: str) -> int:
-    """The offset that the producer is told."""
+    """The offset in the response to the producer."""
     row = send(client, topic, *ids)
     assert row.error_code == ErrorCode.NONE, row.error_message
     return row.base_offset
@@ -70,7 +70,7 @@ def others(trio: Trio, node_id: int) -> tuple[int, ...]:
     return tuple(one for one in trio.running if one != node_id)
 
 
-def test_the_next_leader_knows_what_the_last_one_stored(trio: Trio, once: str) -> None:
+def test_the_next_leader_knows_the_stored_ids(trio: Trio, once: str) -> None:
     leader = trio.leader(once)
     with trio.client(leader) as client:
         assert [told(client, once, one) for one in ("a", "b", "a")] == [0, 1, 0]
@@ -81,7 +81,7 @@ def test_the_next_leader_knows_what_the_last_one_stored(trio: Trio, once: str) -
             assert stored(client, once) == ["a", "b"]
 
 
-def test_a_leader_that_is_not_confirmed_yet_takes_no_duplicate_for_new(trio: Trio, once: str) -> None:
+def test_a_leader_that_is_not_confirmed_yet_stores_no_duplicate(trio: Trio, once: str) -> None:
     leader = trio.leader(once)
     with trio.client(leader) as client:
         told(client, once, "a")
@@ -92,7 +92,7 @@ def test_a_leader_that_is_not_confirmed_yet_takes_no_duplicate_for_new(trio: Tri
         assert told(client, once, "a") == 0
 
 
-def test_only_leaders_remember(trio: Trio, once: str) -> None:
+def test_only_leaders_keep_the_index(trio: Trio, once: str) -> None:
     leader = trio.leader(once)
     with trio.client(leader) as client:
         told(client, once, "a")
@@ -101,11 +101,11 @@ def test_only_leaders_remember(trio: Trio, once: str) -> None:
     trio.eventually(lambda: trio.replica(leader, once) not in trio.node(leader).dedup._partitions)
 
 
-def test_what_was_cut_away_with_its_leader_is_not_remembered(trio: Trio, once: str) -> None:
+def test_truncated_messages_are_not_in_the_index(trio: Trio, once: str) -> None:
     leader = trio.leader(once)
     with trio.client(leader) as client, trio.cut_off(leader):
         told_early = send(client, once, "lost", "sent again", acks=1)
-        assert told_early.error_code == ErrorCode.NONE  # acks=1: it was written, and nobody else has it
+        assert told_early.error_code == ErrorCode.NONE  # acks=1: it was written, and no other node has it
         again = send(client, once, "lost", "sent again", timeout_ms=30_000)
         # It waited for a commit that never came.
         assert again.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -120,7 +120,7 @@ def test_what_was_cut_away_with_its_leader_is_not_remembered(trio: Trio, once: s
         assert stored(client, once) == ["sent again", "lost"]
 
 
-def test_while_a_new_leader_reads_back_a_pipelining_producer_waits_in_order(
+def test_a_pipelining_producer_waits_in_order_while_a_new_leader_loads_its_index(
     trio: Trio, once: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = trio.leader(once)
@@ -142,7 +142,7 @@ def test_while_a_new_leader_reads_back_a_pipelining_producer_waits_in_order(
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_real_producers_that_come_back_after_their_leader_has_gone_store_nothing_twice(
+def test_real_producers_that_retry_after_a_leader_failure_store_nothing_twice(
     trio: Trio, once: str, idempotent: bool
 ) -> None:
     ids = [f"id {number}" for number in range(10)]

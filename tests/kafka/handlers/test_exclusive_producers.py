@@ -6,8 +6,8 @@ import httpx
 
 from penstock import Broker
 from penstock.errors import ErrorCode
-from tests.kafka.asking import create, write
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import create, write
 
 Unique = Callable[[str], str]
 PATIENCE_SECONDS = 40.0
@@ -21,7 +21,9 @@ def publish(broker: Broker, topic: str) -> httpx.Response:
     )
 
 
-def test_who_writes_first_has_the_partition_until_its_connection_ends(broker: Broker, unique: Unique) -> None:
+def test_the_first_producer_owns_the_partition_until_its_connection_ends(
+    broker: Broker, unique: Unique
+) -> None:
     topic = unique("exclusive")
     with RawClient(broker) as second:
         with RawClient(broker) as first:
@@ -33,11 +35,11 @@ def test_who_writes_first_has_the_partition_until_its_connection_ends(broker: Br
             assert f"client 'raw' at {host}:{port} has held it since" in (refused.error_message or "")
             assert write(first, topic).base_offset == 1
         while (answer := write(second, topic)).error_code == ErrorCode.POLICY_VIOLATION:
-            pass  # until the broker has noticed that the first has gone
+            pass  # until the broker has seen the end of the first connection
         assert answer.base_offset == 2
 
 
-def test_publishing_over_http_is_refused_meanwhile_and_keeps_nobody_else_away(
+def test_publishing_over_http_is_refused_meanwhile_and_blocks_no_other_producer(
     broker: Broker, unique: Unique
 ) -> None:
     topic = unique("exclusive")

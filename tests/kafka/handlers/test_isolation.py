@@ -1,4 +1,4 @@
-"""Readers are bounded by the isolation that they ask for. Without transactions both bounds are the same, so these tests
+"""Readers are bounded by their isolation level. Without transactions both bounds are the same, so these tests
 put the last stable offset at 2 of 3 records."""
 
 import pytest

@@ -1,4 +1,4 @@
-"""What nodes of a cluster answer about partitions that they lead, led, or never held."""
+"""Responses of nodes about partitions that they lead, led, or never had."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,7 +20,8 @@ from penstock.kafka.wire.messages.delete_records import (
 )
 from penstock.node.replication.replica import ReplicaFacts
 from penstock.types import Offset
-from tests.kafka.asking import (
+from tests.kafka.raw import RawClient
+from tests.kafka.requests import (
     EARLIEST,
     LATEST,
     ask,
@@ -33,7 +34,6 @@ from tests.kafka.asking import (
     read,
     write,
 )
-from tests.kafka.raw import RawClient
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -43,10 +43,10 @@ def others(trio: Trio, node_id: int) -> tuple[int, ...]:
     return tuple(one for one in trio.running if one != node_id)
 
 
-# --- who may be asked
+# --- leaders and other nodes
 
 
-def test_only_the_leader_takes_writes_and_reads(trio: Trio, topic: str) -> None:
+def test_only_the_leader_serves_writes_and_reads(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     with trio.client(leader) as client:
         assert write(client, topic).error_code == ErrorCode.NONE
@@ -60,7 +60,7 @@ def test_only_the_leader_takes_writes_and_reads(trio: Trio, topic: str) -> None:
             assert end_of_epoch(client, topic, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_every_node_tells_the_same_leader_and_replicas(trio: Trio, topic: str) -> None:
+def test_every_node_returns_the_same_leader_and_replicas(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     trio.eventually(lambda: len(trio.replica(leader, topic).replica.in_sync_nodes()) == 3)
     trio.eventually(lambda: all(_in_sync(trio, one, topic) == {1, 2, 3} for one in (1, 2, 3)))
@@ -79,7 +79,7 @@ def _in_sync(trio: Trio, node_id: int, topic: str) -> set[int]:
 
 
 @pytest.mark.parametrize("node_id", [1, 2, 3])
-def test_a_topic_that_is_made_by_being_used_has_its_leader_in_the_first_answer(
+def test_the_first_metadata_response_for_an_auto_created_topic_has_its_leader(
     trio: Trio, unique: Unique, node_id: int
 ) -> None:
     with trio.client(node_id) as client:
@@ -89,7 +89,7 @@ def test_a_topic_that_is_made_by_being_used_has_its_leader_in_the_first_answer(
     assert sorted(made.replica_nodes) == [1, 2, 3]
 
 
-def test_an_epoch_that_is_past_or_not_known_yet_is_told(trio: Trio, topic: str) -> None:
+def test_an_old_or_unknown_epoch_is_refused(trio: Trio, topic: str) -> None:
     first = trio.leader(topic)
     old = trio.replica(first, topic).term
     trio.hand_over(topic, others(trio, first)[0])
@@ -114,7 +114,7 @@ def test_an_epoch_that_is_past_or_not_known_yet_is_told(trio: Trio, topic: str) 
         assert read(client, topic, epoch=now).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_refusal_says_where_the_leader_is(trio: Trio, topic: str) -> None:
+def test_a_refusal_names_the_leader(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     term = trio.replica(leader, topic).term
     topic_id = trio.node(leader).metadata.state.topics[topic].topic_id
@@ -147,7 +147,7 @@ def test_a_success_carries_no_hints(trio: Trio, topic: str) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 14, 17])
-def test_nobody_fetches_as_a_replica(trio: Trio, topic: str, version: int) -> None:
+def test_a_client_cannot_fetch_as_a_replica(trio: Trio, topic: str, version: int) -> None:
     leader = trio.leader(topic)
     request = fetch_request(topic, 0, replica_id=2)
     request.replica_state = fetch.ReplicaState(replica_id=2) if version >= 15 else None
@@ -163,7 +163,9 @@ def test_nobody_fetches_as_a_replica(trio: Trio, topic: str, version: int) -> No
 # --- losing the lead
 
 
-def test_a_leader_that_is_cut_off_acknowledges_nothing_and_soon_serves_nobody(trio: Trio, topic: str) -> None:
+def test_a_leader_that_is_cut_off_acknowledges_nothing_and_soon_refuses_all_requests(
+    trio: Trio, topic: str
+) -> None:
     old = trio.leader(topic)
     with trio.client(old) as client, trio.cut_off(old):
         refused = write(client, topic, b"lost", timeout_ms=5_000)
@@ -183,7 +185,7 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing_and_soon_serves_nobody(tr
     assert b"lost" not in stored
 
 
-def test_a_fetch_that_waits_is_answered_when_its_leader_leads_no_more(trio: Trio, topic: str) -> None:
+def test_a_waiting_fetch_is_answered_when_its_node_stops_leading(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     with trio.client(leader) as client:
         client.request(ApiKey.FETCH, 12, fetch_request(topic, 0, max_wait_ms=60_000))
@@ -193,16 +195,14 @@ def test_a_fetch_that_waits_is_answered_when_its_leader_leads_no_more(trio: Trio
     assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_producer_without_acks_learns_by_a_closed_connection_that_it_is_wrong_here(
-    trio: Trio, topic: str
-) -> None:
+def test_a_connection_with_acks_0_is_closed_by_a_node_that_does_not_lead(trio: Trio, topic: str) -> None:
     with trio.client(others(trio, trio.leader(topic))[0]) as client:
         client.request(ApiKey.PRODUCE, 9, produce_request(topic, b"v", acks=0))
         assert client.is_closed_by_broker()
 
 
 def test_an_unflushed_majority_is_answered_as_timed_out(trio: Trio, topic: str) -> None:
-    """The leader does not know yet that it is alone: it says what it knows."""
+    """The leader does not know yet that it is alone, so it answers with a timeout."""
     leader = trio.leader(topic)
     with trio.client(leader) as client, trio.cut_off(leader):
         assert write(client, topic, timeout_ms=20).error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -210,7 +210,7 @@ def test_an_unflushed_majority_is_answered_as_timed_out(trio: Trio, topic: str) 
     trio.leader(topic)
 
 
-def test_a_leader_whose_term_is_not_confirmed_knows_no_offsets(trio: Trio, topic: str) -> None:
+def test_a_leader_whose_term_is_not_confirmed_returns_no_offsets(trio: Trio, topic: str) -> None:
     leader = trio.leader(topic)
     with trio.client(leader) as client:
         write(client, topic)
@@ -221,8 +221,8 @@ def test_a_leader_whose_term_is_not_confirmed_knows_no_offsets(trio: Trio, topic
         assert offset_at(client, topic).offset == 1
 
 
-def test_offsets_and_epochs_tell_where_a_log_was_cut(trio: Trio, topic: str) -> None:
-    """What a consumer asks after a failover: did the records that I have read survive?"""
+def test_offsets_and_epochs_show_where_a_log_was_truncated(trio: Trio, topic: str) -> None:
+    """The check of a consumer after a failover: do the records that it has read still exist?"""
     ends = []
     for _ in range(3):
         leader = trio.leader(topic)
@@ -241,7 +241,7 @@ def test_offsets_and_epochs_tell_where_a_log_was_cut(trio: Trio, topic: str) -> 
     assert (unknown.error_code, unknown.leader_epoch, unknown.end_offset) == (ErrorCode.NONE, -1, -1)
 
 
-def test_a_new_leader_never_shows_less_than_the_one_before(trio: Trio, topic: str) -> None:
+def test_a_new_leader_never_has_a_lower_high_watermark_than_the_one_before(trio: Trio, topic: str) -> None:
     shown = [0]
     for _ in range(6):
         leader = trio.leader(topic)
@@ -256,7 +256,7 @@ def test_a_new_leader_never_shows_less_than_the_one_before(trio: Trio, topic: st
 # --- in-sync replicas
 
 
-def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: Unique) -> None:
+def test_acks_all_needs_min_insync_replicas(trio: Trio, unique: Unique) -> None:
     name = unique("strict")
     with trio.client(1) as client:
         create(client, name, min_insync_replicas="3")
@@ -268,7 +268,7 @@ def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: U
         flushed = trio.call(lambda: [row.lag for row in trio.replica(leader, name).replica.progress()])
         assert flushed == [0, 0, 0]
         with trio.cut_off(away):
-            # A majority has it, so it stays; but it is not on three disks.
+            # A majority has it, so it is kept; but it is not on three disks.
             late = write(client, name, timeout_ms=5_000)
             assert late.error_code in (
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -280,15 +280,15 @@ def test_acks_all_wants_as_many_replicas_as_the_topic_does(trio: Trio, unique: U
             trio.eventually(lambda: _in_sync(trio, leader, name) == {1, 2, 3} - {away})
         trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 3)
         while (code := write(client, name).error_code) != ErrorCode.NONE:
-            # A node that just came back may be late once more before it has settled. Then the leader says so: nobody
-            # waits in vain while all are there.
+            # A node that just returned may fall behind once more. Then the leader answers with an error: no producer
+            # waits while all replicas are there.
             assert code in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             trio.eventually(lambda: len(trio.replica(leader, name).replica.in_sync_nodes()) == 3)
 
 
 @contextmanager
 def unflushed(trio: Trio, node_id: int) -> Iterator[None]:
-    """The node's disk takes its time: what is written meanwhile is flushed when this ends."""
+    """The node's flushes wait until this ends."""
     thread: Any = trio.node(node_id).storage.flusher._cycle._thread
     submit, held = thread.submit, list[Any]()
     trio.call(lambda: setattr(thread, "submit", held.append))
@@ -330,7 +330,7 @@ def code_of_answer(client: RawClient) -> int:
 
 @pytest.fixture
 def strict_topic(trio: Trio, unique: Unique) -> str:
-    """Wants three replicas in sync, and has them."""
+    """A topic that needs three replicas in sync, and has them."""
     name = unique("strict")
     with trio.client(1) as client:
         create(client, name, min_insync_replicas="3")
@@ -349,7 +349,7 @@ def test_acks_all_is_answered_also_when_the_leader_itself_is_the_last_to_flush(
         assert code_of_answer(client) == ErrorCode.NONE
 
 
-def test_acks_all_is_answered_when_the_topic_wants_fewer_replicas_by_now(
+def test_acks_all_is_answered_when_min_insync_replicas_is_lowered_meanwhile(
     trio: Trio, strict_topic: str
 ) -> None:
     leader = trio.leader(strict_topic)
@@ -395,8 +395,8 @@ def delete_before(client: RawClient, topic: str, offset: int) -> tuple[int, int]
     return row.error_code, row.low_watermark
 
 
-def test_a_leader_that_may_have_been_deposed_judges_no_sequence(trio: Trio, topic: str) -> None:
-    """Its successor may have taken what it has not; for clients, a wrong sequence is final (Redpanda #3039)."""
+def test_a_leader_that_may_have_been_deposed_refuses_no_sequence(trio: Trio, topic: str) -> None:
+    """Its successor may have accepted more batches; for clients, a sequence error is final (Redpanda #3039)."""
     leader = trio.leader(topic)
 
     def send(sequence: int) -> ErrorCode:

@@ -1,4 +1,4 @@
-"""The controller dies: until the next one is elected, clients ask whom they reach, and are not sent to the dead."""
+"""The controller dies: until the next election, clients use the nodes that they reach, and are not redirected to it."""
 
 from collections.abc import Iterator
 
@@ -9,11 +9,11 @@ from penstock.config import ClusterSettings
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from penstock.kafka.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.kafka.asking import ask
+from tests.kafka.requests import ask
 from tests.kafka.trio import PATIENCE_SECONDS, Trio
 
 SLOW = ClusterSettings(election_timeout_ms=3000, heartbeat_interval_ms=100, auto_rebalance=False)
-"""There is time to ask before anybody else is elected."""
+"""Long enough for requests before the next controller is elected."""
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def trio() -> Iterator[Trio]:
 
 
 def kill_controller(trio: Trio) -> int:
-    """It hands nothing over. Returns when the others have noticed that their connections with it ended."""
+    """It hands nothing over. Returns when the other nodes have lost their connections with it."""
     controller = trio.controller()
     trio.node(controller).ready = False
     trio.stop(controller)
@@ -36,7 +36,7 @@ def kill_controller(trio: Trio) -> int:
     return controller
 
 
-def test_the_others_tell_clients_to_ask_them_instead_of_a_controller_that_is_gone(trio: Trio) -> None:
+def test_the_other_nodes_name_themselves_as_controller_after_it_died(trio: Trio) -> None:
     dead = kill_controller(trio)
     for node_id in trio.running:
         with trio.client(node_id) as client:
@@ -47,7 +47,7 @@ def test_the_others_tell_clients_to_ask_them_instead_of_a_controller_that_is_gon
         assert dead not in (metadata.controller_id, cluster.controller_id)
 
 
-def test_a_client_that_comes_right_after_the_controllers_death_creates_a_topic(trio: Trio) -> None:
+def test_a_client_can_create_a_topic_right_after_the_controllers_death(trio: Trio) -> None:
     kill_controller(trio)
     admin = AdminClient({"bootstrap.servers": trio.bootstrap_servers, "log_level": 0})
     created = admin.create_topics([NewTopic("soon", 1, 1)], request_timeout=PATIENCE_SECONDS)
@@ -55,7 +55,7 @@ def test_a_client_that_comes_right_after_the_controllers_death_creates_a_topic(t
     trio.eventually(lambda: "soon" in trio.node(trio.running[0]).metadata.state.topics)
 
 
-def test_the_controller_that_is_there_is_told_by_all(trio: Trio) -> None:
+def test_all_nodes_name_the_elected_controller(trio: Trio) -> None:
     controller = trio.controller()
     for node_id in trio.running:
         with trio.client(node_id) as client:

@@ -1,4 +1,4 @@
-"""Moves that lead to a node that is gone, and what is asked for instead, while the partition is written to."""
+"""Moves to a dead node, and other moves that replace them, while the partition takes writes."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ErrorCode
 from penstock.types import NodeId, Replica
-from tests.kafka.asking import create, reassign, write
+from tests.kafka.requests import create, reassign, write
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -40,7 +40,7 @@ def written_to(trio: Trio, topic: str) -> Iterator[None]:
 
 
 def is_at(trio: Trio, asked: int, topic: str, replicas: list[int]) -> bool:
-    """All that is wanted has been done, and nobody learns any more."""
+    """The partition has these replicas, and no learner is left."""
     assignment = trio.node(asked).metadata.state.topics[topic].assignments[0]
     if assignment.target is not None or list(assignment.replicas) != replicas:
         return False
@@ -49,7 +49,7 @@ def is_at(trio: Trio, asked: int, topic: str, replicas: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("wanted", ["fewer", "cancelled"])
-def test_what_overtakes_a_move_to_a_node_that_is_gone_does_not_wait_for_it_under_load(
+def test_a_move_that_replaces_one_to_a_dead_node_does_not_wait_for_it_under_load(
     trio: Trio, unique: Unique, wanted: str
 ) -> None:
     name = unique("overtaken")
@@ -68,7 +68,7 @@ def test_what_overtakes_a_move_to_a_node_that_is_gone_does_not_wait_for_it_under
             trio.eventually(lambda: is_at(trio, controller, name, now or [controller, other]))
 
 
-def test_the_metadata_group_does_not_wait_for_a_voter_that_is_not_wanted_any_more(trio: Trio) -> None:
+def test_the_metadata_group_does_not_wait_for_a_removed_voter(trio: Trio) -> None:
     controller = trio.node(trio.controller()).metadata
     consensus = controller.partition.replica.consensus
     core = consensus.core

@@ -82,7 +82,7 @@ def ask(client: RawClient, key: ApiKey, version: int, request: Message, response
 
 
 @pytest.mark.parametrize(("session_id", "epoch"), [(-1, -1), (7, -1), (0, 0), (7, 0)])
-def test_a_full_fetch_is_answered_whatever_its_session_id(
+def test_a_full_fetch_is_answered_with_any_session_id(
     client: RawClient, topic: str, session_id: int, epoch: int
 ) -> None:
     answer = ask(client, ApiKey.FETCH, 11, fetch(topic, session_id, epoch), FetchResponse)
@@ -92,7 +92,7 @@ def test_a_full_fetch_is_answered_whatever_its_session_id(
     assert [header.record_count for _, header in iter_headers(records)] == [1]
 
 
-def test_an_incremental_fetch_is_told_that_its_session_is_unknown(client: RawClient, topic: str) -> None:
+def test_an_incremental_fetch_gets_an_unknown_session_error(client: RawClient, topic: str) -> None:
     answer = ask(client, ApiKey.FETCH, 11, fetch(topic, 7, 1), FetchResponse)
     assert (answer.error_code, answer.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
 
@@ -112,7 +112,7 @@ def fetch(topic: str, session_id: int, epoch: int) -> FetchRequest:
 # --- placement
 
 
-def test_no_election_is_needed_where_one_node_leads(client: RawClient, topic: str) -> None:
+def test_no_election_is_needed_on_a_single_node(client: RawClient, topic: str) -> None:
     wanted = [TopicPartitions(topic=topic, partitions=[0, 5])]
     request = ElectLeadersRequest(election_type=0, topic_partitions=wanted)
     answer = ask(client, ApiKey.ELECT_LEADERS, 2, request, ElectLeadersResponse)
@@ -132,7 +132,7 @@ def test_no_election_is_needed_where_one_node_leads(client: RawClient, topic: st
         (9, [NODE], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_a_partition_can_only_be_moved_to_where_it_is(
+def test_on_a_single_node_a_partition_can_only_be_assigned_to_that_node(
     client: RawClient, topic: str, partition: int, replicas: list[int] | None, code: ErrorCode
 ) -> None:
     row = ReassignablePartition(partition_index=partition, replicas=replicas)
@@ -150,7 +150,7 @@ def test_a_partition_can_only_be_moved_to_where_it_is(
     assert (listed.error_code, listed.topics) == (ErrorCode.NONE, [])
 
 
-def test_a_replica_stays_in_the_only_folder_there_is(client: RawClient, topic: str) -> None:
+def test_a_replica_stays_in_the_only_log_folder(client: RawClient, topic: str) -> None:
     rows = [AlterReplicaLogDirTopic(name=topic, partitions=[0, 9])]
     request = AlterReplicaLogDirsRequest(
         dirs=[AlterReplicaLogDir(path=path, topics=rows) for path in ("memory", "/elsewhere")]
@@ -178,7 +178,7 @@ def test_the_quorum_is_the_node_itself(client: RawClient, topic: str) -> None:
 # --- configs and permissions
 
 
-def test_what_can_have_configs_is_listed_by_type(client: RawClient, topic: str) -> None:
+def test_config_resources_are_listed_by_type(client: RawClient, topic: str) -> None:
     key, kinds = ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest
     everything = ask(client, key, 1, kinds(), ListConfigResourcesResponse).config_resources
     assert {(2, topic), (4, str(NODE))} <= {(row.resource_type, row.resource_name) for row in everything}
@@ -190,7 +190,7 @@ def test_what_can_have_configs_is_listed_by_type(client: RawClient, topic: str) 
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_permissions_are_told_to_those_who_ask(client: RawClient, topic: str, asked: bool) -> None:
+def test_authorized_operations_are_returned_on_request(client: RawClient, topic: str, asked: bool) -> None:
     """The figures are those of Kafka without an authorizer."""
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=topic)],
@@ -204,6 +204,6 @@ def test_permissions_are_told_to_those_who_ask(client: RawClient, topic: str, as
     cluster = DescribeClusterRequest(include_cluster_authorized_operations=asked)
     described = ask(client, ApiKey.DESCRIBE_CLUSTER, 1, cluster, DescribeClusterResponse)
     assert described.cluster_authorized_operations == (8096 if asked else unknown)
-    group = DescribeGroupsRequest(groups=["nobody"], include_authorized_operations=asked)
+    group = DescribeGroupsRequest(groups=["missing"], include_authorized_operations=asked)
     groups = ask(client, ApiKey.DESCRIBE_GROUPS, 5, group, DescribeGroupsResponse)
     assert groups.groups[0].authorized_operations == (3400 if asked else unknown)

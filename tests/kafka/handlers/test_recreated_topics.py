@@ -1,5 +1,5 @@
-"""A topic is deleted and made anew while nobody coordinates its group: the group begins where it was told to begin, and
-not where it was in the old topic."""
+"""A topic is deleted and recreated while its group has no coordinator: the group begins at its configured start, and
+not at its offset in the old topic."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ from penstock.kafka.wire.messages import delete_topics as deleting
 from penstock.kafka.wire.messages import metadata
 from penstock.kafka.wire.messages import offset_commit as committing
 from penstock.kafka.wire.messages import offset_fetch as fetching
-from tests.kafka.asking import ask, create
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask, create
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -81,7 +81,7 @@ def consumer(trio: Trio, group: str) -> Iterator[Consumer]:
 
 
 def place(trio: Trio, group: str, topic: str) -> int:
-    """Where the group is; negative if nowhere."""
+    """The group's committed offset; negative if there is none."""
     with consumer(trio, group) as member:
         [found] = member.committed([Place(topic, 0)], timeout=PATIENCE_SECONDS)
         assert found.error is None
@@ -98,7 +98,7 @@ def read(trio: Trio, group: str, topic: str, count: int) -> list[str]:
         return [(record.value() or b"").decode() for record in records]
 
 
-def test_a_group_starts_over_in_a_topic_that_was_made_anew_while_it_had_no_coordinator(
+def test_a_group_starts_over_in_a_topic_that_was_recreated_while_it_had_no_coordinator(
     trio: Trio, unique: Unique
 ) -> None:
     topic, group = unique("orders"), unique("billing")
@@ -124,7 +124,7 @@ def test_a_group_starts_over_in_a_topic_that_was_made_anew_while_it_had_no_coord
     assert place(trio, group, topic) == 8
 
 
-# --- topics that are named by their ids
+# --- topics named by their ids
 
 
 def id_of(client: RawClient, topic: str) -> UUID:
@@ -155,7 +155,7 @@ def committed(client: RawClient, group: str, topic_id: UUID) -> tuple[int, int]:
     return row.error_code, row.committed_offset
 
 
-def test_an_id_means_one_topic_whatever_its_name_stands_for_by_now(broker: Broker, unique: Unique) -> None:
+def test_a_topic_id_names_one_topic_also_after_its_name_is_reused(broker: Broker, unique: Unique) -> None:
     topic, group = unique("orders"), unique("billing")
     removal = deleting.DeleteTopicsRequest(topic_names=[topic], timeout_ms=10_000)
     with RawClient(broker) as client:

@@ -27,8 +27,8 @@ from penstock.kafka.wire.messages.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from tests.kafka.asking import ask, create
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask, create
 from tests.kafka.trio import Trio
 
 Unique = Callable[[str], str]
@@ -55,7 +55,7 @@ class Member:
         return self._sends(-1, None)
 
     def joined(self) -> beating.Assignment:
-        """Joins as clients do: again and again while the coordinator is not there yet."""
+        """Joins as clients do: with retries while there is no coordinator yet."""
         while True:
             answer = self.reports()
             if answer.error_code == ErrorCode.NONE:
@@ -133,7 +133,7 @@ def test_a_member_is_assigned_all_partitions_of_its_topics(
     assert (row.topic_id, row.partitions) == (topic_id(client, orders), [0, 1, 2])
 
 
-def test_a_member_hears_of_partitions_that_were_added(client: RawClient, orders: str, unique: Unique) -> None:
+def test_a_member_is_assigned_added_partitions(client: RawClient, orders: str, unique: Unique) -> None:
     member = Member(client, unique("workers"), orders)
     member.joined()
     assert member.reports().assignment is None
@@ -146,7 +146,7 @@ def test_a_member_hears_of_partitions_that_were_added(client: RawClient, orders:
     assert assignment.topic_partitions[0].partitions == [0, 1, 2, 3, 4]
 
 
-def test_a_refusal_says_what_is_wrong(client: RawClient, unique: Unique) -> None:
+def test_a_refusal_has_a_message(client: RawClient, unique: Unique) -> None:
     answer = Member(client, unique("workers")).reports()
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert "SubscribedTopicNames" in (answer.error_message or "")
@@ -173,8 +173,8 @@ def test_a_group_is_described_with_its_members(client: RawClient, orders: str, u
     assert (assigned.topic_name, assigned.partitions) == (orders, [0, 1, 2])
 
 
-def test_a_group_that_is_not_there_is_described_as_dead(client: RawClient, unique: Unique) -> None:
-    group = describe(client, unique("nobody"))
+def test_a_missing_group_is_described_as_dead(client: RawClient, unique: Unique) -> None:
+    group = describe(client, unique("missing"))
     assert (group.error_code, group.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
 
 
@@ -190,7 +190,7 @@ def test_groups_are_listed_by_type_and_state(client: RawClient, orders: str, uni
     assert not {busy.group, idle.group} & listed(client, types_filter=["classic"]).keys()
 
 
-def test_what_asks_for_consumer_groups_does_not_find_it(
+def test_requests_for_consumer_groups_do_not_return_share_groups(
     client: RawClient, orders: str, unique: Unique
 ) -> None:
     member = Member(client, unique("workers"), orders)
@@ -212,7 +212,7 @@ def test_an_empty_group_can_be_deleted(client: RawClient, orders: str, unique: U
     assert member.group not in listed(client)
 
 
-def test_a_group_is_still_there_after_a_restart(tmp_path: Path) -> None:
+def test_a_group_survives_a_restart(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker, RawClient(broker) as client:
         create(client, "orders", replicas=1)
         member = Member(client, "workers", "orders")
@@ -268,7 +268,7 @@ def test_a_groups_configs_are_set_shown_and_unset(admin: AdminClient, unique: Un
         ("share.session.timeout.ms", "5000", "not below share.session.timeout.ms"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused_in_words(
+def test_an_invalid_config_is_refused_with_a_message(
     admin: AdminClient, unique: Unique, name: str, value: str, words: str
 ) -> None:
     with pytest.raises(Exception, match=words):
@@ -319,7 +319,7 @@ def test_groups_with_configs_are_listed_as_resources(
     assert group not in names()
 
 
-def test_members_are_told_their_groups_own_interval(
+def test_members_get_the_heartbeat_interval_of_their_group(
     admin: AdminClient, client: RawClient, orders: str, unique: Unique
 ) -> None:
     member = Member(client, unique("workers"), orders)
@@ -332,7 +332,7 @@ def test_members_are_told_their_groups_own_interval(
 
 
 def receive(broker: Broker, group: str, topic: str, count: int) -> list[bytes]:
-    """What a share consumer gets that acknowledges everything and leaves."""
+    """The messages of a share consumer that acknowledges all of them and leaves."""
     consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
     consumer.subscribe([topic])
     values: list[bytes] = []
@@ -345,7 +345,7 @@ def receive(broker: Broker, group: str, topic: str, count: int) -> list[bytes]:
     return sorted(values)
 
 
-def test_a_group_that_was_deleted_begins_anew(
+def test_a_deleted_group_starts_over(
     broker: Broker, admin: AdminClient, client: RawClient, orders: str, unique: Unique
 ) -> None:
     group, sent = unique("workers"), [b"%d" % number for number in range(10)]
@@ -363,7 +363,7 @@ def test_a_group_that_was_deleted_begins_anew(
 # --- a cluster
 
 
-def home(trio: Trio, group: str) -> int:
+def coordinator_of(trio: Trio, group: str) -> int:
     with trio.client(1) as client:
         request = finding.FindCoordinatorRequest(key=group)
         ask(client, ApiKey.FIND_COORDINATOR, 2, request, finding.FindCoordinatorResponse)
@@ -376,7 +376,7 @@ def partition_of(trio: Trio, group: str) -> int:
 
 def test_only_the_coordinator_answers(trio: Trio, topic: str, unique: Unique) -> None:
     group = unique("workers")
-    at = home(trio, group)
+    at = coordinator_of(trio, group)
     for node_id in trio.running:
         with trio.client(node_id) as client:
             member = Member(client, group, topic)
@@ -390,18 +390,18 @@ def test_only_the_coordinator_answers(trio: Trio, topic: str, unique: Unique) ->
 
 def test_its_members_are_counted_in_the_metrics(trio: Trio, topic: str, unique: Unique) -> None:
     group = unique("workers")
-    at = home(trio, group)
+    at = coordinator_of(trio, group)
     with trio.client(at) as client:
         Member(client, group, topic).joined()
     counts = {row.group_id: row.member_count for row in trio.node(at).groups.summaries()}
     assert counts[group] == 1
 
 
-def test_the_next_coordinator_knows_the_group_and_takes_its_members_in_again(
+def test_the_next_coordinator_knows_the_group_and_its_members_rejoin(
     trio: Trio, topic: str, unique: Unique
 ) -> None:
     group = unique("workers")
-    before = home(trio, group)
+    before = coordinator_of(trio, group)
     with trio.client(before) as client:
         member = Member(client, group, topic)
         member.joined()
@@ -418,7 +418,7 @@ def test_the_next_coordinator_knows_the_group_and_takes_its_members_in_again(
 
 
 @pytest.mark.parametrize("node_id", [1, 2, 3])
-def test_any_node_takes_a_groups_configs_and_all_nodes_know_them(
+def test_any_node_accepts_a_groups_configs_and_all_nodes_know_them(
     trio: Trio, unique: Unique, node_id: int
 ) -> None:
     group = unique("workers")

@@ -1,4 +1,4 @@
-"""What a hostile or broken client may send: it gets an error or a closed connection, and nobody else notices."""
+"""Hostile or broken clients: they get an error or a closed connection, and other clients are not affected."""
 
 import random
 import struct
@@ -28,12 +28,12 @@ API_VERSIONS_HEADER = struct.Struct(">hhih")
 
 @pytest.fixture
 def bystander(broker: Broker) -> RawClient:
-    """Another client, connected all the while: it must be served after whatever the test does."""
+    """Another client, connected all the time: it must still be served after the test."""
     return RawClient(broker)
 
 
 @pytest.fixture(autouse=True)
-def _nobody_else_is_harmed(bystander: RawClient) -> object:
+def _others_are_still_served(bystander: RawClient) -> object:
     yield
     with bystander:
         answer = bystander.call(ApiKey.API_VERSIONS, 3, ApiVersionsRequest(client_software_name="by"))
@@ -43,7 +43,7 @@ def _nobody_else_is_harmed(bystander: RawClient) -> object:
 
 @pytest.fixture
 def topic(broker: Broker, unique: Unique) -> str:
-    """A topic made by asking for it."""
+    """An auto-created topic."""
     name = unique("bad")
     with RawClient(broker) as client:
         answer = client.call(ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=name)]))
@@ -67,7 +67,7 @@ def topic(broker: Broker, unique: Unique) -> str:
     ],
     ids=["http", "tls", "2 GB", "negative", "empty", "one byte", "noise", "huge compact array", "huge array"],
 )
-def test_what_is_not_the_protocol_closes_the_connection(broker: Broker, garbage: bytes) -> None:
+def test_bytes_that_are_not_the_protocol_close_the_connection(broker: Broker, garbage: bytes) -> None:
     with RawClient(broker) as client:
         client.send(garbage)
         assert client.is_closed_by_broker()
@@ -147,7 +147,7 @@ def test_a_wrong_checksum_is_refused_and_the_next_batch_is_not(broker: Broker, t
     ],
     ids=["null", "empty", "short", "magic 0", "two batches", "cut"],
 )
-def test_what_is_not_one_whole_batch_is_refused(
+def test_records_that_are_not_one_whole_batch_are_refused(
     broker: Broker, topic: str, records: bytes | None, code: ErrorCode
 ) -> None:
     with RawClient(broker) as client:
@@ -160,7 +160,7 @@ def test_unknown_acks_are_refused(broker: Broker, topic: str) -> None:
         assert produce(client, topic, batch(), acks=2) == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_an_error_with_acks_0_closes_the_connection_since_nothing_else_can_tell(broker: Broker) -> None:
+def test_an_error_with_acks_0_closes_the_connection_because_there_is_no_response(broker: Broker) -> None:
     with RawClient(broker) as client:
         client.request(ApiKey.PRODUCE, 9, produce_request("no-such-topic", batch(), acks=0))
         assert client.is_closed_by_broker()
@@ -182,7 +182,7 @@ def fetch_request(topic: str, offset: int, max_bytes: int = 1 << 20) -> FetchReq
     )
 
 
-def test_a_fetch_session_that_is_not_there_is_declined(broker: Broker, topic: str) -> None:
+def test_an_unknown_fetch_session_is_refused(broker: Broker, topic: str) -> None:
     request = fetch_request(topic, 0)
     request.session_id, request.session_epoch = 77, 3
     with RawClient(broker) as client:
@@ -200,7 +200,7 @@ def test_a_batch_larger_than_the_fetch_limit_is_still_delivered(broker: Broker, 
         assert len(answer.responses[0].partitions[0].records or b"") == len(large)
 
 
-def test_random_mutations_of_real_requests_harm_nobody(broker: Broker, topic: str) -> None:
+def test_random_mutations_of_real_requests_do_no_harm(broker: Broker, topic: str) -> None:
     chance = random.Random(20_261_115)
     originals = [
         join(encode_request(ApiKey.PRODUCE, 9, 1, "fuzz", produce_request(topic, batch()))),
@@ -216,7 +216,7 @@ def test_random_mutations_of_real_requests_harm_nobody(broker: Broker, topic: st
             client.send(mutant)
 
 
-def test_a_client_that_hangs_up_before_it_is_answered_leaves_nothing_behind(
+def test_a_client_that_disconnects_before_its_response_leaves_nothing_behind(
     broker: Broker, topic: str
 ) -> None:
     waiting = fetch_request(topic, 0)

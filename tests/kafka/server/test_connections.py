@@ -1,4 +1,4 @@
-"""What handlers may ask of a connection: to hear of its end, and to hold what comes behind a request."""
+"""Services of a connection for handlers: a callback at its end, and holding back later requests."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,7 +18,7 @@ from tests.kafka.raw import RawClient
 
 
 class Listener:
-    """Notes which requests were started; answers none until told to."""
+    """Records started requests; answers none until told to."""
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(65536))
@@ -68,7 +68,7 @@ def arrive(connection: Connection, *numbers: int) -> None:
     connection.buffer_updated(len(data))
 
 
-def test_produces_start_while_those_before_them_wait_unless_one_holds_them() -> None:
+def test_produce_requests_start_while_earlier_ones_wait_unless_one_holds_them() -> None:
     def scene(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1, 2)
         assert listener.started == [1, 2]
@@ -81,7 +81,7 @@ def test_produces_start_while_those_before_them_wait_unless_one_holds_them() -> 
     play(scene)
 
 
-def test_letting_go_twice_lets_go_of_one_hold_only() -> None:
+def test_releasing_twice_releases_one_hold_only() -> None:
     def scene(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1)
         first, second = connection.hold(), connection.hold()
@@ -95,7 +95,7 @@ def test_letting_go_twice_lets_go_of_one_hold_only() -> None:
     play(scene)
 
 
-def test_letting_go_after_the_connection_has_ended_starts_nothing() -> None:
+def test_releasing_after_the_connection_has_ended_starts_nothing() -> None:
     def scene(listener: Listener, connection: Connection) -> None:
         arrive(connection, 1)
         let_go = connection.hold()
@@ -107,7 +107,7 @@ def test_letting_go_after_the_connection_has_ended_starts_nothing() -> None:
     play(scene)
 
 
-def test_the_end_of_a_connection_is_told_once_to_each_and_a_failure_of_one_keeps_it_from_no_other() -> None:
+def test_each_end_callback_is_called_once_even_if_another_one_fails() -> None:
     async def run() -> None:
         failures: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
@@ -133,7 +133,9 @@ def test_the_end_of_a_connection_is_told_once_to_each_and_a_failure_of_one_keeps
 
 
 @pytest.mark.parametrize("how", ["client", "violation", "stop"])
-def test_whoever_ends_a_connection_its_end_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_callbacks_are_called_whichever_side_ends_the_connection(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Connection] = []
 
     class Watched(Connection):
@@ -149,7 +151,7 @@ def test_whoever_ends_a_connection_its_end_is_told(how: str, monkeypatch: pytest
     with Broker(http=None) as broker:
         with RawClient(broker) as client:
             client.call(ApiKey.METADATA, 8, MetadataRequest(topics=[]))
-            # Other brokers of this process may be called too.
+            # Callbacks of other brokers in this process may be called too.
             [connection] = [one for one in made if one._listener.node is broker._thread.service.node]
             assert isinstance(connection, Watched)
             assert not connection.told.is_set()

@@ -1,4 +1,4 @@
-"""Everything that a peer controls has a limit, and these tests cross each one at the Kafka port."""
+"""Everything that a peer controls has a limit; these tests exceed each one at the Kafka port."""
 
 import select
 import socket
@@ -74,7 +74,7 @@ def test_a_reader_that_never_drains_is_closed_and_the_others_are_served(impatien
         fill(writer, "big", 1)
 
 
-def test_a_reader_that_never_drains_makes_the_broker_hold_one_answer_not_all() -> None:
+def test_for_a_reader_that_never_drains_the_broker_holds_one_response_and_not_all() -> None:
     limit_bytes = 4_000_000
     with (
         tight(fetch_max_bytes=limit_bytes) as broker,
@@ -87,11 +87,11 @@ def test_a_reader_that_never_drains_makes_the_broker_hold_one_answer_not_all() -
             sleeper.request(ApiKey.FETCH, 11, fetch_all("big"))
         stuck = wait_for_stuck_connection(broker)
         fill(writer, "big", 8)
-        assert 0 < stuck.held_bytes < 2 * limit_bytes  # all fifty answers would be 180 MB
+        assert 0 < stuck.held_bytes < 2 * limit_bytes  # all fifty responses would be 180 MB
 
 
 def wait_for_stuck_connection(broker: Broker) -> Connection:
-    """The connection whose client does not read; looked for in the broker, since its client sees nothing."""
+    """The connection whose client does not read; polled in the broker, since its client sees nothing."""
     listener = broker._thread.service._listener
     assert listener is not None
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -115,7 +115,7 @@ def test_an_idle_connection_is_closed() -> None:
         assert client.is_closed_by_broker()
 
 
-def test_one_connection_too_many_is_closed_and_the_others_stay() -> None:
+def test_a_connection_above_the_limit_is_closed_and_the_others_stay() -> None:
     with tight(max_connections=3) as broker:
         clients = [RawClient(broker) for _ in range(3)]
         for client in clients:
@@ -131,7 +131,7 @@ def test_one_connection_too_many_is_closed_and_the_others_stay() -> None:
             client.socket.close()
 
 
-def test_half_frames_that_together_hold_too_much_memory_are_closed() -> None:
+def test_connections_whose_partial_frames_exceed_the_memory_limit_are_closed() -> None:
     with tight(max_client_memory_bytes=2 << 20) as broker:
         hogs = [RawClient(broker) for _ in range(8)]
         for hog in hogs:
@@ -153,7 +153,7 @@ def test_a_frame_over_the_limit_is_closed_at_its_length() -> None:
         assert client.is_closed_by_broker()
 
 
-def test_requests_sent_ahead_without_end_stop_being_read() -> None:
+def test_endless_pipelined_requests_are_no_longer_read() -> None:
     with tight(max_in_flight_requests_per_connection=4) as broker, RawClient(broker) as client:
         create(client, "t")
         waiting = fetch_all("t")

@@ -1,4 +1,4 @@
-"""A node that has not found its cluster, or not read its metadata, says nothing about topics."""
+"""A node that has not joined its cluster, or not loaded its metadata, answers nothing about topics."""
 
 import asyncio
 from pathlib import Path
@@ -14,12 +14,19 @@ from tests.kafka.raw import RawClient
 from tests.kafka.trio import Reached
 
 ANYWHERE = Address("127.0.0.1", 0)
-NOBODY = Address("127.0.0.1", 1)
+UNUSED_ADDRESS = Address("127.0.0.1", 1)
 
 
-def test_a_node_that_waits_for_its_seeds_answers_api_versions_and_sends_all_else_away(tmp_path: Path) -> None:
+def test_a_node_that_waits_for_its_seeds_answers_api_versions_and_refuses_everything_else(
+    tmp_path: Path,
+) -> None:
     config = NodeConfig(
-        data_dir=str(tmp_path), kafka=ANYWHERE, http=None, cluster=ANYWHERE, seeds=(NOBODY,), node_id=1
+        data_dir=str(tmp_path),
+        kafka=ANYWHERE,
+        http=None,
+        cluster=ANYWHERE,
+        seeds=(UNUSED_ADDRESS,),
+        node_id=1,
     )
 
     def ask(address: Address) -> None:

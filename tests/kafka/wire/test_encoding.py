@@ -1,4 +1,4 @@
-"""What an encoder does with records, with null, and with what a version cannot say."""
+"""Encoding of records, of null, and of fields that a version does not have."""
 
 import struct
 
@@ -63,12 +63,12 @@ def test_produced_records_are_a_writable_view_of_the_frame(version: int) -> None
     assert b"XYZdef" in frame
 
 
-def test_what_a_version_cannot_carry_is_left_out() -> None:
+def test_fields_that_a_version_does_not_have_are_omitted() -> None:
     response = MetadataResponse(cluster_id="c", controller_id=1, throttle_time_ms=5)
     assert encode_message(response, 0) == struct.pack(">ii", 0, 0)
 
 
-def test_none_is_empty_where_a_version_has_no_null() -> None:
+def test_none_is_encoded_as_empty_if_a_version_has_no_null() -> None:
     assert decode_message(JoinGroupResponse, 6, encode_message(JoinGroupResponse(), 6)).protocol_name == ""
     assert decode_message(JoinGroupResponse, 7, encode_message(JoinGroupResponse(), 7)).protocol_name is None
     assert encode_message(MetadataRequest(topics=None), 0) == struct.pack(">i", 0)
@@ -97,6 +97,6 @@ def test_a_class_has_no_codec_outside_its_versions() -> None:
         encode_message(PartitionData(), 4)
 
 
-def test_a_value_that_does_not_fit_its_field_is_our_bug_and_raises() -> None:
+def test_a_value_that_does_not_fit_its_field_raises() -> None:
     with pytest.raises(struct.error):
         encode_message(MetadataResponse(controller_id=1 << 31), 1)

@@ -1,4 +1,4 @@
-"""Frames byte by byte, where the oracle has nothing to say: response headers, Produce 0-2, group blobs."""
+"""Frames byte by byte, where the oracle does not apply: response headers, Produce 0-2, group blobs."""
 
 import struct
 import uuid
@@ -72,7 +72,7 @@ def test_an_api_versions_response_never_has_header_tags(version: int) -> None:
     assert decode_response(ApiKey.API_VERSIONS, version, frame) == (5, sent)
 
 
-def test_the_header_of_a_version_from_the_future_can_be_read() -> None:
+def test_the_header_of_an_unknown_newer_version_can_be_read() -> None:
     frame = bytearray(frame_of(encode_request(ApiKey.API_VERSIONS, 4, 5, "new", ApiVersionsRequest())))
     frame[3] = 99
     assert astuple(decode_request_header(frame))[:4] == (ApiKey.API_VERSIONS, 99, 5, "new")
@@ -112,7 +112,7 @@ def test_produce_responses_before_version_3_grow_as_kafkas_did() -> None:
     assert encode_message(response, 2) == version_0 + struct.pack(">qi", -1, 6)
 
 
-def test_a_zero_topic_id_is_no_uuid_itself() -> None:
+def test_a_zero_topic_id_decodes_to_none() -> None:
     topics = [FetchTopic(), FetchTopic(topic_id=uuid.UUID(int=9))]
     decoded = decode_message(FetchRequest, 13, encode_message(FetchRequest(topics=topics), 13))
     assert decoded.topics[0].topic_id is NO_UUID

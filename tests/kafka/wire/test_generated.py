@@ -21,7 +21,7 @@ def test_message_files_are_what_the_generator_makes() -> None:
     assert generator.generate() == {path.name: path.read_text() for path in folder.glob("*.py")}
 
 
-def test_importing_the_codec_loads_no_messages_and_nothing_that_waits() -> None:
+def test_importing_the_codec_loads_no_messages_and_no_io_modules() -> None:
     code = "import sys, penstock.kafka.wire; print(*sys.modules)"
     loaded = set(
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Whatever bytes a peer sends: a message or a ProtocolViolation, soon and in little memory. Nothing else."""
+"""Any bytes of a peer decode to a message or a ProtocolViolation, fast and in bounded memory."""
 
 import random
 import struct
@@ -146,7 +146,7 @@ def violation_of(cls: type[Message], version: int, data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_violation_names_api_version_field_place_and_what_was_expected() -> None:
+def test_a_violation_names_api_version_field_position_and_expectation() -> None:
     request = ProduceRequest(
         topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(records=b"r" * 50)])]
     )
@@ -159,7 +159,7 @@ def test_a_violation_names_api_version_field_place_and_what_was_expected() -> No
     )
 
 
-def test_null_is_refused_where_the_version_does_not_have_it() -> None:
+def test_null_is_refused_if_the_version_does_not_have_it() -> None:
     null_topics = struct.pack(">i", -1)
     assert "topics at byte 4: expected a value, found null" in violation_of(MetadataRequest, 0, null_topics)
     assert decode_message(MetadataRequest, 1, null_topics).topics is None
@@ -192,7 +192,7 @@ def test_strings_end_at_kafkas_limit_in_both_directions() -> None:
     )
 
 
-def test_a_message_ends_where_its_elements_are_too_many() -> None:
+def test_a_message_with_too_many_elements_is_refused() -> None:
     groups = [""] * MAX_ELEMENTS
     data = encode_message(DescribeGroupsRequest(groups=groups), 5)
     assert len(decode_message(DescribeGroupsRequest, 5, data).groups) == MAX_ELEMENTS

@@ -1,7 +1,7 @@
 """Where a log starts is its leader's decision: the others follow as far as they can, and the rest of the way later."""
 
 from penstock.raft import StartAt
-from tests.kafka.asking import create, write
+from tests.kafka.requests import create, write
 from tests.kafka.trio import Trio
 
 

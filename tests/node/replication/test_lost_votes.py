@@ -16,7 +16,7 @@ from penstock.node import Node
 from penstock.node.replication.vote_files import open_votes
 from penstock.service import Service
 from penstock.types import NodeId, Replica
-from tests.kafka.asking import create
+from tests.kafka.requests import create
 from tests.kafka.trio import LastingDisk, Trio
 from tests.node.replication import test_repair as mending
 

@@ -19,7 +19,7 @@ from penstock.node.replication.reconciler import ReplicaReconciler
 from penstock.node.replication.repair import ROUNDS_BEFORE_ERROR
 from penstock.types import GroupId, Offset
 from tests.faults.waiting import eventually
-from tests.kafka.asking import create
+from tests.kafka.requests import create
 from tests.kafka.trio import PATIENCE_SECONDS, LastingDisk, Trio
 
 RECORDS = 60

@@ -9,8 +9,8 @@ from penstock import Broker
 from penstock.errors import ErrorCode
 from penstock.kafka.wire import ApiKey
 from penstock.kafka.wire.messages import metadata, share_fetch
-from tests.kafka.asking import ask
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask
 from tests.web.workers import working
 
 Unique = Callable[[str], str]

@@ -14,8 +14,8 @@ from penstock.kafka.wire.messages import join_group as joining
 from penstock.kafka.wire.messages import list_groups as listing
 from penstock.kafka.wire.messages import offset_commit as committing
 from penstock.kafka.wire.messages import share_group_describe as describing
-from tests.kafka.asking import ask
 from tests.kafka.raw import RawClient
+from tests.kafka.requests import ask
 from tests.web.workers import working
 
 Unique = Callable[[str], str]

@@ -1,4 +1,4 @@
-"""Questions of a raw client, each about one partition, in one line."""
+"""Requests of a raw client, each about one partition, as one call."""
 
 import time
 from typing import TypeVar
@@ -111,7 +111,7 @@ def create(
     made = ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
     deadline = time.monotonic() + ELECTION_SECONDS
     while made.error_code == ErrorCode.NOT_CONTROLLER and time.monotonic() < deadline:
-        # On a busy machine the controller may change meanwhile. Clients ask again, and may find the topic there.
+        # On a busy machine the controller may change meanwhile. Clients retry, and may find that the topic exists.
         time.sleep(0.1)
         made = ask(client, ApiKey.CREATE_TOPICS, 5, request, create_topics.CreateTopicsResponse).topics[0]
         if made.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
